@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from bert_estimator.tokenization import entities
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.tag_files import Sentence
-from input_pipelines.tasks.tag_task import EmbeddedTags
+from input_pipelines.tasks.task_data import EmbeddedTags
 
 CODE_TAGS = (entities.OUTSIDE, "B-CODE", "I-CODE")
 

@@ -14,7 +14,7 @@ from bert_estimator.jobs.fine_tuning.classification_config import Classification
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import unknown_warning
 from input_pipelines.embedded import embedded_tags, embedded_task
-from input_pipelines.tasks import examples, tag_files, tag_task, task_data, task_table
+from input_pipelines.tasks import examples, tag_files, task_data, task_table
 from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_score
 from input_pipelines.tasks.features_input import Batches
 from input_pipelines.tasks.task_data import TaskData
@@ -170,7 +170,7 @@ def _load_tags(config, bert_config, tokenizer, model):
     numbers = [n and (int(n) - 1 if n.isdecimal() else n) for n in numbers]
     columns = tag_files.Columns(*numbers, config.encoding)
     tags = _ordered(config, model, config.task_kind, _tags_used(config, columns))
-    data, sentences = tag_task.load_tags(
+    data, sentences = task_data.load_tags(
         tags,
         files,
         columns,
@@ -241,7 +241,7 @@ def _load_embedded(config):
 
 def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
     task = embedded_tags.load_tags()
-    data = tag_task.of_embedded_tags(task, tokenizer, vocab_file, config.max_seq_length)
+    data = task_data.of_embedded_tags(task, tokenizer, vocab_file, config.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
         f"out. Start: {_start(config)}."
