@@ -234,7 +234,7 @@ def _output_files(output_files, num_shards, there):
 def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings, there):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
-    from input_pipelines.creation import held_out, pretraining_records
+    from input_pipelines.creation import pretraining_records
     from input_pipelines.records import manifest as manifests
 
     fraction = values.eval_fraction
@@ -260,7 +260,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
         )
 
     summary, files, description = [], [], {}
-    path = held_out.held_out_path(output_files[0])
+    path = manifests.held_out_path(output_files[0])
     if fraction:
         once = dataclasses.replace(settings, dupe_factor=1)
         try:
@@ -269,7 +269,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             manifest = write([path], once, {}, True, "Held-out records")
         except pretraining_records.EmptySideError as error:
             raise ValueError(f"--eval_fraction: {error}") from None
-        description = {"held_out": held_out.held_out_description(fraction, manifest)}
+        description = {"held_out": manifests.held_out_description(fraction, manifest)}
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
         files += manifests.files_of(path, manifest)
     manifest = write(output_files, settings, description, False, "Records")
