@@ -13,7 +13,7 @@ from bert_estimator.jobs.fine_tuning import model_labels
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import unknown_warning
-from input_pipelines.embedded import embedded_tags, embedded_task
+from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import examples, tag_files, task_data, task_table
 from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_score
 from input_pipelines.tasks.features_input import Batches
@@ -222,7 +222,7 @@ def _load_embedded(config):
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
     if config.task_name in EMBEDDED_TAGGING_TASKS:
         return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
-    task = embedded_task.load_task(config.task_name)
+    task = embedded_tasks.load_task(config.task_name)
     data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
@@ -240,7 +240,7 @@ def _load_embedded(config):
 
 
 def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
-    task = embedded_tags.load_tags()
+    task = embedded_tasks.load_tags()
     data = task_data.of_embedded_tags(task, tokenizer, vocab_file, config.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "

@@ -6,8 +6,8 @@ import pytest
 from number_features import Numbers
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines.embedded import embedded_corpus, embedded_tags, embedded_task
-from input_pipelines.tasks import baselines, task_data, task_table
+from input_pipelines.embedded import embedded_tasks
+from input_pipelines.tasks import task_data, task_table
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.tag_files import Sentence
 
@@ -55,44 +55,12 @@ def test_the_digest_is_of_the_training_data_and_its_labels(task):
 
 
 def test_an_embedded_task_is_predicted_for_on_its_held_out_side():
-    task = embedded_task.EmbeddedTask(
+    task = embedded_tasks.EmbeddedTask(
         "?", ("no", "yes"), [Example("1", None, 1)], [Example("2", None, 0), Example("3", None, 1)]
     )
     data = task_data.of_embedded(task, Numbers(), "vocab.txt", 8)
     assert len(data.train) == 1 and data.labels == ("no", "yes") and not data.is_pair
     assert data.evaluate[""] is data.predict[""] and data.majority() == 0.5
-
-
-@pytest.mark.parametrize(
-    ("written", "words", "tags"),
-    [
-        ("If reinit_subcommands is set,", "if reinit subcommands is set", "01200"),
-        ("calls os.path.join() (see e.g. PEP 8).", None, None),
-        ('a NodeVisitor\'s "sys.path"', "a node visitor sys path", "01212"),
-        ("The sub-commands don't matter.", "the sub-commands don't matter", "0000"),
-        ("__debug__ and HTTPServer", "debug and httpserver", "100"),
-    ],
-)
-def test_names_become_words(written, words, tags):
-    sentence = embedded_tags.tag(written)
-    if words is None:
-        assert sentence.words[:4] == ("calls", "os", "path", "join")
-        assert sentence.tags[:4] == (0, 1, 2, 2)
-        assert "e.g" not in sentence.words
-        return
-    assert sentence.words == tuple(words.split())
-    assert "".join(map(str, sentence.tags)) == tags
-
-
-def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch):
-    monkeypatch.setattr(embedded_corpus, "load", lambda: corpus)
-    task = embedded_tags.load_tags()
-    assert task.tags == ("O", "B-CODE", "I-CODE")
-    assert len(task.train) > 2000 and len(task.held_out) > 100
-    for side in (task.train, task.held_out):
-        assert all(1 in s.tags and len(s.words) == len(s.tags) <= 40 for s in side)
-    # Words by themselves tell little.
-    assert baselines.usual_tags_score(task.train, task.held_out, task.tags) < 0.2
 
 
 @pytest.mark.parametrize(
