@@ -43,7 +43,7 @@ LONG_FILES = (
     "journeys/test_tagging_runs.py",
     "test_modeling.py",
     "serving/graph/test_text_model.py",
-    "input_pipelines/embedded/test_embedded_task.py",
+    "input_pipelines/embedded/test_embedded_tasks.py",
     "robustness/test_broken_disks.py",
     "journeys/test_combinations.py",
     "recipes/test_hand_over.py",

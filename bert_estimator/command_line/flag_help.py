@@ -18,7 +18,7 @@ GROUPS = {
     "train_batch_size learning_rate max_seq_length use_tpu precision config",
     "What to do": "do_train do_eval do_predict do_export compile_only suggest export_program "
     "recipe scale stage num_seeds",
-    "Data": "do_lower_case strip_accents task_kind language text_a_column text_b_column "
+    "Data": "do_lower_case strip_accents encoding task_kind language text_a_column text_b_column "
     "label_column class_weights max_predictions_per_seq max_bad_records version_2_with_negative "
     "doc_stride max_query_length",
     "Training": "optimizer num_warmup_steps warmup_proportion learning_rate_decay_power "

@@ -38,8 +38,7 @@ from bert_estimator.serving.commands import (
 from bert_estimator.system import memory, tensorflow_import
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks.examples import Example
-from input_pipelines.tasks.features import Features
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 
 

@@ -69,6 +69,7 @@ class Windows:
       places: int64 [W], the position of the first of these tokens in the sequence.
       num_cut: the number of questions that were cut.
       num_lost: the number of questions whose first answer does not have tokens.
+      unknown_share: the share of the tokens of the contexts that are unknown.
     """
 
     def __init__(
@@ -87,6 +88,9 @@ class Windows:
         for text in dict.fromkeys(question.context for question in self.questions):
             of_text[text] = Context(text, tokenizer)
         self.contexts = [of_text[question.context] for question in self.questions]
+        ids = [context.ids for context in of_text.values()]
+        unknown = sum(np.count_nonzero(part == tokenizer.unk_id) for part in ids)
+        self.unknown_share = unknown / max(sum(map(len, ids)), 1)
         self._queries, rows = [], []
         for number, question in enumerate(self.questions):
             query = tokenizer.encode(question.text)

@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 from number_features import Numbers, features_of
 
 from input_pipelines.records.order import record_order
+from input_pipelines.tasks.features import TagFeatures
 from input_pipelines.tasks.features_input import input_fn_builder
-from input_pipelines.tasks.tag_features import TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 
 FEATURES = features_of(*((str(i), None, i) for i in range(10)))

@@ -1,4 +1,7 @@
-"""The files of a record set: their names with numbers, and which of them belong together.
+"""Names of record files and of what lies beside them, and which files belong together.
+
+A pattern of a user, such as `data/*`, may match what this project's commands write beside records
+and texts, but these files are neither records nor text.
 
 The files of a set of 8 are `train-00000-of-00008.tfrecord` and so on, and the only file of a set
 without numbers is `train.tfrecord`. Files with one name but other numbers of files are other sets.
@@ -13,11 +16,59 @@ from collections.abc import Sequence
 
 from bert_estimator.system import atomic_file, json_files
 
+HELD_OUT_PREFIX = "heldout."
+"""The names of held-out records that lie beside training records begin so."""
+MANIFEST_PREFIX, MANIFEST_SUFFIX = "manifest.", ".json"
+COUNTS_PREFIX, COUNTS_SUFFIX = "token_counts.", ".npy"
+RECORDS = ".tfrecord"
+"""The names of record files in a directory have this in them."""
+
+_UNFINISHED_PREFIX = "temporary."
+_VOCABULARY = re.compile(r"vocab\.[0-9a-f]{64}\.(txt|model)")
+
+
+def vocabulary_name(sha256: str, is_model: bool) -> str:
+    """Returns the name of the copy of a vocabulary, or of a SentencePiece model."""
+    return f"vocab.{sha256}.{'model' if is_model else 'txt'}"
+
+
+def is_manifest(path: str) -> bool:
+    """Returns whether a path has the name of a manifest."""
+    name = os.path.basename(path)
+    return name.startswith(MANIFEST_PREFIX) and name.endswith(MANIFEST_SUFFIX)
+
+
+def is_companion(path: str) -> bool:
+    """Returns whether a file lies beside training records without being one of them.
+
+    It is a manifest, counts, a vocabulary, held-out records, or a file that is not complete.
+    """
+    return _is_about_records(path) or os.path.basename(path).startswith(HELD_OUT_PREFIX)
+
+
+def is_text(path: str) -> bool:
+    """Returns whether a file may be a user's text: not records, nor what lies beside them.
+
+    What a killed command has left of its output is not text either. The names of held-out
+    records do not count, since a text may be called `heldout.txt`, too.
+    """
+    name = os.path.basename(path)
+    return not (RECORDS in name or name.endswith(atomic_file.ENDING) or _is_about_records(path))
+
+
+def _is_about_records(path):
+    name = os.path.basename(path)
+    is_counts = name.startswith(COUNTS_PREFIX) and name.endswith(COUNTS_SUFFIX)
+    is_unfinished = name.startswith(_UNFINISHED_PREFIX) and name.endswith(".part")
+    is_vocabulary = _VOCABULARY.fullmatch(name) is not None
+    return is_manifest(path) or is_counts or is_unfinished or is_vocabulary
+
+
 _NUMBERED = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
 _WORK, _LIST = ".work", "output_files"
 
 
-def names(path: str, number: int) -> list[str]:
+def shard_names(path: str, number: int) -> list[str]:
     """Returns the paths of the files of a set of this many files."""
     name, ending = os.path.splitext(path)
     return [f"{name}-{index:05d}-of-{number:05d}{ending}" for index in range(number)]
@@ -85,7 +136,7 @@ def list_files(work: str, output_files: Sequence[str]) -> None:
         json.dump({"files": [os.path.basename(path) for path in output_files]}, file)
 
 
-def unfinished(directory: str) -> dict[str, str]:
+def unfinished_files(directory: str) -> dict[str, str]:
     """Returns a dict of the files in a directory that are still to be made -> the work's directory.
 
     A set that is complete may be among them, if it was there before, or if its creation was killed

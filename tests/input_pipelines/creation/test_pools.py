@@ -5,12 +5,85 @@ import types
 import pytest
 
 from input_pipelines import create_pretraining_data
-from input_pipelines.creation import beam_pool, stages
-from input_pipelines.creation.beam_pool import BeamPool
+from input_pipelines.creation import pools, stages
+from input_pipelines.creation.pools import BeamPool, WorkerError, WorkerPool
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.creation.worker_pool import WorkerError
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text.documents import split_files
+
+
+def act(task):
+    """Does what the task says; it runs in a worker, so it is a function of the module."""
+    kind, value = task
+    if kind == "raise":
+        raise value
+    if kind == "raise unsendable":
+        raise UnsendableError(value, "which pickle gets wrong")
+    if kind == "end":
+        os._exit(value)
+    return value + 1, os.getpid(), "tensorflow" in sys.modules
+
+
+def describe(task):
+    return f"doing {task[0]}"
+
+
+class UnsendableError(ValueError):
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with WorkerPool(2) as pool:
+        yield pool
+
+
+def test_results_of_workers(pool):
+    results = dict(pool.run(act, [("add", number) for number in range(20)], describe))
+    assert sorted(results) == list(range(20))
+    assert [results[number][0] for number in range(20)] == list(range(1, 21))
+    pids = {pid for _, pid, _ in results.values()}
+    assert 1 <= len(pids) <= 2 and os.getpid() not in pids
+    assert not any(has_tensorflow for *_, has_tensorflow in results.values())
+
+
+def test_one_worker_has_a_process_of_its_own():
+    with WorkerPool(1) as pool:
+        ((_, (_, pid, has_tensorflow)),) = pool.run(act, [("add", 1)], describe)
+    assert pid != os.getpid() and not has_tensorflow
+
+
+def test_without_workers_this_process_works():
+    with WorkerPool(0) as pool:
+        assert [r[1] for _, r in pool.run(act, [("add", 1)] * 3, describe)] == [os.getpid()] * 3
+        with pytest.raises(KeyError):
+            list(pool.run(act, [("raise", KeyError("x"))] * 3, describe))
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "message"),
+    [
+        (("raise", ValueError("a.txt: is not text")), ValueError, r"^a\.txt: is not text$"),
+        (("raise", OSError(28, "No space left", "b")), OSError, r"\[Errno 28\] No space left: 'b'"),
+        (("raise", KeyError("x")), WorkerError, "^the worker that was doing raise failed:\nTrace"),
+        (("raise unsendable", "x"), WorkerError, "(?s)was doing raise .*UnsendableError: x"),
+        (("end", 9), WorkerError, r"that was doing end has ended \(exit code 9\)\. If it was kill"),
+    ],
+)
+def test_errors_of_workers(task, error, message):
+    with WorkerPool(2) as pool:
+        with pytest.raises(error, match=message):
+            list(pool.run(act, [("add", 1), task, ("add", 2)], describe))
+        processes = list(pool._workers.values())
+    assert len(processes) == 2 and not any(process.is_alive() for process in processes)
+
+
+def test_available_cores(monkeypatch):
+    assert 1 <= pools.available_cores() <= os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert pools.available_cores() == os.cpu_count()
+
 
 MULTI_PROCESSING = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
 
@@ -83,7 +156,7 @@ def test_machines_that_do_not_see_the_directory(tmp_path, monkeypatch):
 def test_without_beam(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(ValueError, match=r"--runner: Apache Beam is not installed\. Install it: p"):
-        beam_pool.import_beam()
+        pools.import_beam()
 
 
 def test_workers_are_the_runners_own(tmp_path):

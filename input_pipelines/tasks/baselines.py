@@ -1,19 +1,27 @@
-"""The baseline that a fine-tuned network has to beat: logistic regression on which words occur.
+"""Baselines that a fine-tuned network has to beat.
 
-It sees which words each text of an example holds, but neither their order nor which words of the
-two texts belong together.
+The bag of words, a logistic regression, sees which words each text of an example holds, but neither
+their order nor which words of the two texts belong together. The usual tag of a word is its most
+frequent tag, whatever the sentence is.
 """
+
+import collections
+from collections.abc import Sequence
 
 import numpy as np
 
+from bert_estimator.tokenization import entities
 from input_pipelines.tasks.features import Features
+from input_pipelines.tasks.tag_files import Sentence
 
 _STEPS = 300
 _LEARNING_RATE = 0.05
 _WEIGHT_DECAY = 1e-4
 
 
-def accuracy(train: Features, held_out: Features, num_labels: int, vocab_size: int) -> float:
+def bag_of_words_accuracy(
+    train: Features, held_out: Features, num_labels: int, vocab_size: int
+) -> float:
     """Trains on one set of examples; returns the share of the other set that it gets right.
 
     Args:
@@ -58,3 +66,42 @@ def _scores(
     """Returns the scores of the labels, float64 [number of examples, L]."""
     sums = [np.bincount(owners, weights[words, label], num_examples) for label in range(len(bias))]
     return np.stack(sums, axis=1) + bias
+
+
+def usual_tags_score(
+    train: Sequence[Sentence], held_out: Sequence[Sentence], tags: Sequence[str]
+) -> float:
+    """Returns the first metric of a tagging task for `usual_tags`."""
+    truth = [[tags[number] for number in sentence.tags or ()] for sentence in held_out]
+    guess = usual_tags(train, held_out)
+    named = [[tags[number] for number in sentence] for sentence in guess]
+    if entities.are_entity_tags(tags):
+        return entities.scores(truth, named)[2]
+    pairs = [pair for t, g in zip(truth, named, strict=True) for pair in zip(t, g, strict=True)]
+    return sum(label == other for label, other in pairs) / len(pairs)
+
+
+def usual_tags(train: Sequence[Sentence], others: Sequence[Sentence]) -> list[list[int]]:
+    """Tags each word by itself: with its most frequent tag in other sentences.
+
+    Args:
+      train: the sentences to count in. A word that does not occur there gets their most frequent
+        tag.
+      others: the sentences to tag.
+
+    Returns:
+      The tags of each sentence of `others`.
+    """
+    counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    total: collections.Counter[int] = collections.Counter()
+    for sentence in train:
+        for word, number in zip(sentence.words, sentence.tags or (), strict=True):
+            counts[word][number] += 1
+            total[number] += 1
+    usual = {word: _most_frequent(counter) for word, counter in counts.items()}
+    default = _most_frequent(total)
+    return [[usual.get(word, default) for word in sentence.words] for sentence in others]
+
+
+def _most_frequent(counter: collections.Counter[int]) -> int:
+    return min(counter, key=lambda number: (-counter[number], number))
