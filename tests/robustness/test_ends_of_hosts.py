@@ -102,8 +102,8 @@ if does.startswith("SIG"):
     time.sleep(1)
 if does.startswith("exit"):
     sys.exit(eval(does.removeprefix("exit") or "None"))
-if does.startswith("raise"):
-    raise SystemExit(eval(does.removeprefix("raise")))
+if does.startswith("SystemExit"):
+    raise eval(does)
 estimator.train(
     toy.ending_at(5) if does == "short" else toy.py_input_fn(batch), steps=100, hooks=[Ends()]
 )
@@ -122,7 +122,7 @@ estimator.train(
         pytest.param("exit 256 + 3", 3, 3, ENDED, marks=pytest.mark.slow),
         pytest.param("exit", 1, 1, LEFT_0, marks=pytest.mark.slow),
         pytest.param("exit 256", 1, 1, LEFT_0, marks=pytest.mark.slow),
-        pytest.param("raise 3", 1, 1, LEFT_0, marks=pytest.mark.slow),
+        pytest.param("SystemExit(3)", 1, 1, LEFT_0, marks=pytest.mark.slow),
         pytest.param("143", 143, 143, LEFT, marks=pytest.mark.slow),
         ("SIGTERM", -signal.SIGTERM, 1, GONE),
         pytest.param("SIGINT", 130, 130, LEFT, marks=pytest.mark.slow),
