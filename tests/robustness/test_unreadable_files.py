@@ -79,21 +79,27 @@ def empty(path):
     path.write_bytes(b"")
 
 
+def io_error(path):
+    """A file whose reading fails: nothing is mapped at the first byte of a process."""
+    remove(path)
+    path.symlink_to("/proc/self/mem")
+
+
 def remove(path):
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-KINDS = (no_mode, dangling_link, link_loop)
+KINDS = (no_mode, directory, dangling_link, link_loop, fifo, empty, io_error)
 FOLDERS = ("tf1", "hf_classifier", "exported", "program")
 
 
 def cases():
     for command, name, extra in FILES:
         for kind in KINDS:
-            if name in FOLDERS and kind in (directory, empty, fifo):
+            if name in FOLDERS and kind in (directory, empty, fifo, io_error):
                 continue  # what other tests have, or the same
-            if (name, kind) == ("script.py", empty):
-                continue  # a program that does nothing
+            if kind is empty and (command, name) in (("legacy", "script.py"), ("embed", "text.txt")):
+                continue  # a program that does nothing, and a text without lines
             if name.endswith(("script.py", "text.txt")) and kind is fifo:
                 continue  # It can be read, when somebody writes to it.
             if (command, name) == ("text", "text.txt") and kind is directory:
