@@ -190,7 +190,12 @@ def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
     if path is not None and not remote_paths.is_remote(path):
         check(os.path.exists(path), name, path, "there is no such file")
-        check(os.path.isfile(path), name, path, "there is no such file, but a directory, a device or a pipe")
+        check(
+            os.path.isfile(path),
+            name,
+            path,
+            "there is no such file, but a directory, a device or a pipe",
+        )
         check_readable(name, path)
 
 

@@ -104,7 +104,7 @@ def test_a_host_that_has_left_is_lost_once_it_is_needed(watched, capsys, code, o
         assert codes.get(timeout=LONG_SECS) == own_code
     ended = f"has ended with exit code {code}" if code else "has come to its end"
     assert (
-        f"host 1 of TF_CONFIG (b:1) is lost: it {ended} before the work of all hosts was done. Start"
+        f"host 1 of TF_CONFIG (b:1) is lost: it {ended} before the work of all hosts was done. St"
         in capsys.readouterr().err
     )
 

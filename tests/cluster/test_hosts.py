@@ -350,7 +350,7 @@ import contextlib, socket, sys, threading
 from bert_estimator.cluster import hosts, relay, roll_call
 from bert_estimator.tpu.program import devices
 
-NOISE = [b"{}\\n{}\\n", b"GET / HTTP/1.1\\r\\n\\r\\n", b"PRI * HTTP/2.0\\r\\n\\r\\nSM", b"\\xff" * 10**5]
+NOISE = [b"{}\\n" * 2, b"GET / HTTP/1.1\\r\\n\\r\\n", b"PRI * HTTP/2.0\\r\\n", b"\\xff" * 10**5]
 opened, ended = [], threading.Event()
 
 def come(port, silent):
