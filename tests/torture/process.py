@@ -48,8 +48,7 @@ PLACES = {
     "a line of metrics": "bert_estimator.command_line.run_directory:RunDirectory.add_metrics",
     "an evaluation's line": "bert_estimator.command_line.run_directory:RunDirectory.add_evaluation",
     "predicting labels": f"{_JOBS}.fine_tuning.classification_job:Classification.predict",
-    "predicting answers": f"{_JOBS}.fine_tuning.question_answering_job:"
-    "QuestionAnswering.predict",
+    "predicting answers": f"{_JOBS}.fine_tuning.question_answering_job:QuestionAnswering.predict",
     "exporting": f"{_JOBS}.run:Run.export",
     "handing over": "bert_estimator.model_fns.init_checkpoint:open_source",
     "matching the weights handed over": "bert_estimator.model_fns.init_checkpoint:match",
