@@ -164,7 +164,7 @@ def naming(flag: str) -> Iterator[None]:
     except ValueError as error:
         raise ValueError(f"--{flag}: {error}") from None
     except OSError as error:
-        if not disk_errors.is_of_path(error):
+        if not disk_errors.is_of_input(error):
             raise
         said = f"{error.filename}: {error.strerror}" if error.strerror else error
         # An error that is made of a text does not have a number.

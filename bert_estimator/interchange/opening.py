@@ -5,6 +5,7 @@ import glob
 import os
 import re
 import shutil
+import stat
 import tarfile
 import tempfile
 import zipfile
@@ -51,6 +52,9 @@ def open_source(path: str, choice: str | None = None) -> Source:
         path = copied_here(path, choice)
     if os.path.exists(path) and (why := disk_errors.why_unreadable(path)):
         raise ValueError(f"{path}: {why}")
+    for file in (path, *glob.glob(f"{glob.escape(path)}.*"), *glob.glob(f"{glob.escape(path)}/*")):
+        if os.path.exists(file) and stat.S_ISFIFO(os.stat(file).st_mode):
+            raise ValueError(f"{file}: is a pipe, not a file")  # TensorFlow would wait without end
     is_prefix = tf1_checkpoint.exists(path)
     is_model = weight_files.is_model(path) or reader.is_model(path)
     if choice is not None and (is_prefix or os.path.isfile(path) or is_model):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bert_estimator.system import remote_paths
+from bert_estimator.system import disk_errors, remote_paths
 
 MOST_BYTES = 1 << 27
 MOST_DEPTH = 64  # objects and lists within each other
@@ -230,4 +230,4 @@ def _open(path):
         import tensorflow.compat.v1 as tf  # only for remote files
 
         return tf.io.gfile.GFile(path, "rb")
-    return open(path, "rb")
+    return disk_errors.reading(path)
