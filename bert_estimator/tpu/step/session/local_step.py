@@ -35,7 +35,8 @@ class LocalStep:
             variable_versions.order([self._operation, self.spec.loss, self._scalars, host_call])
             hooks = [h for h in self.spec.training_hooks if isinstance(h, FetchEveryStep)]
             of_host = [hook.operations for hook in hooks]
-            global_step_reads.order([self._operation, self.spec.loss, self._scalars, of_host])
+            fetches = [self._operation, self.spec.loss, self._scalars, of_host]
+            global_step_reads.order(fetches, is_tpu_estimator=job.tpu_params)
         self.update = self.spec.train_op
         self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         self.predicted = collections.deque()
