@@ -19,10 +19,7 @@ RELATIVE = 1e-4
 # Script -> (its flags, the flags that resume it and run to step 22).
 FLAGS = {
     "bert_pretraining": (["--do_train", "--do_eval"], ["--num_train_steps=22"]),
-    "bert_classifier": (
-        ["--do_train", "--do_eval", "--warmup_proportion=0.5"],
-        ["--num_train_epochs=4.4"],
-    ),
+    "bert_classifier": (["--do_train", "--do_eval"], ["--num_train_epochs=4.4"]),
     "mnist_convnet": ([], ["--train_steps=22"]),
     "regression": ([], ["--train_steps=22"]),
     "counted_beside": ([], ["--train_steps=22"]),

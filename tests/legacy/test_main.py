@@ -309,6 +309,13 @@ def test_no_script(tmp_path, capsys):
     assert "absent.py" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help(capsys, flag):
+    assert runner.main(["runner", flag]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("usage: ") and "--tf2" in printed.out and not printed.err
+
+
 def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
     package = tmp_path / "package"
     package.mkdir()
