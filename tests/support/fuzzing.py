@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 _EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
 
-def fuzzed(strategy):
+def fuzzed(strategy, examples=40):
     """Decorates a test that gets one example at a time, after its fixtures."""
 
     def decorate(test):
         return settings(
-            max_examples=_EXAMPLES or 40,
+            max_examples=_EXAMPLES or examples,
             derandomize=not _EXAMPLES,
             database=None,
             deadline=None,

@@ -4,6 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from fuzzing import fuzzed
+from hypothesis import strategies as st
 
 from bert_estimator.tpu.program import devices, stablehlo
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
@@ -56,19 +58,36 @@ def on_core(values):
     return [np.asarray(output) for output in outputs]
 
 
-@pytest.mark.parametrize(
-    "name", ["bool", "int4", "uint4", *INTEGERS, *FLOATS, "complex64", "complex128"]
-)
+DTYPES = ["bool", "int4", "uint4", *INTEGERS, *FLOATS, "complex64", "complex128"]
+
+
+@pytest.mark.parametrize("name", DTYPES)
 def test_every_bit_of_a_constant(name):
     try:
         tf.as_dtype(name)
     except TypeError:
         pytest.skip(f"this TensorFlow does not have {name}")
-    given = [value for shape in SHAPES for value in values_of(name, shape)]
-    for value, core, session in zip(given, on_core(given), in_session(given), strict=True):
+    check([value for shape in SHAPES for value in values_of(name, shape)])
+
+
+def check(values):
+    for value, core, session in zip(values, on_core(values), in_session(values), strict=True):
         assert core.dtype == session.dtype == value.dtype
         assert core.shape == session.shape == value.shape
         assert bits(core) == bits(session) == bits(value), value.shape
+
+
+@pytest.mark.slow
+@fuzzed(
+    st.lists(
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 13), max_size=4).map(tuple)),
+        min_size=1,
+        max_size=12,
+    ),
+    examples=12,
+)
+def test_constants_of_any_dtypes_and_shapes(data):
+    check([value for name, shape in data for value in values_of(name, shape)])
 
 
 def test_not_a_number_infinity_and_negative_zero():
