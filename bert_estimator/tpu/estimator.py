@@ -153,14 +153,14 @@ class TPUEstimator(Estimator):
 
         Raises:
           ValueError: the estimator has use_tpu=False; or cores share more than a batch, see
-            `lowering.export`.
+            `lowering.export_program`.
           lock.InUseError: another process writes in the directory.
         """
         self._check_lowers("export_training_program")
         job = self._job(ModeKeys.TRAIN)
         lowering.check_exportable(job)  # the lock would already make the directory
         with lock.held(directory):
-            lowering.export(job, self._input_fn(job, input_fn), num_batches).save(directory)
+            lowering.export_program(job, self._input_fn(job, input_fn), num_batches).save(directory)
 
     def _check_lowers(self, method):
         if not self._use_tpu:

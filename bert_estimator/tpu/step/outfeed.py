@@ -23,7 +23,7 @@ from bert_estimator.tpu.spec import call_host_fn
 # If a host function is slower than the steps, the steps wait when so many values wait for it. This
 # bounds the memory.
 _DEPTH = 64
-_POLL_SECS = 0.1
+_LOOK_SECS = 0.1
 _WAKE = object()  # what an outfeed gets when it is stopped
 
 
@@ -136,7 +136,7 @@ class Outfeed:
         while not self._stopping.is_set():
             self._error.raise_if_any()
             try:
-                return self._values.put(values, timeout=_POLL_SECS)
+                return self._values.put(values, timeout=_LOOK_SECS)
             except queue.Full:
                 continue
 
@@ -151,7 +151,7 @@ class Outfeed:
             while (
                 self._values.unfinished_tasks and self._thread.is_alive() and time.monotonic() < end
             ):
-                self._values.all_tasks_done.wait(_POLL_SECS)
+                self._values.all_tasks_done.wait(_LOOK_SECS)
         self._error.raise_if_any()
 
     def stop(self) -> None:

@@ -27,7 +27,7 @@ def lower(job, input_fn: Callable):
     return BuiltStep(job, XlaStep, input_fn, start_step=0).step.lowered
 
 
-def export(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
+def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
     """Builds a job's model, and makes its training step a program that runs without TensorFlow.
 
     Args:
