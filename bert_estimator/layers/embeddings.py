@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.layers import kernels, philox
+from bert_estimator.layers import kernels
+from bert_estimator.layers.kernels import masks
 from bert_estimator.layers.primitives import length_of
 
 
@@ -53,7 +54,7 @@ def _truncated_normal(full_name, shape):
         shape=shape,
         key=tf.constant([seed[0]], tf.uint64),
         counter=tf.constant([0, seed[1]], tf.uint64),
-        alg=philox.ALGORITHM,
+        alg=masks.ALGORITHM,
         dtype=tf.uint32,
     )
     # float32 holds 24 bits exactly: odd multiples of 1/2 within (-2^23, 2^23).
