@@ -182,7 +182,7 @@ MODULES = {
     "tensorflow.compat.v2.estimator.experimental": _EXPERIMENTAL,
     "tensorflow.compat.v2.estimator.export": _EXPORT,
     "tensorflow.estimator.inputs": [
-        ("bert_estimator.legacy.stand_ins.array_inputs", "numpy_input_fn pandas_input_fn"),
+        ("bert_estimator.legacy.stand_ins.data", "numpy_input_fn pandas_input_fn"),
     ],
     "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
     "tensorflow.tpu": [_ACROSS_CORES, _REPLICATED, (V1 + ".tpu", "*")],
@@ -291,13 +291,13 @@ MODULES = {
     ],
     "tensorflow.contrib.learn.datasets.base": [
         (
-            "bert_estimator.legacy.stand_ins.csv_data",
+            "bert_estimator.legacy.stand_ins.data",
             "Dataset Datasets load_csv_with_header load_csv_without_header maybe_download",
         ),
     ],
     "tensorflow.contrib.lookup": [
         (
-            "bert_estimator.legacy.stand_ins.lookup",
+            "bert_estimator.legacy.stand_ins.data",
             "index_table_from_tensor index_to_string_table_from_tensor",
         ),
         (V1 + ".lookup", "KeyValueTensorInitializer TextFileIndex TextFileInitializer"),
