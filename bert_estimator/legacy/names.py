@@ -90,9 +90,9 @@ _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_r
 
 # tf.estimator of TensorFlow 1 and 2.
 _ESTIMATOR = [
-    ("bert_estimator.legacy.stand_ins.run_config", "RunConfig"),
+    ("bert_estimator.legacy.stand_ins.contrib_estimator", "RunConfig"),
     (
-        "bert_estimator.legacy.stand_ins.checkpoints",
+        "bert_estimator.legacy.stand_ins.contrib_estimator",
         "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
     ),
     (
@@ -101,7 +101,7 @@ _ESTIMATOR = [
         "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate",
     ),
     (
-        "bert_estimator.legacy.stand_ins.canned",
+        "bert_estimator.legacy.stand_ins.contrib_estimator",
         "add_metrics call_logit_fn AVERAGE_LOSS_METRIC_KEY LOSS_METRIC_KEY "
         "_canned_estimator_api_gauge=API_GAUGE",
     ),
@@ -120,7 +120,7 @@ _EXPERIMENTAL = [
     _SUPERVISED_INPUT,
     (f"{_WHEEL}.canned.linear", "LinearSDCA"),
     (f"{_WHEEL}.canned.rnn", "RNNClassifier RNNEstimator"),
-    ("bert_estimator.legacy.stand_ins.canned", "call_logit_fn"),
+    ("bert_estimator.legacy.stand_ins.contrib_estimator", "call_logit_fn"),
 ]
 _EXPERIMENTAL_OF_1 = [
     (f"{_WHEEL}.canned.dnn", "dnn_logit_fn_builder"),
@@ -197,7 +197,7 @@ MODULES = {
         _ACROSS_CORES,
         _REPLICATED,
         ("bert_estimator.tpu", "ExportSavedModelApiVersion TPUContext"),
-        ("bert_estimator.legacy.stand_ins.checkpoints", "AsyncCheckpointSaverHook"),
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "AsyncCheckpointSaverHook"),
         (V1 + ".tpu", "bfloat16_scope core"),
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
@@ -244,7 +244,7 @@ MODULES = {
         _IN_MEMORY,
         _EARLY_STOPPING,
         _SUPERVISED_INPUT,
-        ("bert_estimator.legacy.stand_ins.canned", "add_metrics call_logit_fn"),
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "add_metrics call_logit_fn"),
         (
             "bert_estimator.legacy.stand_ins.contrib_estimator",
             "binary_classification_head clip_gradients_by_norm logistic_regression_head "
@@ -368,7 +368,7 @@ MODULES = {
     ],
     "tensorflow_estimator": [],
     "tensorflow_estimator.python.estimator.estimator_export": [
-        ("bert_estimator.legacy.stand_ins.canned", "estimator_export"),
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "estimator_export"),
     ],
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),
