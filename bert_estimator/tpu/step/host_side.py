@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.eval_metrics import with_metric_pairs
 from bert_estimator.tpu.spec import (
     EstimatorSpec,
     ModeKeys,
     TPUEstimatorSpec,
     call_scaffold_fn,
+    with_metric_pairs,
 )
 from bert_estimator.tpu.step import infeed, outfeed
 from bert_estimator.tpu.step.inputs import Inputs
