@@ -160,7 +160,7 @@ MODULES = {
     },
     "tensorflow.compat.v2.distribute": [(V2 + ".distribute", "*")],
     "tensorflow.compat.v2.distribute.cluster_resolver": [
-        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        ("bert_estimator.tpu.config", "TPUClusterResolver"),
         (V2 + ".distribute.cluster_resolver", "*"),
     ],
     "tensorflow.nn": [(V1 + ".nn", "*")],
@@ -188,7 +188,7 @@ MODULES = {
     "tensorflow.tpu": [_ACROSS_CORES, _REPLICATED, (V1 + ".tpu", "*")],
     "tensorflow.distribute": [(V1 + ".distribute", "*")],
     "tensorflow.distribute.cluster_resolver": [
-        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        ("bert_estimator.tpu.config", "TPUClusterResolver"),
         (V1 + ".distribute.cluster_resolver", "*"),
     ],
     "tensorflow.contrib": [],
@@ -212,7 +212,7 @@ MODULES = {
     },
     "tensorflow.contrib.autograph": [(V1 + ".autograph", "*")],
     "tensorflow.contrib.cluster_resolver": [
-        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        ("bert_estimator.tpu.config", "TPUClusterResolver"),
         (
             V1 + ".distribute.cluster_resolver",
             "ClusterResolver GCEClusterResolver KubernetesClusterResolver SimpleClusterResolver "
