@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.cluster import cluster_task
 from bert_estimator.command_line.choices import CORES_PER_REPLICA
 from bert_estimator.system import paths
-from bert_estimator.tpu.checks import checked, positive_int
+from bert_estimator.tpu.call import checked, positive_int
 
 
 class InputPipelineConfig:

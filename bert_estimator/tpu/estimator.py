@@ -9,7 +9,7 @@ from bert_estimator.cluster import hosts
 from bert_estimator.storage import remote
 from bert_estimator.system import lock
 from bert_estimator.tpu.base_estimator import Estimator
-from bert_estimator.tpu.checks import positive_int
+from bert_estimator.tpu.call import positive_int
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import devices

@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
 from bert_estimator.graph.graph_walk import is_computed_from
-from bert_estimator.tpu import checks
-from bert_estimator.tpu.checks import checked
+from bert_estimator.tpu import call
+from bert_estimator.tpu.call import checked
 
 _COLLECTIONS = (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES)
 
@@ -154,7 +154,7 @@ class EstimatorSpec(NamedTuple):
             raise TypeError(f"scaffold must be tf.train.Scaffold, not {self.scaffold!r}")
         settled["scaffold"] = tf.train.Scaffold() if self.scaffold is None else self.scaffold
         for name in ("training_chief_hooks", *_HOOKS):
-            settled[name] = checks.hooks(getattr(self, name), name)
+            settled[name] = call.hooks(getattr(self, name), name)
         return settled
 
 
@@ -196,7 +196,7 @@ class TPUEstimatorSpec(NamedTuple):
                 _check_host_pair(getattr(self, name), name)
         settled = _settled_tensors(self)
         for name in _HOOKS:
-            settled[name] = checks.hooks(getattr(self, name), name)
+            settled[name] = call.hooks(getattr(self, name), name)
         return settled
 
     def as_estimator_spec(self):

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import checks
+from bert_estimator.tpu import call
 from bert_estimator.tpu.verbs import interrupts
 
 
@@ -52,7 +52,7 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
                 "TF_CONFIG, or use train_and_evaluate"
             )
         self._estimator, self._input_fn = estimator, input_fn
-        self._evaluation = {"steps": steps, "hooks": list(checks.hooks(hooks, "hooks"))}
+        self._evaluation = {"steps": steps, "hooks": list(call.hooks(hooks, "hooks"))}
         self._name, self._every = name, every_n_iter
 
     def begin(self) -> None:
