@@ -20,8 +20,7 @@ from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import infeed, outfeed
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
-from bert_estimator.tpu.step.interface import LoopResult
-from bert_estimator.tpu.step.loop_length import LoopLength
+from bert_estimator.tpu.step.interface import LoopLength, LoopResult
 from bert_estimator.tpu.step.summaries import StepSummaries
 from bert_estimator.tpu.step.xla.core_model import CoreModel
 from bert_estimator.tpu.step.xla.device_session import DeviceSession
