@@ -15,7 +15,7 @@ from bert_estimator.cluster import host_agreement, hosts
 from bert_estimator.system import ticker
 from bert_estimator.tpu import errors
 from bert_estimator.tpu import summary as event_files
-from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import KeptRun

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.graph import graph_walk
 from bert_estimator.tpu import call
 from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
-from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.step.inputs import named_leaves
 from bert_estimator.tpu.verbs import at_exit, checkpoints
 from bert_estimator.tpu.verbs.opened_run import opened_run

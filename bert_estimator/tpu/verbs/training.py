@@ -10,7 +10,7 @@ from bert_estimator.cluster import host_agreement, hosts
 from bert_estimator.graph import zero_divisors
 from bert_estimator.system import ticker
 from bert_estimator.tpu import errors, summary
-from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, leftovers
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run

@@ -5,7 +5,7 @@ import collections
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.spec import FetchEveryStep, ModeKeys, TPUEstimatorSpec
-from bert_estimator.tpu.step import infeed, variable_versions
+from bert_estimator.tpu.step import feeds, variable_versions
 from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.interface import LoopResult
@@ -84,7 +84,7 @@ class LocalStep:
                 fetches, hook_run.feed_dict, hook_run.options, hook_run.run_metadata
             )
         except (tf.errors.OutOfRangeError, StopIteration) as error:
-            raise infeed.EndOfInput from error
+            raise feeds.EndOfInput from error
         self.predicted += predictions
         values = scalar_values(scalars)
         return LoopResult([float(loss)], values, values, None), hook_values

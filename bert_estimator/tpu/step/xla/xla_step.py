@@ -17,7 +17,7 @@ from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.device_loop import DeviceLoop
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import infeed, outfeed
+from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
 from bert_estimator.tpu.step.interface import LoopLength, LoopResult
@@ -104,14 +104,14 @@ class XlaStep:
             partition=self._model.partition,
         )
         draw = self._inputs.drawer(session, job.draws_per_step)
-        self._chunks = outfeed.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
+        self._chunks = feeds.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
         self._chunks.start()
         self._host.start(
             session,
             lambda: self._device_loop.put_batch(draw()),
             limit,
             start_step,
-            max(infeed.DEPTH, self._device_loop.most_steps),
+            max(feeds.DEPTH, self._device_loop.most_steps),
         )
 
     def loop_length(self, step, stop_step):
