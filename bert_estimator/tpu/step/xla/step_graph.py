@@ -20,12 +20,7 @@ from bert_estimator.tpu.program import random_keys
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 from bert_estimator.tpu.replicas import replica, replica_operations
 from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
-from bert_estimator.tpu.step.xla import (
-    collectives,
-    graph_lowering,
-    random_operations,
-    update_shards,
-)
+from bert_estimator.tpu.step.xla import graph_lowering, random_operations, update_shards
 
 # The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
 _OLDEST_TENSORFLOW = (2, 19)
@@ -150,7 +145,7 @@ class StepGraph:
         with self._graph.as_default():
             replica_id = tf.reshape(self._replica_id, [])
 
-        exchanges = collectives.Collectives(self.num_replicas, self._cores_per_replica)
+        exchanges = update_shards.Collectives(self.num_replicas, self._cores_per_replica)
 
         def cross_replica_sum(tensor, groups=None):
             self.has_sums = True
