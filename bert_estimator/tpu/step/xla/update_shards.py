@@ -20,7 +20,7 @@ from tensorflow.python.ops import handle_data_util
 
 from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import Functions, functions_of
-from bert_estimator.tpu.program import collective_calls
+from bert_estimator.tpu.program import stablehlo
 
 
 class Collectives:
@@ -55,7 +55,7 @@ class Collectives:
         self._check_one_core("collective_permute")
         if not pairs:
             return tf.zeros_like(tensor)
-        return called(tensor, collective_calls.PERMUTE, pairs, tensor.shape.as_list())
+        return called(tensor, stablehlo.PERMUTE, pairs, tensor.shape.as_list())
 
     def all_to_all(
         self, tensor: tf.Tensor, split: int, concatenated: int, groups: list[list[int]]
@@ -67,7 +67,7 @@ class Collectives:
         shape[split] //= len(groups[0])
         shape[concatenated] *= len(groups[0])
         rows = [[split, concatenated], *groups]
-        return called(tensor, collective_calls.ALL_TO_ALL, rows, shape)
+        return called(tensor, stablehlo.ALL_TO_ALL, rows, shape)
 
     def _check_one_core(self, name):
         if self._cores > 1:
@@ -94,7 +94,7 @@ def called(
     (result,) = gen_xla_ops.xla_custom_call_v2(
         [tensor],
         call_target_name=name,
-        backend_config=collective_calls.config_of(rows),
+        backend_config=stablehlo.config_of(rows),
         has_side_effect=False,
         result_dtypes=[tensor.dtype],
         result_shapes=[tf.TensorShape(shape)],
@@ -114,10 +114,10 @@ def _gradient_of_sum(op, gradient):
 @tf.RegisterGradient("XlaCustomCallV2")
 def _gradient_of_call(op, gradient):
     name = op.get_attr("call_target_name").decode()
-    rows = collective_calls.rows_of(op.get_attr("backend_config").decode())
-    if name == collective_calls.PERMUTE:
+    rows = stablehlo.rows_of(op.get_attr("backend_config").decode())
+    if name == stablehlo.PERMUTE:
         back = [[receives, sends] for sends, receives in rows]
-    elif name == collective_calls.ALL_TO_ALL:
+    elif name == stablehlo.ALL_TO_ALL:
         (split, concatenated), *groups = rows
         back = [[concatenated, split], *groups]
     else:
@@ -249,7 +249,7 @@ class UpdateShards:
         value = _read(part.handle, part.dtype)
         shape = part.shape.as_list()
         shape[part.axis] *= self._number
-        return called(value, collective_calls.ALL_GATHER, [[part.axis], *self._sharing], shape)
+        return called(value, stablehlo.ALL_GATHER, [[part.axis], *self._sharing], shape)
 
     def _part_of(self, whole, part):
         sizes = part.shape.as_list()
