@@ -22,7 +22,7 @@ import tensorflow.compat.v2 as tf2
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 from tensorflow.python.eager import context
 
-from bert_estimator.tpu.program import kept_programs
+from bert_estimator.tpu.program import lowered_step
 
 # They say how to make gradients, and hold numbers too. A step has its gradients already.
 _OF_GRADIENTS = ("_gradient_op_type", "forward_function_name", "backward_function_name")
@@ -93,7 +93,7 @@ def _renamed(name, names):
 
 
 # The steps that this process lowered: (text, order), as in `LoweredStep`.
-LOWERED = kept_programs.KeptPrograms()
+LOWERED = lowered_step.KeptPrograms()
 
 
 def lowered(graph_def, inputs, outputs, after, variable_of, shapes, handles):
@@ -122,7 +122,7 @@ def _key(graph_def, inputs, outputs, after, variable_of, shapes, handles):
     variables = [(name, v.dtype, shapes[name]) for name, v in variable_of.items()]
     others = [[each.name for each in [*outputs, *after]], len(outputs), handles]
     graph = graph_def.SerializeToString(deterministic=True)
-    return kept_programs.digest(graph, repr([tensors, variables, *others]))
+    return lowered_step.digest(graph, repr([tensors, variables, *others]))
 
 
 def _lower(graph_def, inputs, outputs, after, variable_of, shapes, handles):
