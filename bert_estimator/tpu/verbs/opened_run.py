@@ -13,7 +13,7 @@ from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.verbs import at_exit, checkpoints
+from bert_estimator.tpu.verbs import checkpoints, interrupts
 
 # How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
 # wait for an input_fn that hangs.
@@ -146,7 +146,7 @@ class KeptRun:
         self._session = None  # while it is open
         self._prepared, self._release = None, []
         self._at_end = contextlib.ExitStack()
-        at_exit.close(self)
+        interrupts.close(self)
 
     @contextlib.contextmanager
     def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[OpenedRun]:
