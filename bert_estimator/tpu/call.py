@@ -1,4 +1,4 @@
-"""Checks of what users give, and calls of model_fn and input_fn with the arguments that they name."""
+"""Checks what users give, and calls model_fn and input_fn with the arguments that they name."""
 
 import copy
 import functools

@@ -13,7 +13,7 @@ The verbs read here what evaluations wrote, and drop writers whose file is lost.
 import collections
 import contextlib
 
-import tensorflow.compat.v1 as tf
+import tensorflow.compat.v1 as tf1
 import tensorflow.compat.v2 as tf
 from google.protobuf import message
 from tensorflow.core.framework import summary_pb2
@@ -104,9 +104,9 @@ def drop_stale_writer(directory: str | None) -> None:
     """Closes the cached event writer of a directory whose event file is not there any more.
 
     It was deleted, or the directory is relative and now means another one. The writer would write
-    to the lost file; `tf.summary.FileWriterCache.get` makes a new writer after this.
+    to the lost file; `tf1.summary.FileWriterCache.get` makes a new writer after this.
     """
-    cache = tf.summary.FileWriterCache
+    cache = tf1.summary.FileWriterCache
     writer = cache._cache.get(directory)
     if writer is None:
         return
@@ -133,10 +133,10 @@ def read_events(pattern):
     by_step = collections.defaultdict(dict)
     for path in sorted(tf.io.gfile.glob(pattern)):
         try:
-            for event in tf.train.summary_iterator(path):
+            for event in tf1.train.summary_iterator(path):
                 for value in event.summary.value:
                     if value.HasField("simple_value"):
                         by_step[event.step][value.tag] = value.simple_value
         except (tf.errors.DataLossError, message.DecodeError) as error:
-            tf.logging.warning("%s is read up to where it is damaged: %s", path, error)
+            tf1.logging.warning("%s is read up to where it is damaged: %s", path, error)
     return collections.OrderedDict(sorted(by_step.items()))

@@ -264,22 +264,22 @@ def report(
     """
     jax = devices.import_jax()
     cores = find(topology_name)
-    generation = generation(cores)
+    tpu = generation(cores)
     mesh = CoreMesh(cores, cores_per_replica, sharding, lowered.num_shards)
     memory = _state_and_input(lowered, mesh)
     facts = dict(
         topology=topology_name,
-        tpu=generation.name,
+        tpu=tpu.name,
         cores=len(cores),
         compiler=f"libtpu {metadata.version('libtpu')}",
         train_batch_size=train_batch_size,
         batch_per_core=train_batch_size // mesh.num_replicas,
         cores_per_replica=cores_per_replica,
-        usable_hbm=generation.usable_hbm,
-        hbm=generation.hbm,
+        usable_hbm=tpu.usable_hbm,
+        hbm=tpu.hbm,
         flops=stablehlo.matmul_flops(lowered.text) // cores_per_replica,
-        peak=generation.peak,
-        chips=len(cores) // generation.cores_a_chip,
+        peak=tpu.peak,
+        chips=len(cores) // tpu.cores_a_chip,
         hosts=len({core.process_index for core in cores}),
     )
     try:
@@ -293,11 +293,11 @@ def report(
     hlo = _text(compiled)
     summed, between_replicas = _summed_bytes(lowered.text, hlo, cores_per_replica)
     return CompileReport(
-        fits=memory["total"] <= generation.usable_hbm,
+        fits=memory["total"] <= tpu.usable_hbm,
         memory=memory,
         compiler_secs=_lower_bound(compiled.cost_analysis(), hlo),
         summed_bytes=summed,
-        summing_secs=summed and generation.all_reduce_secs(between_replicas, facts["chips"]),
+        summing_secs=summed and tpu.all_reduce_secs(between_replicas, facts["chips"]),
         **facts,
     )
 

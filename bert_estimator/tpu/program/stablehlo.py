@@ -1,8 +1,9 @@
 """Reads StableHLO text, and makes it callable by jax.
 
-Custom calls stand in the text for operations between cores, since TensorFlow does not have
-operations for these that it can lower for a core. A call's backend_config has rows of integers,
-which `config_of` writes. No other module uses jax's private API. It was tested with the versions in `devices.TRIED`.
+In the text, custom calls stand for operations between cores: TensorFlow does not have operations
+for them that it can lower for a core. A call's backend_config has rows of integers, which
+`config_of` writes. No other module uses jax's private API. It was tested with the versions in
+`devices.TRIED`.
 """
 
 import contextlib

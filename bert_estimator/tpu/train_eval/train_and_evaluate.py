@@ -1,4 +1,4 @@
-"""Evaluations while a training runs: after its checkpoints, with exports, or in memory by a hook."""
+"""Evaluations while a training runs: after its checkpoints, with exports, or by a hook."""
 
 import collections.abc
 import contextlib

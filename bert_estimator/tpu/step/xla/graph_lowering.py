@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Iterator
 
-import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2

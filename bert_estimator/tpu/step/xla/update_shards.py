@@ -1,9 +1,10 @@
-"""The exchanges between the cores of a step, and the update of the weights, shared by a host's cores.
+"""Exchanges between the cores of a step, and the update of the weights, which cores share.
 
-Each core updates a part of the weights. A core holds only its part of a weight and of its slots, and only a step that uses the whole weight
-gathers it from the cores, when it starts. The sums of gradients come in two stages if there are
-several hosts: within each host, each core gets its part of the host's sum; then the cores of all
-hosts that have the same part sum it. So a host has all parts, and writes checkpoints alone.
+Each core of a host updates a part of the weights. It holds only its part of a weight and of its
+slots, and only a step that uses the whole weight gathers it from the cores, when it starts. The
+sums of gradients come in two stages if there are several hosts: within each host, each core gets
+its part of the host's sum; then the cores of all hosts that have the same part sum it. So a host
+has all parts, and writes checkpoints alone.
 """
 
 import dataclasses
