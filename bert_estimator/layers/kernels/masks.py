@@ -1,6 +1,6 @@
 """The masks of dropout: the random words, how they decide, how masks are packed and applied.
 
-The words are those of Philox 4x32-10, a counter-based random generator (Salmon et al., "Parallel
+The words come from Philox 4x32-10, a counter-based random generator (Salmon et al., "Parallel
 random numbers: as easy as 1, 2, 3", SC 2011). TensorFlow's `StatelessRandomUniformFullIntV2` gives
 the same words, but on a CPU it writes them to memory, and XLA's own version of it is slower still.
 Here they are made of elementwise operations, which XLA fuses with what is computed from the words.
