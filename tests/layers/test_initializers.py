@@ -3,13 +3,13 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.layers import initializers
+from bert_estimator.layers import embeddings
 
 
 def test_initial_weights_are_a_truncated_normal():
     with tf.Graph().as_default():
         tf.set_random_seed(5)
-        variable = initializers.weight("w", [400, 500], 0.02)
+        variable = embeddings.weight("w", [400, 500], 0.02)
         with tf.Session() as session:
             session.run(variable.initializer)
             values = session.run(variable) / 0.02

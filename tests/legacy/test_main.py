@@ -200,7 +200,7 @@ def exists(path):
 
 for statement in sys.argv[1:]:
     print(error_of(statement))
-for _, instead in bert_estimator.legacy.removed.REMOVED.values():
+for _, instead in bert_estimator.legacy.paths.REMOVED.values():
     for word in instead.split():
         path = word.split("(")[0].rstrip(":,")
         if path.startswith("tf.") and not exists(path):

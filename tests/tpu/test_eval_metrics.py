@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.tpu.eval_metrics import metric_pairs
+from bert_estimator.tpu.spec import metric_pairs
 
 
 class Largest:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.legacy.stand_ins.array_inputs import numpy_input_fn, pandas_input_fn
+from bert_estimator.legacy.stand_ins.data import numpy_input_fn, pandas_input_fn
 
 
 class Frame:

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.legacy import modules, wheel
-from bert_estimator.legacy.stand_ins import canned, contrib_estimator
+from bert_estimator.legacy.stand_ins import contrib_estimator
 
 needs_wheel = pytest.mark.skipif(
     wheel.folder() is None, reason="needs tensorflow-estimator: the extra [estimator]"
@@ -181,7 +181,7 @@ def test_added_metrics_are_evaluated_and_win(tmp_path):
             "ratio": tf.metrics.mean(labels / features["x"]),
         }
 
-    estimator = canned.add_metrics(tpu.Estimator(model_fn, str(tmp_path)), metric_fn)
+    estimator = contrib_estimator.add_metrics(tpu.Estimator(model_fn, str(tmp_path)), metric_fn)
     estimator.train(input_fn, steps=2)
     results = estimator.evaluate(input_fn)
     assert (results["mine"], results["ratio"], results["global_step"]) == (7, 2, 2)
@@ -189,18 +189,18 @@ def test_added_metrics_are_evaluated_and_win(tmp_path):
 
 def test_a_metric_fn_with_other_arguments():
     with pytest.raises(ValueError, match=r"metric_fn takes \['label'\], which are not expected"):
-        canned.add_metrics(tpu.Estimator(model_fn), lambda label: {})
+        contrib_estimator.add_metrics(tpu.Estimator(model_fn), lambda label: {})
 
 
 def test_call_logit_fn_gives_what_the_function_takes():
     with tf.Graph().as_default():
         features = {"x": tf.constant(2.0)}
-        called = canned.call_logit_fn(
+        called = contrib_estimator.call_logit_fn(
             lambda features, params: params * features["x"], features, "train", 3.0, None
         )
         assert isinstance(called, tf.Tensor)
         with pytest.raises(ValueError, match="logit_fn should return a Tensor or a dictionary"):
-            canned.call_logit_fn(lambda features: 1.0, features, "train", None, None)
+            contrib_estimator.call_logit_fn(lambda features: 1.0, features, "train", None, None)
 
 
 def test_gradients_are_clipped_by_their_global_norm():

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.legacy.stand_ins import checkpoints
+from bert_estimator.legacy.stand_ins import contrib_estimator
 from bert_estimator.tpu import errors
 
 
@@ -23,9 +23,9 @@ def input_fn(params):
 def test_the_hook_saves_in_place_of_the_estimator(tmp_path):
     config = tpu.RunConfig(model_dir=str(tmp_path), save_checkpoints_steps=3)
     estimator = tpu.TPUEstimator(model_fn, config=config, use_tpu=False, train_batch_size=2)
-    asked = checkpoints.load_global_step_from_checkpoint_dir
+    asked = contrib_estimator.load_global_step_from_checkpoint_dir
     assert asked(str(tmp_path)) == asked(str(tmp_path / "absent")) == 0
-    hook = checkpoints.AsyncCheckpointSaverHook(str(tmp_path), save_steps=2)
+    hook = contrib_estimator.AsyncCheckpointSaverHook(str(tmp_path), save_steps=2)
     estimator.train(input_fn, steps=5, hooks=[hook])
     saved = sorted(path.stem for path in tmp_path.glob("*.index"))
     assert saved == ["model.ckpt-0", "model.ckpt-2", "model.ckpt-4", "model.ckpt-5"]
@@ -36,7 +36,7 @@ def test_the_hook_saves_in_place_of_the_estimator(tmp_path):
 def test_its_arguments_by_place_are_those_of_tensorflow_1(tmp_path):
     with tf.Graph().as_default():
         saver, listener = tf.train.Saver([tf.Variable(0)]), tf.train.CheckpointSaverListener()
-        hook = checkpoints.AsyncCheckpointSaverHook(
+        hook = contrib_estimator.AsyncCheckpointSaverHook(
             str(tmp_path), None, 10, saver, "other.ckpt", None, [listener]
         )
     assert (hook._saver, hook._listeners) == (saver, [listener])
@@ -46,4 +46,4 @@ def test_its_arguments_by_place_are_those_of_tensorflow_1(tmp_path):
 def test_a_directory_of_broken_checkpoints_has_no_last_step(tmp_path):
     (tmp_path / "model.ckpt-7.index").write_bytes(b"broken")
     with pytest.raises(errors.NoWholeCheckpointError, match=r"model\.ckpt-7"):
-        checkpoints.load_global_step_from_checkpoint_dir(str(tmp_path))
+        contrib_estimator.load_global_step_from_checkpoint_dir(str(tmp_path))

@@ -2,14 +2,14 @@
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.legacy.stand_ins import lookup
+from bert_estimator.legacy.stand_ins import data
 
 
 def test_there_and_back():
     with tf.Graph().as_default(), tf.Session() as session:
         words = tf.constant(["a", "b"])
-        there = lookup.index_table_from_tensor(mapping=words, num_oov_buckets=1)
-        back = lookup.index_to_string_table_from_tensor(mapping=words, default_value="?")
+        there = data.index_table_from_tensor(mapping=words, num_oov_buckets=1)
+        back = data.index_to_string_table_from_tensor(mapping=words, default_value="?")
         ids = there.lookup(tf.constant(["b", "a", "z"]))
         words = back.lookup(ids)
         session.run(tf.tables_initializer())

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_estimator import tpu
-from bert_estimator.legacy.stand_ins.run_config import RunConfig
+from bert_estimator.legacy.stand_ins.contrib_estimator import RunConfig
 
 
 def test_arguments_by_place():

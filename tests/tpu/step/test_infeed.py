@@ -6,8 +6,8 @@ import time
 import pytest
 from toy import wait_until
 
-from bert_estimator.tpu.step import infeed
-from bert_estimator.tpu.step.infeed import EndOfInput, Infeed
+from bert_estimator.tpu.step import feeds as infeed
+from bert_estimator.tpu.step.feeds import EndOfInput, Infeed
 
 
 def counting(last=None, error=None):

@@ -10,8 +10,8 @@ from toy import HostLog, wait_until
 
 from bert_estimator.tpu import summary
 from bert_estimator.tpu.errors import FirstError
-from bert_estimator.tpu.step import outfeed
-from bert_estimator.tpu.step.outfeed import HostFunction, Outfeed
+from bert_estimator.tpu.step import feeds as outfeed
+from bert_estimator.tpu.step.feeds import HostFunction, Outfeed
 
 
 @pytest.fixture
