@@ -278,6 +278,20 @@ def test_programs_do_not_need_tensorflow():
             assert not in_package(imported, ["tensorflow", "tf_slim"]), name
 
 
+def test_modules_that_say_so_do_not_load_tensorflow():
+    """The processes that create records would need seconds more to start."""
+    names = [
+        name
+        for name, path in modules().items()
+        if re.search(r"module does not\s+import\s+TensorFlow", path.read_text(encoding="utf-8"))
+    ]
+    assert "input_pipelines.creation.stages" in names
+    for name in names:
+        for module in reachable(name, everywhere=False):
+            for imported in imports_of(module, everywhere=False):
+                assert not in_package(imported, ["tensorflow", "tf_slim"]), f"{name}: {module}"
+
+
 def test_json_is_read_in_one_module():
     """It bounds size and depth, and names the file."""
     for name, path in modules().items():

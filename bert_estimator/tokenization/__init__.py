@@ -5,6 +5,7 @@ from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_estimator.tokenization.tokenizer import (
     Tokenizer,
+    id_type,
     open_tokenizer,
     reopen_tokenizer,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordpieceTokenizer",
+    "id_type",
     "is_cased",
     "load_vocab",
     "open_tokenizer",

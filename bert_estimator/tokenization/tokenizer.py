@@ -63,6 +63,11 @@ class Tokenizer(Protocol):
         """Returns whether accents are stripped if nobody says whether."""
 
 
+def id_type(vocab_size: int) -> str:
+    """Returns NumPy's name of the type in which files hold ids: 2 or 4 bytes, little-endian."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
+
+
 def open_tokenizer(
     vocab_file: str, do_lower_case: bool | None = True, strip_accents: bool | None = None
 ) -> Tokenizer:

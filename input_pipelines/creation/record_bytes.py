@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_estimator.tokenization import Tokenizer
+from bert_estimator.tokenization import Tokenizer, id_type
 from input_pipelines.creation.instances import Pairs
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records.crc32c import masked_crc32c, masked_crc32c_of_strings
 from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
-from input_pipelines.records.packed_records import id_type
 
 _INT64_LIST, _FLOAT_LIST, _BYTES_LIST = b"\x1a", b"\x12", b"\x0a"
 _FIRST_FIELD, _SECOND_FIELD = b"\x0a", b"\x12"

@@ -26,13 +26,12 @@ import numpy as np
 from bert_estimator.storage import remote
 from bert_estimator.system import atomic_file, json_files
 from bert_estimator.system.splitmix import keys
-from bert_estimator.tokenization import Casing, Tokenizer, reopen_tokenizer
+from bert_estimator.tokenization import Casing, Tokenizer, id_type, reopen_tokenizer
 from input_pipelines.creation import pair_files, record_bytes, tokenized_text
 from input_pipelines.creation.instances import Pairs, make_pairs
 from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
-from input_pipelines.records import packed_records
 from input_pipelines.text.text_parts import TextPart
 
 _VERSION = 2  # of what the work's files hold
@@ -192,7 +191,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     files = [work.piece(bucket), work.piece(bucket) + ".json"]
     if _is_joined(work, index) or all(map(os.path.exists, files)):
         return 1
-    dtype = packed_records.id_type(work.tokenizer.vocab_size)
+    dtype = np.dtype(id_type(work.tokenizer.vocab_size))
     pairs = Pairs.joined(
         [
             pair_files.read(path, (bucket - first) % work.num_buckets, dtype)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from bert_estimator.system import atomic_file
-from bert_estimator.tokenization import Tokenizer
+from bert_estimator.tokenization import Tokenizer, id_type
 from input_pipelines.creation.instances import FlatText, taken
-from input_pipelines.records.packed_records import id_type
 
 
 def write_part(

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import json_files
-from bert_estimator.tokenization import Tokenizer, reopen_tokenizer
+from bert_estimator.tokenization import Tokenizer, id_type, reopen_tokenizer
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
 from input_pipelines.records.pretraining_features import Feature
@@ -33,11 +33,6 @@ FEATURES = {
     "next_sentence_labels": Feature("int64_list", 1, last=1),
 }
 """What the features must be, for `pretraining_features.check_kinds`."""
-
-
-def id_type(vocab_size: int) -> np.dtype:
-    """Returns the type in which ids are written, little-endian."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def open_packing(record_files: Sequence[str], seed: int | None) -> "Packing | None":
@@ -131,7 +126,7 @@ class Packing:
         longest = self._max_seq_length - 3
         totals = lengths.sum(axis=1)
         sizes = np.array([len(ids) for ids in token_ids])
-        dtype = id_type(self._vocab_size)
+        dtype = np.dtype(id_type(self._vocab_size))
         width = dtype.itemsize
         # Each length is compared before their sum, which could wrap around.
         fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)
