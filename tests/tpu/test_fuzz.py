@@ -15,7 +15,7 @@ from fuzzing import fuzzed
 from hypothesis import strategies as st
 
 from bert_estimator import tpu
-from bert_estimator.tpu.step import infeed
+from bert_estimator.tpu.step import feeds
 
 pytestmark = pytest.mark.slow
 
@@ -165,6 +165,6 @@ def test_a_generator_gives_no_more_than_the_steps_need(data):
         for example in range(sum(loops)):
             batch = example // toy.BATCH_SIZE
             assert next(predictions)["x"] == (example if shape == "batch" else batch)
-            ahead = 0 if runtime == "local" else 2 * infeed.DEPTH + 2
+            ahead = 0 if runtime == "local" else 2 * feeds.DEPTH + 2
             assert batch + 1 <= len(drawn) / a_batch <= batch + 1 + ahead
         predictions.close()

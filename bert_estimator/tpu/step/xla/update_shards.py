@@ -91,7 +91,7 @@ def summed(tensor: tf.Tensor, groups: list[list[int]]) -> tf.Tensor:
 def called(
     tensor: tf.Tensor, name: str, rows: Iterable[Iterable[int]], shape: list[int]
 ) -> tf.Tensor:
-    """Returns the result, of a shape, of a call that `program/collective_calls.py` replaces."""
+    """Returns the result, of a shape, of a call that `program/stablehlo.py` replaces."""
     (result,) = gen_xla_ops.xla_custom_call_v2(
         [tensor],
         call_target_name=name,
