@@ -26,7 +26,7 @@ from bert_estimator.layers import embeddings, kernels
 from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
-from bert_estimator.layers.initializers import weight as weight
+from bert_estimator.layers.embeddings import weight
 from bert_estimator.layers.primitives import length_of
 
 # A function (x, rate) -> tensor of x's shape and dtype, such as a `dropout.Dropout`.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.graph.xla_context import in_xla_program
+from bert_estimator.graph.graph_walk import in_xla_program
 from bert_estimator.optimization.piece import Part, Piece, Slot, Slots, Step
 
 # Each operation of an update reads and writes memory for every weight. As one XLA computation, the

@@ -14,7 +14,7 @@ import math
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import bias_gradient
-from bert_estimator.layers import philox, primitives
+from bert_estimator.layers import primitives
 from bert_estimator.layers.kernels import formulas, masks
 from bert_estimator.layers.kernels.masks import Drop, Mask
 
@@ -183,7 +183,7 @@ def _compiled_packed(shape):
     """
 
     def packed(key, counter, threshold):
-        parts = masks.parts(philox.blocks(key, counter, math.prod(shape)), threshold)
+        parts = masks.parts(masks.blocks(key, counter, math.prod(shape)), threshold)
         bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, masks.BITS, strict=True)]
         return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
 

@@ -1,16 +1,19 @@
-"""Tests tensorflow-estimator's canned estimators and heads on this project's Estimator."""
+"""Tests canned estimators and heads on our Estimator, RunConfig, and a script's own saver."""
 
 import json
 import sys
 
 import forked
+import numpy as np
 import pytest
 import replay
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.legacy import modules, wheel
-from bert_estimator.legacy.stand_ins import canned, contrib_estimator
+from bert_estimator.legacy.stand_ins import contrib_estimator
+from bert_estimator.legacy.stand_ins.contrib_estimator import RunConfig
+from bert_estimator.tpu import errors
 
 needs_wheel = pytest.mark.skipif(
     wheel.folder() is None, reason="needs tensorflow-estimator: the extra [estimator]"
@@ -181,7 +184,7 @@ def test_added_metrics_are_evaluated_and_win(tmp_path):
             "ratio": tf.metrics.mean(labels / features["x"]),
         }
 
-    estimator = canned.add_metrics(tpu.Estimator(model_fn, str(tmp_path)), metric_fn)
+    estimator = contrib_estimator.add_metrics(tpu.Estimator(model_fn, str(tmp_path)), metric_fn)
     estimator.train(input_fn, steps=2)
     results = estimator.evaluate(input_fn)
     assert (results["mine"], results["ratio"], results["global_step"]) == (7, 2, 2)
@@ -189,18 +192,18 @@ def test_added_metrics_are_evaluated_and_win(tmp_path):
 
 def test_a_metric_fn_with_other_arguments():
     with pytest.raises(ValueError, match=r"metric_fn takes \['label'\], which are not expected"):
-        canned.add_metrics(tpu.Estimator(model_fn), lambda label: {})
+        contrib_estimator.add_metrics(tpu.Estimator(model_fn), lambda label: {})
 
 
 def test_call_logit_fn_gives_what_the_function_takes():
     with tf.Graph().as_default():
         features = {"x": tf.constant(2.0)}
-        called = canned.call_logit_fn(
+        called = contrib_estimator.call_logit_fn(
             lambda features, params: params * features["x"], features, "train", 3.0, None
         )
         assert isinstance(called, tf.Tensor)
         with pytest.raises(ValueError, match="logit_fn should return a Tensor or a dictionary"):
-            canned.call_logit_fn(lambda features: 1.0, features, "train", None, None)
+            contrib_estimator.call_logit_fn(lambda features: 1.0, features, "train", None, None)
 
 
 def test_gradients_are_clipped_by_their_global_norm():
@@ -213,3 +216,115 @@ def test_gradients_are_clipped_by_their_global_norm():
         session.run(tf.global_variables_initializer())
         session.run(train)
         assert session.run([a, b]) == pytest.approx([-0.6, -0.8])
+
+
+def test_arguments_by_place():
+    config = RunConfig("folder", 3, 50, 7, keep_checkpoint_max=2)
+    assert isinstance(config, tpu.RunConfig)
+    assert (config.model_dir, config.tf_random_seed) == ("folder", 3)
+    assert (config.save_summary_steps, config.save_checkpoints_steps) == (50, 7)
+    assert config.keep_checkpoint_max == 2
+    assert config.replace(model_dir="other").model_dir == "other"
+
+
+def test_more_than_the_first_four_need_names():
+    with pytest.raises(TypeError, match="by position"):
+        RunConfig("folder", 3, 50, 7, 600)
+
+
+class Ours(RunConfig):
+    """This class is a script's own configuration."""
+
+
+def test_every_configuration_is_a_run_config_of_tf_estimator():
+    """In TensorFlow, `isinstance(estimator.config, tf.estimator.RunConfig)` always holds."""
+    estimator = tpu.Estimator(lambda features, mode: None)
+    for config in (estimator.config, tpu.RunConfig(), RunConfig(), Ours(), Ours().replace()):
+        assert isinstance(config, RunConfig) and issubclass(type(config), RunConfig)
+    assert not isinstance(tpu.TPUConfig(), RunConfig) and not issubclass(int, RunConfig)
+    assert isinstance(Ours(), Ours) and issubclass(Ours, tpu.RunConfig)
+    assert not isinstance(RunConfig(), Ours) and not isinstance(tpu.RunConfig(), Ours)
+
+
+CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+MASTERS = {"session_master": "grpc://x:1", "eval_session_master": "grpc://y:1"}
+
+
+def task(kind, index, **further):
+    return {"cluster": CLUSTER, "task": {"type": kind, "index": index}, **further}
+
+
+# What tf.estimator.RunConfig of TensorFlow 2.15 says: master, evaluation_master, is_chief,
+# num_ps_replicas, num_worker_replicas, global_id_in_cluster.
+UPSTREAM = [
+    ({}, ("", "", True, 0, 1, 0)),
+    ({"session_master": "grpc://x:1"}, ("grpc://x:1", "", True, 0, 1, 0)),
+    ({"eval_session_master": "grpc://y:1"}, ("", "grpc://y:1", True, 0, 1, 0)),
+    (MASTERS, ("grpc://x:1", "grpc://y:1", True, 0, 1, 0)),
+    (task("chief", 0), ("grpc://a:1", "", True, 1, 3, 0)),
+    (task("worker", 1), ("grpc://c:1", "", False, 1, 3, 2)),
+    (task("ps", 0), ("grpc://d:1", "", False, 1, 3, 3)),
+    (task("evaluator", 0), ("", "", False, 0, 0, None)),
+    (task("evaluator", 0, **MASTERS), ("", "grpc://y:1", False, 0, 0, None)),
+    (task("worker", 1, session_master=""), ("", "", False, 1, 3, 2)),
+    (
+        task("worker", 1, eval_session_master="grpc://y:1"),
+        ("grpc://c:1", "", False, 1, 3, 2),
+    ),
+]
+
+
+@pytest.mark.parametrize("tf_config, expected", UPSTREAM, ids=str)
+def test_a_config_says_what_upstreams_says(monkeypatch, tf_config, expected):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+    for config in (RunConfig(), RunConfig().replace(tf_random_seed=3)):
+        assert expected == (
+            config.master,
+            config.evaluation_master,
+            config.is_chief,
+            config.num_ps_replicas,
+            config.num_worker_replicas,
+            config.global_id_in_cluster,
+        )
+
+
+def counting_model_fn(features, mode, params):
+    weight = tf.get_variable("w", initializer=0.0)
+    step = tf.train.get_global_step()
+    train_op = tf.group(weight.assign_add(1.0), step.assign_add(1))
+    return tpu.TPUEstimatorSpec(mode, loss=tf.reduce_mean(features), train_op=train_op)
+
+
+def ones_input_fn(params):
+    return tf.data.Dataset.from_tensors(np.ones([params["batch_size"], 1], np.float32)).repeat()
+
+
+def test_the_hook_saves_in_place_of_the_estimator(tmp_path):
+    config = tpu.RunConfig(model_dir=str(tmp_path), save_checkpoints_steps=3)
+    estimator = tpu.TPUEstimator(
+        counting_model_fn, config=config, use_tpu=False, train_batch_size=2
+    )
+    asked = contrib_estimator.load_global_step_from_checkpoint_dir
+    assert asked(str(tmp_path)) == asked(str(tmp_path / "absent")) == 0
+    hook = contrib_estimator.AsyncCheckpointSaverHook(str(tmp_path), save_steps=2)
+    estimator.train(ones_input_fn, steps=5, hooks=[hook])
+    saved = sorted(path.stem for path in tmp_path.glob("*.index"))
+    assert saved == ["model.ckpt-0", "model.ckpt-2", "model.ckpt-4", "model.ckpt-5"]
+    assert asked(str(tmp_path)) == 5
+    assert estimator.get_variable_value("w") == 5
+
+
+def test_its_arguments_by_place_are_those_of_tensorflow_1(tmp_path):
+    with tf.Graph().as_default():
+        saver, listener = tf.train.Saver([tf.Variable(0)]), tf.train.CheckpointSaverListener()
+        hook = contrib_estimator.AsyncCheckpointSaverHook(
+            str(tmp_path), None, 10, saver, "other.ckpt", None, [listener]
+        )
+    assert (hook._saver, hook._listeners) == (saver, [listener])
+    assert hook._save_path == str(tmp_path / "other.ckpt")
+
+
+def test_a_directory_of_broken_checkpoints_has_no_last_step(tmp_path):
+    (tmp_path / "model.ckpt-7.index").write_bytes(b"broken")
+    with pytest.raises(errors.NoWholeCheckpointError, match=r"model\.ckpt-7"):
+        contrib_estimator.load_global_step_from_checkpoint_dir(str(tmp_path))

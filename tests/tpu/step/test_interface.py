@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_estimator.tpu.step import loop_length
-from bert_estimator.tpu.step.loop_length import LoopLength
+from bert_estimator.tpu.step import interface
+from bert_estimator.tpu.step.interface import LoopLength
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from bert_estimator.tpu.step.loop_length import LoopLength
 def test_a_loop_given_as_a_time_is_tuned_to_it(monkeypatch, target, step_secs, lengths):
     now = [0.0]
     monkeypatch.setattr(
-        loop_length, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
+        interface, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
     )
     length = LoopLength(target)
     seen = []
@@ -28,7 +28,7 @@ def test_a_loop_given_as_a_time_is_tuned_to_it(monkeypatch, target, step_secs, l
 def test_tuning_forgets_what_was_slow_long_ago(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(
-        loop_length, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
+        interface, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
     )
     length = LoopLength("1s")
     for step_secs in [5.0] + [0.1] * 20:

@@ -5,12 +5,12 @@ import os
 import numpy as np
 import pytest
 
-from bert_estimator.tpu.program import devices, kept_programs
+from bert_estimator.tpu.program import devices, lowered_step
 
 
 def test_the_programs_that_were_used_last_are_kept(monkeypatch):
-    monkeypatch.setattr(kept_programs, "_MOST_PROGRAMS", 2)
-    kept = kept_programs.KeptPrograms()
+    monkeypatch.setattr(lowered_step, "_MOST_PROGRAMS", 2)
+    kept = lowered_step.KeptPrograms()
     made = [kept.get(key, lambda key=key: [key]) for key in "abacab"]
     assert [program[0] for program in made] == list("abacab")
     assert kept.num_made == 4  # a, b, c, and b again
@@ -18,16 +18,16 @@ def test_the_programs_that_were_used_last_are_kept(monkeypatch):
 
 
 def test_a_program_that_cannot_be_made_is_not_kept():
-    kept = kept_programs.KeptPrograms()
+    kept = lowered_step.KeptPrograms()
     with pytest.raises(ZeroDivisionError):
         kept.get("a", lambda: 1 / 0)
     assert kept.get("a", lambda: 1) == 1
 
 
 def test_a_digest_tells_parts_apart():
-    digests = {kept_programs.digest(*parts) for parts in [("ab",), ("a", "b"), ("b", "a"), ()]}
+    digests = {lowered_step.digest(*parts) for parts in [("ab",), ("a", "b"), ("b", "a"), ()]}
     assert len(digests) == 4
-    assert kept_programs.digest("a") == kept_programs.digest(b"a")
+    assert lowered_step.digest("a") == lowered_step.digest(b"a")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def on_disk(xla_runtime, tmp_path, monkeypatch):
     def compiled():
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", None)
-        kept_programs.keep_on_disk()
+        lowered_step.keep_on_disk()
         events.clear()
         cores = devices.find("rehearse:1")
         function = jax.jit(lambda x: np.float32(3) * x + 1)
@@ -76,7 +76,7 @@ def test_another_process_finds_a_program_on_disk(on_disk, tmp_path):
     assert "cache_hits" not in on_disk()
     kept = files(tmp_path)
     assert list(kept) and all(path.endswith("-cache") for path in kept)
-    assert all(path.startswith(kept_programs.default_directory()) for path in kept)
+    assert all(path.startswith(lowered_step.default_directory()) for path in kept)
     assert "cache_hits" in on_disk()
     assert files(tmp_path) == kept
 
@@ -94,14 +94,14 @@ def test_a_damaged_program_is_made_again_and_replaced(on_disk, tmp_path):
 
 
 def test_the_oldest_programs_are_removed(on_disk, tmp_path, monkeypatch):
-    directory = kept_programs.default_directory()
+    directory = lowered_step.default_directory()
     os.makedirs(directory)
     for age, name in enumerate(["newest", "older", "oldest"]):
         path = os.path.join(directory, name)
         with open(path, "wb") as file:
             file.write(bytes(100))
         os.utime(path, (1000 - age, 1000 - age))
-    monkeypatch.setattr(kept_programs, "_MOST_BYTES_ON_DISK", 250)
+    monkeypatch.setattr(lowered_step, "_MOST_BYTES_ON_DISK", 250)
     on_disk()
     names = [os.path.basename(path) for path in files(tmp_path)]
     assert {"newest", "older"} < set(names) and "oldest" not in names
