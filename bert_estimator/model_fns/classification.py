@@ -165,7 +165,8 @@ def _logits(network, head, features, dropout):
             )
         logits = tf.matmul(tf.reshape(hidden, [-1, width]), weights, transpose_b=True)
     logits = tf.nn.bias_add(to_float32(logits), bias)
-    return tf.reshape(logits, [-1, *outer, head.num_labels])
+    logits = tf.reshape(logits, [-1, *outer, head.num_labels])
+    return model.by_sequence(logits) if outer else logits
 
 
 def _predictions(head, logits):

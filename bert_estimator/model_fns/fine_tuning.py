@@ -47,7 +47,8 @@ class Network:
         """Builds the network on `input_ids`, `input_mask` and `segment_ids`, int32 [B, F].
 
         Args:
-          features: the batch; F may be unknown.
+          features: the batch; F may be unknown. Rows are packed if there are `position_ids` and
+            `sequence_starts`; see `modeling.BertModel`.
           dropout: the dropout of a training step; None outside of training.
         """
         is_fixed = features["input_ids"].shape.as_list()[1] is not None
@@ -64,6 +65,8 @@ class Network:
                 dropout=dropout,
                 recompute=self.recompute,
                 use_one_hot_embeddings=self.use_one_hot_embeddings,
+                position_ids=features.get("position_ids"),
+                sequence_starts=features.get("sequence_starts"),
             )
 
     def dropout_of(
@@ -75,7 +78,9 @@ class Network:
           features: the core's batch.
           step: the number of updates so far, a scalar.
         """
-        core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
+        # Packed rows are fewer than sequences, so they have masks of their own, too.
+        sequences = features.get("sequence_starts", features["input_ids"])
+        core_first_row = tpu.replica_id() * sequences.shape.as_list()[0]
         return lambda first_row: Dropout(
             self.random_seed, step, core_first_row + first_row, self.max_seq_length
         )

@@ -130,6 +130,8 @@ def _per_position(make_model, precision, features, dropout):
             input_mask=features["input_mask"],
             token_type_ids=features["segment_ids"],
             dropout=dropout,
+            position_ids=features.get("position_ids"),
+            sequence_starts=features.get("sequence_starts"),
         )
         masked_lm_logits = heads.masked_lm_logits(model, features["masked_lm_positions"])
         next_sentence_logits = heads.next_sentence_logits(model)
@@ -155,7 +157,7 @@ def _loss_fn(make_model, precision, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     num_masked = update.global_sum(_masked_lm_weights(features))
     num_examples = update.global_sum(update.example_weights(features))
-    core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
+    core_first_row = tpu.replica_id() * features["masked_lm_ids"].shape.as_list()[0]
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)

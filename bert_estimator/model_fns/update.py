@@ -72,7 +72,7 @@ class UpdateRule:
         global_step = tf.train.get_or_create_global_step()
         # The step is read once, before the update, for dropout, the learning rate and the report.
         step = tf.identity(global_step)
-        loss, sums, gradients_and_variables = optimization.accumulate(
+        loss, sums, gradients_and_variables = _accumulate(
             make_loss_fn(step), features, self.micro_batch_size
         )
         loss = tpu.cross_replica_sum(loss)
@@ -139,6 +139,27 @@ class UpdateRule:
         return lambda name: rate * self.rate_scale(name)
 
 
+def _accumulate(loss_fn, features, micro_batch_size):
+    """Calls `optimization.accumulate`, also for packed rows, which are fewer than sequences.
+
+    Sequence starts are within a micro-batch's rows, which therefore hold just its sequences.
+    """
+    if "sequence_starts" not in features or micro_batch_size is None:
+        return optimization.accumulate(loss_fn, features, micro_batch_size)
+    num_micro_batches = features["sequence_starts"].shape.as_list()[0] // micro_batch_size
+
+    def parts(tensor):
+        rows, *shape = tensor.shape.as_list()
+        return tf.reshape(tensor, [num_micro_batches, rows // num_micro_batches, *shape])
+
+    def loss_of_part(part, number):
+        micro_features = {name: tensor[0] for name, tensor in part.items()}
+        return loss_fn(micro_features, number * micro_batch_size)
+
+    parts_by_name = {name: parts(tensor) for name, tensor in features.items()}
+    return optimization.accumulate(loss_of_part, parts_by_name, 1)
+
+
 def _summed(gradient, variable, shards):
     """Sums a gradient over the cores: the whole of it, or this core's part if they are shared."""
     axis = shards and shards.axis_of(variable)
@@ -173,6 +194,8 @@ def example_weights(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns float32 [B]: 0 for examples that only pad a batch (`is_real_example`), else 1."""
     if "is_real_example" in features:
         return tf.cast(tf.reshape(features["is_real_example"], [-1]), tf.float32)
+    if "sequence_starts" in features:  # Rows are packed: the batch has other rows than examples.
+        return tf.ones_like(features["sequence_starts"], tf.float32)
     return tf.ones_like(features["input_ids"][:, 0], tf.float32)
 
 
