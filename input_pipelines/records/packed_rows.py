@@ -10,13 +10,16 @@ al., 2021, "Efficient sequence packing without cross-contamination", section 3.1
 """
 
 import bisect
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 # The features that have a value for each token of a row; the others have a row for each sequence.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+FEATURES_OF_ROWS = (*TOKEN_FEATURES, "position_ids")
+"""The features of a packed batch that have a row for each row of the batch."""
 
 
 class Deal(NamedTuple):
@@ -64,6 +67,44 @@ def deal(lengths: np.ndarray, row_length: int) -> Deal:
         if left > length:
             bisect.insort(free, (left - length, row))
     return Deal(rows, offsets, num_rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """Says how the batches of a pipeline are packed.
+
+    Attributes:
+      row_length: F.
+      part_size: sequences that are dealt together: those of a core, or of a micro-batch of it.
+      num_rows: R of each part; None for as many as a batch needs, the same number for each part.
+    """
+
+    row_length: int
+    part_size: int
+    num_rows: int | None
+
+    def pack(self, batch: Mapping[str, np.ndarray], lengths: np.ndarray) -> dict[str, np.ndarray]:
+        """Packs the parts of a batch, each by itself; see `pack`.
+
+        Sequence starts are places among the tokens of the sequence's own part.
+        """
+        parts = [slice(n, n + self.part_size) for n in range(0, len(lengths), self.part_size)]
+        num_rows = self.num_rows or most_rows((lengths[part] for part in parts), self.row_length)
+        packed = [
+            pack(
+                {name: values[part] for name, values in batch.items()},
+                lengths[part],
+                self.row_length,
+                num_rows,
+            )
+            for part in parts
+        ]
+        return {name: np.concatenate([part[name] for part in packed]) for name in packed[0]}
+
+
+def most_rows(lengths_of_parts: Iterable[np.ndarray], row_length: int) -> int:
+    """Returns the number of rows that suffices for each part; at least 1."""
+    return max((deal(lengths, row_length).num_rows for lengths in lengths_of_parts), default=1) or 1
 
 
 def pack(

@@ -11,16 +11,19 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from input_pipelines.records import packed_rows
 from input_pipelines.records.order import BatchOrder
+from input_pipelines.records.packed_rows import Packing
 from input_pipelines.records.pretraining_input import deployment, prefetched
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
 # In training, lengths are multiples of at least 8, and there are at most 16 of them.
 _LEAST_MULTIPLE, _MOST_LENGTHS = 8, 16
+_USUAL_ROW = 128  # packed rows are at least as long, if max_seq_length allows it
 
 
 class Batches(Protocol):
-    """What batches are drawn from: `Features`, `TagFeatures` or `Windows`."""
+    """What batches are drawn from."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +32,7 @@ class Batches(Protocol):
 
 
 class BatchesOfLength(Batches, Protocol):
-    """`Batches` that can be padded to a length: `Features` or `TagFeatures`.
+    """`Batches` that can be padded to a length: `Features`, `TagFeatures` or `Windows`.
 
     Attributes:
       lengths: int64 [number of examples], tokens with [CLS] and [SEP].
@@ -49,6 +52,7 @@ def input_fn_builder(
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),
     pads_to_longest: bool = False,
+    packing: Packing | None = None,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds an `input_fn`.
 
@@ -64,24 +68,18 @@ def input_fn_builder(
       pads_to_longest: whether a batch is as long as its longest example, and not always
         max_seq_length. In training the length is rounded up, so that there are few: XLA compiles
         parts of the network for each. The features must be `BatchesOfLength`.
+      packing: how rows are packed, see `packing_of`; None for a row for each example.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
       with `params["batch_size"]` examples each. No value is cast to bfloat16: all are integers,
       except the labels of regression, which go into a float32 loss.
     """
-    example = features.batch(np.array([-1]))
-    names = sorted(example)
-    shapes = {name: list(value.shape[1:]) for name, value in example.items()}
-    if pads_to_longest:
-        for name, value in features.batch(np.array([-1]), _LEAST_LENGTH).items():
-            if list(value.shape[1:]) != shapes[name]:
-                shapes[name][0] = None
+    read = _reader(features, is_training, pads_to_longest, packing)
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
         start, invocation, num_invocations = deployment(params.get("context"))
-
         order = BatchOrder(
             len(features),
             batch_size,
@@ -90,34 +88,106 @@ def input_fn_builder(
             num_invocations,
             skipped,
         )
+        shapes = _shapes(features, batch_size, pads_to_longest, packing)
+        names = sorted(shapes)
 
-        def padded(length: int) -> int:
-            if not is_training:
-                return length
-            longest = features.max_seq_length
-            multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
-            return min(longest, -(-length // multiple) * multiple)
-
-        def read(batch_number: np.int64) -> list[np.ndarray]:
-            numbers = order.record_numbers(int(batch_number))
-            if pads_to_longest:
-                lengths = features.lengths[numbers[numbers >= 0]]
-                batch = features.batch(numbers, padded(int(lengths.max(initial=_LEAST_LENGTH))))
-            else:
-                batch = features.batch(numbers)
+        def arrays(batch_number: np.int64) -> list[np.ndarray]:
+            batch = read(order.record_numbers(int(batch_number)))
             return [batch[name] for name in names]
 
         def tensors(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
-            dtypes = [tf.as_dtype(example[name].dtype) for name in names]
-            values = tf.numpy_function(read, [batch_number], dtypes)
+            dtypes = [shapes[name][1] for name in names]
+            values = tf.numpy_function(arrays, [batch_number], dtypes)
             for name, value in zip(names, values, strict=True):
-                value.set_shape([batch_size, *shapes[name]])
+                value.set_shape(shapes[name][0])
             return dict(zip(names, values, strict=True))
 
         batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
         return prefetched(batches.map(tensors))
 
     return input_fn
+
+
+def packing_of(
+    features: BatchesOfLength,
+    batch_size: int,
+    part_size: int,
+    num_batches: int,
+    random_seed: int | None,
+    skipped: Sequence[tuple[int, int]] = (),
+) -> Packing:
+    """Returns a packing with as many rows as the fullest part of any batch needs.
+
+    Args:
+      features: the examples.
+      batch_size: examples of a global batch.
+      part_size: examples that are dealt together, see `packed_rows.Packing`.
+      num_batches: batches of the training, or of the evaluation.
+      random_seed: seed of the order of training; None for the order of an evaluation.
+      skipped: the batches that training leaves out.
+    """
+    row_length = row_length_of(features)
+    order = BatchOrder(len(features), batch_size, random_seed, skipped=skipped)
+
+    def lengths_of_parts():
+        for number in range(num_batches):
+            lengths = _lengths(features, order.record_numbers(number))
+            yield from np.split(lengths, range(part_size, batch_size, part_size))
+
+    num_rows = packed_rows.most_rows(lengths_of_parts(), row_length)
+    return Packing(row_length, part_size, num_rows)
+
+
+def row_length_of(features: BatchesOfLength) -> int:
+    """Returns the length of packed rows: room for the longest example, and for several usual ones.
+
+    Longer rows would only add products between tokens of different examples.
+    """
+    longest = max(int(features.lengths.max(initial=0)), _USUAL_ROW)
+    return min(features.max_seq_length, -(-longest // _LEAST_MULTIPLE) * _LEAST_MULTIPLE)
+
+
+def _reader(features, is_training, pads_to_longest, packing):
+    """Returns the function of the numbers of a batch that returns its features."""
+
+    def padded(length):
+        if not is_training:
+            return length
+        longest = features.max_seq_length
+        multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
+        return min(longest, -(-length // multiple) * multiple)
+
+    def read_longest(numbers):
+        longest = int(_lengths(features, numbers).max(initial=_LEAST_LENGTH))
+        return features.batch(numbers, padded(longest))
+
+    def read_packed(numbers):
+        batch = features.batch(numbers, packing.row_length)
+        return packing.pack(batch, _lengths(features, numbers))
+
+    if packing is not None:
+        return read_packed
+    return read_longest if pads_to_longest else features.batch
+
+
+def _lengths(features, numbers):
+    """Returns the lengths of examples; 0 for the number -1."""
+    return np.where(numbers < 0, 0, features.lengths[numbers])
+
+
+def _shapes(features, batch_size, pads_to_longest, packing):
+    """Returns a dict of a feature's name -> (its shape, its dtype); None for sizes that differ."""
+    padding = np.full(batch_size, -1)
+    batch = _reader(features, False, False, packing)(padding)
+    shapes = {name: list(value.shape) for name, value in batch.items()}
+    if packing is not None and packing.num_rows is None:
+        for name in packed_rows.FEATURES_OF_ROWS:
+            shapes[name][0] = None
+    elif pads_to_longest:
+        for name, value in features.batch(padding, _LEAST_LENGTH).items():
+            if list(value.shape) != shapes[name]:
+                shapes[name][1] = None
+    return {name: (shapes[name], tf.as_dtype(value.dtype)) for name, value in batch.items()}
 
 
 # So many batches after one another are sorted together. With all of them, no prediction could be

@@ -1,6 +1,5 @@
 """Packed rows: losses, gradients, evaluations and predictions equal those of unpacked rows."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from bert_estimator.model_fns import (
     tagging,
     update,
 )
-from bert_estimator.tpu.replicas.replica import Replica
 from input_pipelines.records import packed_rows
 
 S, F, P = 6, 16, 3

@@ -39,9 +39,7 @@ def attention(
 
     # The scores are scaled, since a request may have fewer scores than there are weights.
     scale = 1.0 / math.sqrt(head_size)
-    return attend(
-        heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale
-    )
+    return attend(heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale)
 
 
 def attend(

@@ -51,9 +51,7 @@ def attention(
     # The scores are scaled, which costs nothing here: weights that are only cast are gathered from
     # the cores in the compute dtype.
     scale = 1.0 / math.sqrt(width // num_heads)
-    return attend(
-        heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale
-    )
+    return attend(heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale)
 
 
 def attend(

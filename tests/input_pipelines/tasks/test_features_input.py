@@ -1,5 +1,6 @@
 """Batches of a task: order, resume, padding, deployment."""
 
+import dataclasses
 import types
 
 import numpy as np
@@ -8,7 +9,8 @@ import tensorflow.compat.v1 as tf
 from number_features import Numbers, features_of
 
 from input_pipelines.records.order import record_order
-from input_pipelines.tasks.features_input import input_fn_builder
+from input_pipelines.records.packed_rows import FEATURES_OF_ROWS, TOKEN_FEATURES
+from input_pipelines.tasks.features_input import input_fn_builder, packing_of, row_length_of
 from input_pipelines.tasks.tag_features import TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 
@@ -112,3 +114,59 @@ def test_batches_of_training_have_few_lengths(max_seq_length, lengths):
     assert sizes == lengths
     for batch in found:
         assert batch["input_mask"].sum() == min(batch["label_ids"][0] + 2, max_seq_length)
+
+
+def unpacked(batch, part_size, length):
+    """Returns the features of a packed batch's sequences, in rows of their own."""
+    num_parts = len(batch["sequence_starts"]) // part_size
+    features = {name: values for name, values in batch.items() if name not in FEATURES_OF_ROWS}
+    for name in TOKEN_FEATURES:
+        features[name] = np.zeros([len(batch["sequence_starts"]), length], np.int32)
+    for sequence, start in enumerate(features.pop("sequence_starts")):
+        part = sequence // part_size
+        rows = {name: np.split(batch[name], num_parts)[part].ravel() for name in FEATURES_OF_ROWS}
+        if not features["is_real_example"][sequence]:
+            continue
+        number, place = rows["input_mask"][start], start
+        while place < len(rows["input_ids"]) and rows["input_mask"][place] == number:
+            if rows["position_ids"][place] != place - start:
+                break
+            for name in TOKEN_FEATURES:
+                value = 1 if name == "input_mask" else rows[name][place]
+                features[name][sequence, place - start] = value
+            place += 1
+    return features
+
+
+@pytest.mark.parametrize("kind", ["one label", "several", "tags"])
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("part_size", [4, 2])
+def test_packed_batches_have_the_examples_of_unpacked_batches(
+    part_size, is_training, is_static, kind
+):
+    features = of_lengths(kind)
+    seed = 3 if is_training else None
+    number = 9 if is_training else 2
+    packing = packing_of(features, 4, part_size, number, seed)
+    assert packing.row_length == 12 and packing.num_rows == 2
+    if not is_static:
+        packing = dataclasses.replace(packing, num_rows=None)
+    options = {"is_training": is_training, "random_seed": 3}
+    whole = batches(input_fn_builder(features, **options), number)
+    packed = input_fn_builder(features, **options, packing=packing)
+    for batch, expected in zip(
+        batches(packed, number, is_dynamic=not is_static), whole, strict=True
+    ):
+        if is_static:
+            assert batch["input_ids"].shape == (packing.num_rows * 4 // part_size, 12)
+        actual = unpacked(batch, part_size, 12)
+        assert actual.keys() == expected.keys()
+        for name, values in actual.items():
+            np.testing.assert_array_equal(values, expected[name], name)
+
+
+def test_packed_rows_are_not_much_longer_than_the_longest_example():
+    for longest, max_seq_length, row_length in [(9, 12, 12), (9, 500, 128), (300, 512, 304)]:
+        features = features_of((" ".join("7" * (longest - 2)), None, 1), length=max_seq_length)
+        assert row_length_of(features) == row_length
