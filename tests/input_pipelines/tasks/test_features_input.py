@@ -149,7 +149,7 @@ def test_packed_batches_have_the_examples_of_unpacked_batches(
     seed = 3 if is_training else None
     number = 9 if is_training else 2
     packing = packing_of(features, 4, part_size, number, seed)
-    assert packing.row_length == 12 and packing.num_rows == 2
+    assert packing.row_length == 12 and packing.num_rows <= 2
     if not is_static:
         packing = dataclasses.replace(packing, num_rows=None)
     options = {"is_training": is_training, "random_seed": 3}
