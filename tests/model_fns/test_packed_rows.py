@@ -1,5 +1,6 @@
 """Packed rows: losses, gradients, evaluations and predictions equal those of unpacked rows."""
 
+import dataclasses
 
 import numpy as np
 import pytest
@@ -99,7 +100,6 @@ def model_fn_of(task, rule=RULE, **options):
         head = tagging.TaggingHead(task, 3, ("accuracy",), labels=("O", "B-A", "I-A"))
     else:
         head = classification.Head(task, 1 if task == "regression" else 3)
-    # The dropout of the head is always on; it is drawn for sequences, packed or not.
     return classification.model_fn_builder(network, head, rule)
 
 
@@ -156,6 +156,25 @@ def test_packed_equals_unpacked(task, mode, monkeypatch):
         # The gradient of a key's bias is 0, and what is left of it is rounding.
         scale = max(np.max(np.abs(expected)), 1e-4)
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("task", ["pretraining", "classification", "tagging"])
+def test_micro_batches_are_packed_by_themselves(task, monkeypatch):
+    monkeypatch.setattr(classification, "_DROPOUT", 0.0)
+    model_fn = model_fn_of(task, dataclasses.replace(RULE, micro_batch_size=S // 2))
+    features = features_of(task, is_packed=True, num_rows=2, parts=2)
+    packed = run(task, tpu.ModeKeys.TRAIN, features, model_fn)
+    unpacked = run(task, tpu.ModeKeys.TRAIN, features_of(task, is_packed=False))
+    assert packed.keys() == unpacked.keys()
+    for name, expected in unpacked.items():
+        scale = max(np.max(np.abs(expected)), 1e-4)
+        np.testing.assert_allclose(packed[name], expected, rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_the_dropout_of_a_head_is_that_of_unpacked_rows():
+    unpacked = run("classification", tpu.ModeKeys.TRAIN, features_of("classification", False))
+    packed = run("classification", tpu.ModeKeys.TRAIN, features_of("classification", True))
+    np.testing.assert_allclose(packed["loss"], unpacked["loss"], rtol=1e-5)
 
 
 def test_answers_equal_those_of_windows_without_padding():
