@@ -95,11 +95,11 @@ class TagFeatures:
 
         Returns:
           `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `label_mask` int32 [B, F], 1 at the
-          first pieces of words; `continues_sentence` int32 [B], 1 if the sentence began in the
-          window before; `is_real_example` int32 [B]; and `label_ids` int32 [B, F], the tags at
+          first pieces of words; `unique_ids` int32 [B], the numbers; `continues_sentence` int32
+          [B], 1 if the sentence began in the window with the number before; `is_real_example` int32 [B]; and `label_ids` int32 [B, F], the tags at
           first pieces and 0 elsewhere, if tags are known.
         """
-        is_real = numbers >= 0
+        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
         positions = np.arange(length or self.max_seq_length)
         mask = positions < np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
@@ -113,6 +113,7 @@ class TagFeatures:
             "input_mask": mask.astype(np.int32),
             "segment_ids": np.zeros_like(ids),
             "label_mask": (words != _NOT_FIRST).astype(np.int32),
+            "unique_ids": unique_ids,
             "continues_sentence": np.where(is_real, self._continues[numbers], 0).astype(np.int32),
             "is_real_example": is_real.astype(np.int32),
         }

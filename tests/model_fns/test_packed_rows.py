@@ -59,6 +59,7 @@ OF_TASK = {
     "tagging": {
         "label_ids": np.where(IS_TOKEN, ints(3, S, F), 0),
         "label_mask": np.where(IS_TOKEN, ints(2, S, F), 0),
+        "unique_ids": np.arange(S, dtype=np.int32),
         "continues_sentence": np.zeros(S, np.int32),
     },
     "answers": {
