@@ -4,6 +4,7 @@ To evaluate and predict, examples come in the order of their lengths: a batch ta
 longest example.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -52,7 +53,7 @@ def input_fn_builder(
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),
     pads_to_longest: bool = False,
-    packing: Packing | None = None,
+    packs: "Packs | None" = None,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds an `input_fn`.
 
@@ -68,26 +69,27 @@ def input_fn_builder(
       pads_to_longest: whether a batch is as long as its longest example, and not always
         max_seq_length. In training the length is rounded up, so that there are few: XLA compiles
         parts of the network for each. The features must be `BatchesOfLength`.
-      packing: how rows are packed, see `packing_of`; None for a row for each example.
+      packs: how rows are packed; None for a row for each example. The features must be
+        `BatchesOfLength`.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
       with `params["batch_size"]` examples each. No value is cast to bfloat16: all are integers,
       except the labels of regression, which go into a float32 loss.
     """
-    read = _reader(features, is_training, pads_to_longest, packing)
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
-        start, invocation, num_invocations = deployment(params.get("context"))
-        order = BatchOrder(
-            len(features),
-            batch_size,
-            random_seed if is_training else None,
-            invocation,
-            num_invocations,
-            skipped,
-        )
+        start, invocation, num_invocations, replicas = deployment(params.get("context"))
+        seed = random_seed if is_training else None
+        order = BatchOrder(len(features), batch_size, seed, invocation, num_invocations, skipped)
+        packing = None
+        if packs is not None:
+            all_hosts = BatchOrder(
+                len(features), batch_size * num_invocations, seed, skipped=skipped
+            )
+            packing = packs.of(features, batch_size // replicas, all_hosts)
+        read = _reader(features, is_training, pads_to_longest, packing)
         shapes = _shapes(features, batch_size, pads_to_longest, packing)
         names = sorted(shapes)
 
@@ -108,34 +110,47 @@ def input_fn_builder(
     return input_fn
 
 
-def packing_of(
-    features: BatchesOfLength,
-    batch_size: int,
-    part_size: int,
-    num_batches: int,
-    random_seed: int | None,
-    skipped: Sequence[tuple[int, int]] = (),
-) -> Packing:
-    """Returns a packing with as many rows as the fullest part of any batch needs.
+@dataclasses.dataclass(frozen=True)
+class Packs:
+    """Says that rows are packed, and how.
 
-    Args:
-      features: the examples.
-      batch_size: examples of a global batch.
-      part_size: examples that are dealt together, see `packed_rows.Packing`.
-      num_batches: batches of the training, or of the evaluation.
-      random_seed: seed of the order of training; None for the order of an evaluation.
-      skipped: the batches that training leaves out.
+    Attributes:
+      num_batches: the batches of the training; None for one pass.
+      micro_batch_size: examples of a core's batch that are computed at a time; None for all.
+      is_static: whether all batches have the same number of rows, as by the rules of TPUs; else a
+        batch has as many as it needs.
+      report: gets a sentence that says how full the rows are.
     """
-    row_length = row_length_of(features)
-    order = BatchOrder(len(features), batch_size, random_seed, skipped=skipped)
 
-    def lengths_of_parts():
-        for number in range(num_batches):
+    num_batches: int | None = None
+    micro_batch_size: int | None = None
+    is_static: bool = True
+    report: Callable[[str], None] = tf.logging.info
+
+    def of(self, features: BatchesOfLength, core_batch: int, order: BatchOrder) -> Packing:
+        """Returns the packing of the examples.
+
+        Args:
+          features: the examples.
+          core_batch: examples of a core's batch.
+          order: the order of the examples in the batches of all hosts together.
+        """
+        row_length = row_length_of(features)
+        part_size = min(self.micro_batch_size or core_batch, core_batch)
+        rows, tokens = [], 0  # of each part
+        for number in range(self.num_batches or order.num_batches):
             lengths = _lengths(features, order.record_numbers(number))
-            yield from np.split(lengths, range(part_size, batch_size, part_size))
-
-    num_rows = packed_rows.most_rows(lengths_of_parts(), row_length)
-    return Packing(row_length, part_size, num_rows)
+            tokens += int(lengths.sum())
+            for part in np.split(lengths, range(part_size, len(lengths), part_size)):
+                rows.append(packed_rows.deal(part, row_length).num_rows)
+        num_rows = max(rows)
+        computed = len(rows) * num_rows if self.is_static else sum(rows)
+        self.report(
+            f"Rows of {row_length} tokens are packed: {len(rows) * part_size / sum(rows):.1f} "
+            f"examples in a row, and {tokens / (computed * row_length):.0%} of the computed "
+            "positions are tokens"
+        )
+        return Packing(row_length, part_size, num_rows if self.is_static else None)
 
 
 def row_length_of(features: BatchesOfLength) -> int:

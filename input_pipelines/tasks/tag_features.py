@@ -96,8 +96,9 @@ class TagFeatures:
         Returns:
           `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `label_mask` int32 [B, F], 1 at the
           first pieces of words; `unique_ids` int32 [B], the numbers; `continues_sentence` int32
-          [B], 1 if the sentence began in the window with the number before; `is_real_example` int32 [B]; and `label_ids` int32 [B, F], the tags at
-          first pieces and 0 elsewhere, if tags are known.
+          [B], 1 if the sentence began in the window with the number before; `is_real_example` int32
+          [B]; and `label_ids` int32 [B, F], the tags at first pieces and 0 elsewhere, if tags are
+          known.
         """
         is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
