@@ -1,7 +1,7 @@
 """Batches of features, for fine-tuning, its evaluation and its predictions.
 
-To evaluate and predict, examples come in the order of their lengths: a batch takes the time of its
-longest example.
+To evaluate and predict, examples come in another order than their own (`ReorderedBatches`): a batch
+takes the time of its longest example, or of the fullest batch.
 """
 
 import dataclasses
@@ -212,26 +212,32 @@ _TOGETHER = 16
 Row = TypeVar("Row")
 
 
-class SortedBatches:
-    """Has the examples of a `BatchesOfLength` in another order: in each part, the longest first.
+class ReorderedBatches:
+    """Has the examples of a `BatchesOfLength` in another order, part by part.
+
+    In each part, the longest come first, so that a batch has examples of about one length; or all
+    batches have about the same number of tokens, so that a few packed rows suffice for any.
 
     Attributes:
       lengths, max_seq_length: as `BatchesOfLength` has them, in this order.
     """
 
-    def __init__(self, examples: BatchesOfLength, batch_size: int):
-        """Sorts.
+    def __init__(self, examples: BatchesOfLength, batch_size: int, is_balanced: bool = False):
+        """Finds the order.
 
         Args:
           examples: the examples in their own order.
           batch_size: number of examples of a batch.
+          is_balanced: whether batches get the same number of tokens, and not the same length.
         """
         self._examples = examples
         self._part_size = _TOGETHER * batch_size
-        parts = [
-            first + np.argsort(-examples.lengths[first : first + self._part_size], kind="stable")
-            for first in range(0, len(examples), self._part_size)
-        ]
+        parts = []
+        for first in range(0, len(examples), self._part_size):
+            lengths = examples.lengths[first : first + self._part_size]
+            longest_first = np.argsort(-lengths, kind="stable")
+            order = _balanced(longest_first, batch_size) if is_balanced else longest_first
+            parts.append(first + order)
         self._order = np.concatenate(parts)
         self.lengths = examples.lengths[self._order]
         self.max_seq_length = examples.max_seq_length
@@ -251,3 +257,11 @@ class SortedBatches:
             part = list(itertools.islice(rows, len(order)))
             for place in np.argsort(order):
                 yield part[place]
+
+
+def _balanced(longest_first, batch_size):
+    """Deals examples to batches in turn, to and fro; what does not fill a batch comes last."""
+    num_batches = len(longest_first) // batch_size
+    full = longest_first[: num_batches * batch_size].reshape(batch_size, num_batches)
+    full[1::2] = full[1::2, ::-1].copy()
+    return np.concatenate([full.T.ravel(), longest_first[num_batches * batch_size :]])

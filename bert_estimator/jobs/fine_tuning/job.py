@@ -26,7 +26,7 @@ from bert_estimator.system import atomic_file
 from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features_input import Batches, SortedBatches
+from input_pipelines.tasks.features_input import Batches, ReorderedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -280,7 +280,7 @@ class FineTuning(abc.ABC):
     def _sorted(self, batches, batch_size):
         """Returns the examples sorted by length, or as they are if this does not save time."""
         if self._pads_to_longest(self._config):
-            return SortedBatches(batches, batch_size)
+            return ReorderedBatches(batches, batch_size)
         return batches
 
     @classmethod
@@ -303,7 +303,7 @@ class FineTuning(abc.ABC):
         with contextlib.closing(predictions):
             # The last batch is padded with rows that are not examples.
             rows = itertools.islice(predictions, len(batches))
-            yield from read.restored(rows) if isinstance(read, SortedBatches) else rows
+            yield from read.restored(rows) if isinstance(read, ReorderedBatches) else rows
 
     def export(self) -> None:
         """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.
