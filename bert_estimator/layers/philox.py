@@ -27,8 +27,20 @@ def blocks(key: tf.Tensor, counter: tf.Tensor, number: int) -> list[tf.Tensor]:
         within these blocks, and its high half.
       number: how many blocks.
     """
-    low = counter[0] + tf.cast(tf.range(number, dtype=tf.int64), tf.uint64)
-    high = tf.fill([number], counter[1])
+    return blocks_at(
+        key, counter[0] + tf.cast(tf.range(number, dtype=tf.int64), tf.uint64), counter[1]
+    )
+
+
+def blocks_at(key: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the words of any blocks: four tensors like `low`, uint32, of a word each.
+
+    Args:
+      key: uint64 [1].
+      low: uint64 [...], the low halves of the blocks' numbers.
+      high: uint64 scalar, the high half of all of them.
+    """
+    high = tf.fill(tf.shape(low), high)
     c0, c1 = _halves(low)
     c2, c3 = _halves(high)
     k0, k1 = _halves(key[0])

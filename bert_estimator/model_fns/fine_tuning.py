@@ -8,10 +8,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import modeling, tpu
+from bert_estimator import modeling
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.layers import primitives
 from bert_estimator.layers.dropout import Dropout
+from bert_estimator.model_fns import update
 from bert_estimator.model_fns.init_checkpoint import scaffold_fn
 from bert_estimator.system.errors import ArgumentError
 
@@ -78,9 +79,7 @@ class Network:
           features: the core's batch.
           step: the number of updates so far, a scalar.
         """
-        # Packed rows are fewer than sequences, so they have masks of their own, too.
-        sequences = features.get("sequence_starts", features["input_ids"])
-        core_first_row = tpu.replica_id() * sequences.shape.as_list()[0]
+        core_first_row = update.core_first_row(features)
         return lambda first_row: Dropout(
             self.random_seed, step, core_first_row + first_row, self.max_seq_length
         )

@@ -68,13 +68,14 @@ def model_fn_builder(
     """
 
     def model_fn(features, labels, mode, params):
-        del labels, params
+        del labels
         if mode == tpu.ModeKeys.TRAIN:
 
             def make_loss_fn(step):
                 return _loss_fn(network, features, step)
 
-            return rule.train_spec(make_loss_fn, features, network.scaffold_fn(_VARIABLES))
+            scaffold_fn = network.scaffold_fn(_VARIABLES)
+            return rule.train_spec(make_loss_fn, features, scaffold_fn, params.get("batch_size"))
         starts, ends = _logits(network, features, None)
         if mode == tpu.ModeKeys.PREDICT:
             predictions = {"start_logits": starts, "end_logits": ends}

@@ -1,29 +1,34 @@
 """Packed rows: several sequences in a row, so that little padding is computed.
 
-Letters of the shapes: S sequences of a batch, R rows, F length of a row in tokens.
+Letters of the shapes: S sequences of a global batch, R rows, F length of a row in tokens, N slots.
 
 A batch has the sequences that it would have without packing. How they are dealt to rows is a
 function of their lengths alone, so a resumed training deals as an uninterrupted one does. Longest
 first, each sequence goes into the fullest row that has room for it: "best fit decreasing" needs at
 most 11/9 of the fewest rows, and 4 more (Johnson, 1973), and about the fewest in practice (Krell et
 al., 2021, "Efficient sequence packing without cross-contamination", section 3.1).
+
+The rows of a global batch are numbered, and divided into equal parts, one after the other: one for
+each core, or for each micro-batch of a core. So what is in a row, and with it the row's dropout,
+does not depend on the number of parts. A part has a slot for each of its sequences, and empty
+slots, because all parts have the same number.
 """
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-# The features that have a value for each token of a row; the others have a row for each sequence.
+# The features that have a value for each token of a row; the others have a value for each slot.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 FEATURES_OF_ROWS = (*TOKEN_FEATURES, "position_ids")
 """The features of a packed batch that have a row for each row of the batch."""
 
 
 class Deal(NamedTuple):
-    """Says where the sequences of a batch are.
+    """Says where the sequences of a global batch are.
 
     Attributes:
       rows: int64 [S], the row of each sequence; -1 for sequences without tokens.
@@ -69,94 +74,119 @@ def deal(lengths: np.ndarray, row_length: int) -> Deal:
     return Deal(rows, offsets, num_rows)
 
 
+class Slots(NamedTuple):
+    """Says which sequences some parts hold, and where.
+
+    Attributes:
+      numbers: int64 [N], the number of each slot's sequence in the global batch; -1: empty.
+      starts: int64 [N], the place of its first token among the tokens of its part; 0: empty.
+      rows_of_part: the number of rows of a part.
+      num_parts: the number of parts.
+    """
+
+    numbers: np.ndarray
+    starts: np.ndarray
+    rows_of_part: int
+    num_parts: int
+
+    def share(self, number: int, num_shares: int) -> "Slots":
+        """Returns the slots of one of several equal shares of the parts, such as a host's."""
+        size = len(self.numbers) // num_shares
+        place = slice(number * size, (number + 1) * size)
+        num_parts = self.num_parts // num_shares
+        return Slots(self.numbers[place], self.starts[place], self.rows_of_part, num_parts)
+
+
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Says how the batches of a pipeline are packed.
+    """Says how the global batches of a pipeline are packed.
 
     Attributes:
       row_length: F.
-      part_size: sequences that are dealt together: those of a core, or of a micro-batch of it.
-      num_rows: R of each part; None for as many as a batch needs, the same number for each part.
+      num_parts: the number of parts of a global batch.
+      rows_of_part: the number of rows of a part; None for as many as a batch needs.
+      slots_of_part: the number of slots of a part; None for as many as a batch needs.
     """
 
     row_length: int
-    part_size: int
-    num_rows: int | None
+    num_parts: int
+    rows_of_part: int | None = None
+    slots_of_part: int | None = None
 
-    def pack(self, batch: Mapping[str, np.ndarray], lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """Packs the parts of a batch, each by itself; see `pack`.
+    def slots(self, lengths: np.ndarray) -> Slots:
+        """Returns the slots of all parts of a global batch.
 
-        Sequence starts are places among the tokens of the sequence's own part.
+        Args:
+          lengths: ints [S], the tokens of each sequence; 0 for what only pads a batch, and does not
+            get a slot.
+
+        Raises:
+          ValueError: the sequences do not fit into the rows, or are more than the slots.
         """
-        parts = [slice(n, n + self.part_size) for n in range(0, len(lengths), self.part_size)]
-        num_rows = self.num_rows or most_rows((lengths[part] for part in parts), self.row_length)
-        packed = [
-            pack(
-                {name: values[part] for name, values in batch.items()},
-                lengths[part],
-                self.row_length,
-                num_rows,
+        dealt = deal(lengths, self.row_length)
+        rows_of_part = self.rows_of_part or max(1, -(-dealt.num_rows // self.num_parts))
+        order = np.lexsort((dealt.offsets, dealt.rows))[np.count_nonzero(dealt.rows < 0) :]
+        parts, rows = np.divmod(dealt.rows[order], rows_of_part)
+        counts = np.bincount(parts, minlength=self.num_parts)
+        slots_of_part = self.slots_of_part or max(1, counts.max())
+        if len(counts) > self.num_parts or counts.max() > slots_of_part:
+            raise ValueError(
+                f"the sequences need {dealt.num_rows} rows, and {counts.max()} slots in a part; "
+                f"there are {self.num_parts * rows_of_part} rows and {slots_of_part} slots"
             )
-            for part in parts
-        ]
-        return {name: np.concatenate([part[name] for part in packed]) for name in packed[0]}
+        firsts = np.cumsum(counts) - counts
+        places = parts * slots_of_part + np.arange(len(order)) - firsts[parts]
+        numbers = np.full(self.num_parts * slots_of_part, -1)
+        starts = np.zeros_like(numbers)
+        numbers[places] = order
+        starts[places] = rows * self.row_length + dealt.offsets[order]
+        return Slots(numbers, starts, rows_of_part, self.num_parts)
 
+    def pack(
+        self, slots: Slots, lengths: np.ndarray, batch: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Packs the sequences of some parts.
 
-def most_rows(lengths_of_parts: Iterable[np.ndarray], row_length: int) -> int:
-    """Returns the number of rows that suffices for each part; at least 1."""
-    return max((deal(lengths, row_length).num_rows for lengths in lengths_of_parts), default=1) or 1
+        Args:
+          slots: the slots of the parts.
+          lengths: ints [S], the tokens of each sequence of the global batch.
+          batch: features by name, [N, ...], of each slot's sequence. TOKEN_FEATURES are [N, T],
+            with T at least F, and each sequence is the beginning of its row there.
 
+        Returns:
+          The features. TOKEN_FEATURES are int32 [R, F], where `input_mask` is the number of a
+          token's sequence in its row, from 1. There are three more: `position_ids` int32 [R, F],
+          from 0 in each sequence; `sequence_starts` int32 [N], the place of each first token among
+          the tokens of its part; and `sequence_numbers` int32 [N], the numbers of the sequences in
+          the global batch; both are 0 for empty slots.
+        """
+        num_rows = slots.num_parts * slots.rows_of_part
+        parts = np.repeat(np.arange(slots.num_parts), len(slots.numbers) // slots.num_parts)
+        firsts = parts * slots.rows_of_part * self.row_length + slots.starts
+        lengths = np.where(slots.numbers < 0, 0, lengths[slots.numbers])
+        # The slot and the position of every token, and the token's place among all.
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        positions = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = firsts[owners] + positions
 
-def pack(
-    batch: Mapping[str, np.ndarray], lengths: np.ndarray, row_length: int, num_rows: int
-) -> dict[str, np.ndarray]:
-    """Packs the sequences of a batch.
+        def rows_of(values):
+            flat = np.zeros(num_rows * self.row_length, np.int32)
+            flat[places] = values
+            return flat.reshape(num_rows, self.row_length)
 
-    Args:
-      batch: features by name, [S, ...]. TOKEN_FEATURES are [S, T], and each sequence is the
-        beginning of its row there.
-      lengths: ints [S], the tokens of each sequence.
-      row_length: F, at most T.
-      num_rows: R, at least as many as `deal` needs; rows that are left are padding.
+        packed = {name: values for name, values in batch.items() if name not in TOKEN_FEATURES}
+        for name in TOKEN_FEATURES:
+            packed[name] = rows_of(batch[name][owners, positions])
+        packed["input_mask"] = rows_of(self._numbers_in_row(firsts, slots.numbers)[owners])
+        packed["position_ids"] = rows_of(positions)
+        packed["sequence_starts"] = slots.starts.astype(np.int32)
+        packed["sequence_numbers"] = np.maximum(slots.numbers, 0).astype(np.int32)
+        return packed
 
-    Returns:
-      The features. TOKEN_FEATURES are int32 [R, F], where `input_mask` is the number of a token's
-      sequence in its row, from 1. There are two more: `position_ids` int32 [R, F], from 0 in each
-      sequence, and `sequence_starts` int32 [S], the place of each first token among the R * F
-      tokens; 0 for sequences without tokens.
-
-    Raises:
-      ValueError: the sequences do not fit into the rows.
-    """
-    dealt = deal(lengths, row_length)
-    if dealt.num_rows > num_rows:
-        raise ValueError(f"the sequences need {dealt.num_rows} rows, and there are {num_rows}")
-    starts = np.maximum(dealt.rows, 0) * row_length + dealt.offsets
-    # The sequence and the position of every token, and the token's place in the rows.
-    lengths = np.asarray(lengths)
-    sequences = np.repeat(np.arange(len(lengths)), lengths)
-    positions = np.arange(len(sequences)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    places = starts[sequences] + positions
-
-    def rows_of(values):
-        flat = np.zeros(num_rows * row_length, np.int32)
-        flat[places] = values
-        return flat.reshape(num_rows, row_length)
-
-    packed = {name: values for name, values in batch.items() if name not in TOKEN_FEATURES}
-    for name in TOKEN_FEATURES:
-        packed[name] = rows_of(batch[name][sequences, positions])
-    packed["input_mask"] = rows_of(_numbers_in_row(dealt)[sequences])
-    packed["position_ids"] = rows_of(positions)
-    packed["sequence_starts"] = starts.astype(np.int32)
-    return packed
-
-
-def _numbers_in_row(dealt):
-    """Returns the number of each sequence in its row, from 1, in the order of the offsets."""
-    order = np.lexsort((dealt.offsets, dealt.rows))
-    rows = dealt.rows[order]
-    firsts = np.searchsorted(rows, rows)  # where the sequence's row begins in the order
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.arange(len(order)) - firsts + 1
-    return numbers
+    def _numbers_in_row(self, firsts, numbers):
+        """Returns the number of each slot's sequence in its row, from 1; slots are in order."""
+        rows = np.where(numbers < 0, -1, firsts // self.row_length)
+        used = rows[rows >= 0]
+        in_row = np.zeros_like(rows)
+        in_row[rows >= 0] = np.arange(len(used)) - np.searchsorted(used, used) + 1
+        return in_row

@@ -86,10 +86,10 @@ class Features:
           length: F of the batch, at least the length of each example; None for max_seq_length.
 
         Returns:
-          `input_ids`, `input_mask`, `segment_ids` int32 [B, F], `is_real_example` int32 [B], and
-          `label_ids` [B, ...] if labels are known.
+          `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `unique_ids`, the numbers, and
+          `is_real_example` int32 [B]; and `label_ids` [B, ...] if labels are known.
         """
-        is_real = numbers >= 0
+        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
         places = np.arange(length or self.max_seq_length)
         lengths = np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
@@ -102,6 +102,7 @@ class Features:
             "input_ids": np.where(mask, ids, 0).astype(np.int32),
             "input_mask": mask.astype(np.int32),
             "segment_ids": second.astype(np.int32),
+            "unique_ids": unique_ids,
             "is_real_example": is_real.astype(np.int32),
         }
         if self.labels is not None:

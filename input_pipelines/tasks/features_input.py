@@ -5,14 +5,12 @@ takes the time of its longest example, or of the fullest batch.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.records import packed_rows
 from input_pipelines.records.order import BatchOrder
 from input_pipelines.records.packed_rows import Packing
 from input_pipelines.records.pretraining_input import deployment, prefetched
@@ -82,15 +80,17 @@ def input_fn_builder(
         batch_size = params["batch_size"]
         start, invocation, num_invocations, replicas = deployment(params.get("context"))
         seed = random_seed if is_training else None
-        order = BatchOrder(len(features), batch_size, seed, invocation, num_invocations, skipped)
-        packing = None
         if packs is not None:
-            all_hosts = BatchOrder(
-                len(features), batch_size * num_invocations, seed, skipped=skipped
+            order = BatchOrder(len(features), batch_size * num_invocations, seed, skipped=skipped)
+            packing = packs.of(features, order, batch_size // replicas, replicas * num_invocations)
+            read = _PackedReader(features, packing, invocation, num_invocations)
+            shapes = read.shapes(batch_size * num_invocations)
+        else:
+            order = BatchOrder(
+                len(features), batch_size, seed, invocation, num_invocations, skipped
             )
-            packing = packs.of(features, batch_size // replicas, all_hosts)
-        read = _reader(features, is_training, pads_to_longest, packing)
-        shapes = _shapes(features, batch_size, pads_to_longest, packing)
+            read = _reader(features, is_training, pads_to_longest)
+            shapes = _shapes(features, batch_size, pads_to_longest)
         names = sorted(shapes)
 
         def arrays(batch_number: np.int64) -> list[np.ndarray]:
@@ -127,30 +127,37 @@ class Packs:
     is_static: bool = True
     report: Callable[[str], None] = tf.logging.info
 
-    def of(self, features: BatchesOfLength, core_batch: int, order: BatchOrder) -> Packing:
+    def of(
+        self, features: BatchesOfLength, order: BatchOrder, core_batch: int, num_cores: int
+    ) -> Packing:
         """Returns the packing of the examples.
 
         Args:
           features: the examples.
+          order: the order of the examples in global batches.
           core_batch: examples of a core's batch.
-          order: the order of the examples in the batches of all hosts together.
+          num_cores: the number of cores, or of replicas that have several.
         """
-        row_length = row_length_of(features)
-        part_size = min(self.micro_batch_size or core_batch, core_batch)
-        rows, tokens = [], 0  # of each part
+        num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
+        packing = Packing(row_length_of(features), num_parts)
+        # A number for each batch.
+        tokens, rows_of_part, slots_of_part = [], [], []
         for number in range(self.num_batches or order.num_batches):
             lengths = _lengths(features, order.record_numbers(number))
-            tokens += int(lengths.sum())
-            for part in np.split(lengths, range(part_size, len(lengths), part_size)):
-                rows.append(packed_rows.deal(part, row_length).num_rows)
-        num_rows = max(rows)
-        computed = len(rows) * num_rows if self.is_static else sum(rows)
+            slots = packing.slots(lengths)
+            tokens.append(lengths.sum())
+            rows_of_part.append(slots.rows_of_part)
+            slots_of_part.append(len(slots.numbers) // num_parts)
+        if self.is_static:
+            most = max(rows_of_part), max(slots_of_part)
+            packing = Packing(packing.row_length, num_parts, *most)
+            rows_of_part = [packing.rows_of_part] * len(rows_of_part)
+        computed = sum(rows_of_part) * num_parts * packing.row_length
         self.report(
-            f"Rows of {row_length} tokens are packed: {len(rows) * part_size / sum(rows):.1f} "
-            f"examples in a row, and {tokens / (computed * row_length):.0%} of the computed "
-            "positions are tokens"
+            f"Examples share rows of {packing.row_length} tokens; {sum(tokens) / computed:.0%} of "
+            "the computed positions are tokens."
         )
-        return Packing(row_length, part_size, num_rows if self.is_static else None)
+        return packing
 
 
 def row_length_of(features: BatchesOfLength) -> int:
@@ -162,26 +169,41 @@ def row_length_of(features: BatchesOfLength) -> int:
     return min(features.max_seq_length, -(-longest // _LEAST_MULTIPLE) * _LEAST_MULTIPLE)
 
 
-def _reader(features, is_training, pads_to_longest, packing):
+class _PackedReader:
+    """Returns the packed features of this host's part of a global batch."""
+
+    def __init__(self, features, packing, invocation, num_invocations):
+        self._features, self._packing = features, packing
+        self._share = invocation, num_invocations
+
+    def __call__(self, numbers):
+        lengths = _lengths(self._features, numbers)
+        slots = self._packing.slots(lengths).share(*self._share)
+        examples = np.where(slots.numbers < 0, -1, numbers[slots.numbers])
+        batch = self._features.batch(examples, self._packing.row_length)
+        return self._packing.pack(slots, lengths, batch)
+
+    def shapes(self, batch_size):
+        """Returns what `_shapes` does, for global batches of a size."""
+        shapes = {}
+        is_static = self._packing.rows_of_part is not None
+        for name, value in self(np.full(batch_size, -1)).items():
+            size, *shape = value.shape
+            shapes[name] = [size if is_static else None, *shape], tf.as_dtype(value.dtype)
+        return shapes
+
+
+def _reader(features, is_training, pads_to_longest):
     """Returns the function of the numbers of a batch that returns its features."""
 
-    def padded(length):
-        if not is_training:
-            return length
-        longest = features.max_seq_length
-        multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
-        return min(longest, -(-length // multiple) * multiple)
-
     def read_longest(numbers):
-        longest = int(_lengths(features, numbers).max(initial=_LEAST_LENGTH))
-        return features.batch(numbers, padded(longest))
+        length = int(_lengths(features, numbers).max(initial=_LEAST_LENGTH))
+        if is_training:
+            longest = features.max_seq_length
+            multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
+            length = min(longest, -(-length // multiple) * multiple)
+        return features.batch(numbers, length)
 
-    def read_packed(numbers):
-        batch = features.batch(numbers, packing.row_length)
-        return packing.pack(batch, _lengths(features, numbers))
-
-    if packing is not None:
-        return read_packed
     return read_longest if pads_to_longest else features.batch
 
 
@@ -190,15 +212,12 @@ def _lengths(features, numbers):
     return np.where(numbers < 0, 0, features.lengths[numbers])
 
 
-def _shapes(features, batch_size, pads_to_longest, packing):
+def _shapes(features, batch_size, pads_to_longest):
     """Returns a dict of a feature's name -> (its shape, its dtype); None for sizes that differ."""
     padding = np.full(batch_size, -1)
-    batch = _reader(features, False, False, packing)(padding)
+    batch = features.batch(padding)
     shapes = {name: list(value.shape) for name, value in batch.items()}
-    if packing is not None and packing.num_rows is None:
-        for name in packed_rows.FEATURES_OF_ROWS:
-            shapes[name][0] = None
-    elif pads_to_longest:
+    if pads_to_longest:
         for name, value in features.batch(padding, _LEAST_LENGTH).items():
             if list(value.shape) != shapes[name]:
                 shapes[name][1] = None
@@ -208,8 +227,6 @@ def _shapes(features, batch_size, pads_to_longest, packing):
 # So many batches after one another are sorted together. With all of them, no prediction could be
 # written before the last one.
 _TOGETHER = 16
-
-Row = TypeVar("Row")
 
 
 class ReorderedBatches:
@@ -249,14 +266,20 @@ class ReorderedBatches:
         """Returns the features of the examples at these places of the order; -1 is padding."""
         return self._examples.batch(np.where(numbers < 0, -1, self._order[numbers]), length)
 
-    def restored(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields a row for each example, given in this order, in the examples' own order."""
-        rows = iter(rows)
-        for first in range(0, len(self), self._part_size):
-            order = self._order[first : first + self._part_size]
-            part = list(itertools.islice(rows, len(order)))
-            for place in np.argsort(order):
-                yield part[place]
+
+def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yields the predictions of examples in the examples' own order.
+
+    Args:
+      rows: predictions with `unique_ids`, the examples' numbers from 0; -1 only pads a batch.
+    """
+    waiting, number = {}, 0
+    for row in rows:
+        if row["unique_ids"] >= 0:
+            waiting[int(row["unique_ids"])] = row
+        while number in waiting:
+            yield waiting.pop(number)
+            number += 1
 
 
 def _balanced(longest_first, batch_size):

@@ -3,7 +3,6 @@
 import abc
 import contextlib
 import functools
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -322,9 +321,7 @@ class FineTuning(abc.ABC):
             self._reading_once(read), checkpoint_path=self._run.best()
         )
         with contextlib.closing(predictions):
-            # The last batch is padded with rows that are not examples.
-            rows = itertools.islice(predictions, len(batches))
-            yield from read.restored(rows) if isinstance(read, ReorderedBatches) else rows
+            yield from features_input.in_order(predictions)
 
     def export(self) -> None:
         """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.

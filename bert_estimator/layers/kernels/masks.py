@@ -4,6 +4,7 @@ A block of random words, see `dropout.py`, decides over eight elements of a row.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -78,6 +79,21 @@ def draw(shape: Shape, key: tf.Tensor, counter: tf.Tensor, threshold: tf.Tensor)
         dtype=tf.uint32,
     )
     return tf.concat(parts(tf.unstack(words, axis=-1), threshold), axis=1)
+
+
+def draw_rows(
+    shape: Shape, key: tf.Tensor, first_blocks: tf.Tensor, step: tf.Tensor, threshold: tf.Tensor
+) -> tf.Tensor:
+    """Draws a mask as `draw` does, of rows that do not follow each other.
+
+    Args:
+      shape, key, threshold: as for `draw`.
+      first_blocks: uint64 [rows], the number of each row's first block.
+      step: uint64 scalar, the high half of the blocks' numbers.
+    """
+    in_row = tf.cast(tf.range(math.prod(shape[1:]), dtype=tf.int64), tf.uint64)
+    words = philox.blocks_at(key, first_blocks[:, tf.newaxis] + in_row, step)
+    return tf.concat(parts([tf.reshape(word, shape) for word in words], threshold), axis=1)
 
 
 def unpacked(packed: tf.Tensor) -> tf.Tensor:

@@ -40,24 +40,55 @@ def test_a_sequence_longer_than_a_row_is_refused():
         packed_rows.deal(np.array([3, 17]), 16)
 
 
+TOKENS = np.array([[11, 12, 0, 0, 0], [21, 22, 23, 24, 0], [0] * 5, [41, 0, 0, 0, 0]])
+SIZES = np.array([2, 4, 0, 1])
+BATCH = {
+    "input_ids": TOKENS,
+    "input_mask": (TOKENS > 0).astype(np.int32),
+    "segment_ids": TOKENS % 2,
+    "label_ids": np.array([1, 2, 0, 4]),
+}
+
+
+def packed_by(packing):
+    slots = packing.slots(SIZES)
+    batch = {name: values[slots.numbers] for name, values in BATCH.items()}
+    return slots, packing.pack(slots, SIZES, batch)
+
+
 def test_a_packed_batch():
-    lengths = np.array([2, 4, 0, 1])
-    tokens = np.array([[11, 12, 0, 0, 0], [21, 22, 23, 24, 0], [0] * 5, [41, 0, 0, 0, 0]])
-    batch = {
-        "input_ids": tokens,
-        "input_mask": (tokens > 0).astype(np.int32),
-        "segment_ids": tokens % 2,
-        "label_ids": np.array([1, 2, 0, 4]),
-    }
-    packed = packed_rows.pack(batch, lengths, row_length=5, num_rows=3)
+    slots, packed = packed_by(packed_rows.Packing(5, 1, rows_of_part=3, slots_of_part=4))
+    assert slots.numbers.tolist() == [1, 3, 0, -1]
     assert packed["input_ids"].tolist() == [[21, 22, 23, 24, 41], [11, 12, 0, 0, 0], [0] * 5]
     assert packed["input_mask"].tolist() == [[1, 1, 1, 1, 2], [1, 1, 0, 0, 0], [0] * 5]
     assert packed["segment_ids"].tolist() == [[1, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0] * 5]
     assert packed["position_ids"].tolist() == [[0, 1, 2, 3, 0], [0, 1, 0, 0, 0], [0] * 5]
-    assert packed["sequence_starts"].tolist() == [5, 0, 0, 4]
-    assert packed["label_ids"] is batch["label_ids"]
+    assert packed["sequence_starts"].tolist() == [0, 4, 5, 0]
+    assert packed["sequence_numbers"].tolist() == [1, 3, 0, 0]
+    assert packed["label_ids"].tolist()[:3] == [2, 4, 1]
     assert {values.dtype for name, values in packed.items() if name != "label_ids"} == {
         np.dtype(np.int32)
     }
-    with pytest.raises(ValueError, match="the sequences need 2 rows, and there are 1"):
-        packed_rows.pack(batch, lengths, row_length=5, num_rows=1)
+
+
+def test_the_rows_of_a_batch_do_not_depend_on_the_number_of_parts():
+    _, whole = packed_by(packed_rows.Packing(5, 1))
+    slots, parts = packed_by(packed_rows.Packing(5, 2))
+    assert slots.numbers.tolist() == [1, 3, 0, -1]
+    for name in packed_rows.FEATURES_OF_ROWS:
+        np.testing.assert_array_equal(whole[name], parts[name])
+    assert parts["sequence_starts"].tolist() == [0, 4, 0, 0]
+    assert whole["sequence_starts"].tolist() == [0, 4, 5]
+
+
+@pytest.mark.parametrize(("rows", "slots"), [(1, 4), (3, 2)])
+def test_what_does_not_fit_is_an_error(rows, slots):
+    packing = packed_rows.Packing(5, 1, rows, slots)
+    with pytest.raises(ValueError, match=r"need 2 rows, and \d slots in a part; there are"):
+        packing.slots(SIZES)
+
+
+def test_a_batch_of_padding():
+    slots = packed_rows.Packing(5, 2).slots(np.zeros(3, int))
+    assert slots.numbers.tolist() == [-1, -1]
+    assert slots.rows_of_part == 1

@@ -38,20 +38,21 @@ def test_a_batch_has_the_features_of_its_examples_and_padding():
 
 
 @pytest.mark.parametrize("number", [1, 5, 6, 7, 12, 50])
-def test_the_order_is_restored_part_by_part(monkeypatch, number):
+def test_predictions_come_in_the_order_of_the_examples(monkeypatch, number):
     monkeypatch.setattr(features_input, "_TOGETHER", 2)
-    found = ReorderedBatches(examples(number), 3)
+    reordered = ReorderedBatches(examples(number), 3)
     read = []
 
     def rows():
-        for label in found.batch(np.arange(number))["label_ids"]:
+        for label in reordered.batch(np.arange(number))["label_ids"]:
             read.append(label)
-            yield label
+            yield {"unique_ids": label}
+            yield {"unique_ids": -1}
 
-    restored = found.restored(rows())
-    assert next(restored) == 0
-    assert len(read) == min(6, number)
-    assert [0, *restored] == list(range(number))
+    predictions = features_input.in_order(rows())
+    assert next(predictions)["unique_ids"] == 0
+    assert len(read) <= min(6, number)
+    assert [0, *(row["unique_ids"] for row in predictions)] == list(range(number))
 
 
 @pytest.mark.parametrize("number", [3, 12, 50])
@@ -62,5 +63,3 @@ def test_balanced_batches_have_about_the_same_number_of_tokens(number):
     tokens = reordered.lengths[: number // 3 * 3].reshape(-1, 3).sum(axis=1)
     shuffled = features.lengths[: number // 3 * 3].reshape(-1, 3).sum(axis=1)
     assert np.ptp(tokens) <= min(7, np.ptp(shuffled))  # lengths differ by up to 7
-    rows = iter(reordered.batch(np.arange(number))["label_ids"])
-    assert list(reordered.restored(rows)) == list(range(number))
