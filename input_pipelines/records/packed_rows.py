@@ -8,15 +8,16 @@ first, each sequence goes into the fullest row that has room for it: "best fit d
 most 11/9 of the fewest rows, and 4 more (Johnson, 1973), and about the fewest in practice (Krell et
 al., 2021, "Efficient sequence packing without cross-contamination", section 3.1).
 
-The rows of a global batch are numbered, and divided into equal parts, one after the other: one for
-each core, or for each micro-batch of a core. So what is in a row, and with it the row's dropout,
-does not depend on the number of parts. A part has a slot for each of its sequences, and empty
-slots, because all parts have the same number.
+The rows of a global batch are divided into equal parts, one after the other: one for each core, or
+for each micro-batch of a core. In training the whole batch is dealt, and then divided. So what is
+in a row, and with it the row's dropout, does not depend on the number of parts. A part has a slot
+for each of its sequences, and empty slots, because all parts have the same number. Otherwise the
+sequences are divided, and each part is dealt by itself: then the slots are the batch.
 """
 
 import bisect
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -104,12 +105,14 @@ class Packing:
     Attributes:
       row_length: F.
       num_parts: the number of parts of a global batch.
+      deals_parts: whether each part is dealt by itself.
       rows_of_part: the number of rows of a part; None for as many as a batch needs.
       slots_of_part: the number of slots of a part; None for as many as a batch needs.
     """
 
     row_length: int
     num_parts: int
+    deals_parts: bool = False
     rows_of_part: int | None = None
     slots_of_part: int | None = None
 
@@ -123,15 +126,15 @@ class Packing:
         Raises:
           ValueError: the sequences do not fit into the rows, or are more than the slots.
         """
-        dealt = deal(lengths, self.row_length)
-        rows_of_part = self.rows_of_part or max(1, -(-dealt.num_rows // self.num_parts))
-        order = np.lexsort((dealt.offsets, dealt.rows))[np.count_nonzero(dealt.rows < 0) :]
-        parts, rows = np.divmod(dealt.rows[order], rows_of_part)
+        rows, offsets, num_rows = self._dealt(lengths)
+        rows_of_part = self.rows_of_part or max(1, -(-num_rows // self.num_parts))
+        order = np.lexsort((offsets, rows))[np.count_nonzero(rows < 0) :]
+        parts, row_in_part = np.divmod(rows[order], rows_of_part)
         counts = np.bincount(parts, minlength=self.num_parts)
         slots_of_part = self.slots_of_part or max(1, counts.max())
         if len(counts) > self.num_parts or counts.max() > slots_of_part:
             raise ValueError(
-                f"the sequences need {dealt.num_rows} rows, and {counts.max()} slots in a part; "
+                f"the sequences need {num_rows} rows, and {counts.max()} slots in a part; "
                 f"there are {self.num_parts * rows_of_part} rows and {slots_of_part} slots"
             )
         firsts = np.cumsum(counts) - counts
@@ -139,8 +142,21 @@ class Packing:
         numbers = np.full(self.num_parts * slots_of_part, -1)
         starts = np.zeros_like(numbers)
         numbers[places] = order
-        starts[places] = rows * self.row_length + dealt.offsets[order]
+        starts[places] = row_in_part * self.row_length + offsets[order]
         return Slots(numbers, starts, rows_of_part, self.num_parts)
+
+    def _dealt(self, lengths):
+        """Deals the batch, or each part of it; returns a `Deal` with the rows of the batch."""
+        if not self.deals_parts:
+            return deal(lengths, self.row_length)
+        parts = [deal(part, self.row_length) for part in np.split(lengths, self.num_parts)]
+        rows_of_part = self.rows_of_part or max(1, *(part.num_rows for part in parts))
+        rows = [
+            np.where(part.rows < 0, -1, part.rows + number * rows_of_part)
+            for number, part in enumerate(parts)
+        ]
+        offsets = np.concatenate([part.offsets for part in parts])
+        return Deal(np.concatenate(rows), offsets, self.num_parts * rows_of_part)
 
     def pack(
         self, slots: Slots, lengths: np.ndarray, batch: Mapping[str, np.ndarray]
@@ -190,3 +206,34 @@ class Packing:
         in_row = np.zeros_like(rows)
         in_row[rows >= 0] = np.arange(len(used)) - np.searchsorted(used, used) + 1
         return in_row
+
+
+def plan(packing: Packing, lengths: Iterable[np.ndarray], is_static: bool) -> tuple[Packing, float]:
+    """Plans the rows of all batches of a pass or a training.
+
+    Args:
+      packing: a packing with as many rows and slots as a batch needs.
+      lengths: ints [S] for each global batch, as `Packing.slots` takes them.
+      is_static: whether all batches are to have the same number of rows, and of slots.
+
+    Returns:
+      (the packing, the share of the computed positions that are tokens).
+    """
+    num_parts, tokens, counts = packing.num_parts, 0, []  # for each batch, sequences of each row
+    for of_batch in lengths:
+        tokens += int(of_batch.sum())
+        rows, _, num_rows = packing._dealt(of_batch)
+        num_rows = -(-max(num_rows, 1) // num_parts) * num_parts
+        counts.append(np.bincount(rows[rows >= 0], minlength=num_rows).astype(np.int32))
+    if is_static:
+        most = max(len(of_rows) for of_rows in counts) // num_parts
+        slots = len(of_batch) // num_parts
+        if not packing.deals_parts:
+            slots = max(
+                np.add.reduceat(of_rows, range(0, len(of_rows), most)).max() for of_rows in counts
+            )
+        packing = dataclasses.replace(packing, rows_of_part=most, slots_of_part=max(1, int(slots)))
+        computed = len(counts) * most * num_parts
+    else:
+        computed = sum(map(len, counts))
+    return packing, tokens / (computed * packing.row_length)

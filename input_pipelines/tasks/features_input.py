@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from input_pipelines.records import packed_rows
 from input_pipelines.records.order import BatchOrder
 from input_pipelines.records.packed_rows import Packing
 from input_pipelines.records.pretraining_input import deployment, prefetched
@@ -138,24 +139,15 @@ class Packs:
           core_batch: examples of a core's batch.
           num_cores: the number of cores, or of replicas that have several.
         """
+        row_length = row_length_of(features)
         num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
-        packing = Packing(row_length_of(features), num_parts)
-        # A number for each batch.
-        tokens, rows_of_part, slots_of_part = [], [], []
-        for number in range(self.num_batches or order.num_batches):
-            lengths = _lengths(features, order.record_numbers(number))
-            slots = packing.slots(lengths)
-            tokens.append(lengths.sum())
-            rows_of_part.append(slots.rows_of_part)
-            slots_of_part.append(len(slots.numbers) // num_parts)
-        if self.is_static:
-            most = max(rows_of_part), max(slots_of_part)
-            packing = Packing(packing.row_length, num_parts, *most)
-            rows_of_part = [packing.rows_of_part] * len(rows_of_part)
-        computed = sum(rows_of_part) * num_parts * packing.row_length
+        num_batches = self.num_batches or order.num_batches
+        packing = Packing(row_length, num_parts, deals_parts=self.num_batches is None)
+        lengths = (_lengths(features, order.record_numbers(n)) for n in range(num_batches))
+        packing, share = packed_rows.plan(packing, lengths, self.is_static)
         self.report(
-            f"Examples share rows of {packing.row_length} tokens; {sum(tokens) / computed:.0%} of "
-            "the computed positions are tokens."
+            f"Examples share rows of {row_length} tokens; {share:.0%} of the computed positions "
+            "are tokens."
         )
         return packing
 
@@ -283,8 +275,13 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _balanced(longest_first, batch_size):
-    """Deals examples to batches in turn, to and fro; what does not fill a batch comes last."""
+    """Deals examples to batches in turn, to and fro; what does not fill a batch comes last.
+
+    In a batch, long and short ones alternate, so that a core's part has as much of each.
+    """
     num_batches = len(longest_first) // batch_size
     full = longest_first[: num_batches * batch_size].reshape(batch_size, num_batches)
     full[1::2] = full[1::2, ::-1].copy()
-    return np.concatenate([full.T.ravel(), longest_first[num_batches * batch_size :]])
+    places = np.arange(batch_size)
+    alternating = np.where(places % 2, batch_size - 1 - places // 2, places // 2)
+    return np.concatenate([full[alternating].T.ravel(), longest_first[num_batches * batch_size :]])

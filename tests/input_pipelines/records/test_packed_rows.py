@@ -83,9 +83,18 @@ def test_the_rows_of_a_batch_do_not_depend_on_the_number_of_parts():
 
 @pytest.mark.parametrize(("rows", "slots"), [(1, 4), (3, 2)])
 def test_what_does_not_fit_is_an_error(rows, slots):
-    packing = packed_rows.Packing(5, 1, rows, slots)
+    packing = packed_rows.Packing(5, 1, False, rows, slots)
     with pytest.raises(ValueError, match=r"need 2 rows, and \d slots in a part; there are"):
         packing.slots(SIZES)
+
+
+def test_parts_may_be_dealt_by_themselves():
+    slots, packed = packed_by(packed_rows.Packing(5, 2, deals_parts=True, slots_of_part=2))
+    assert slots.numbers.tolist() == [1, 0, 3, -1]
+    assert packed["input_ids"].tolist() == [
+        [21, 22, 23, 24, 0], [11, 12, 0, 0, 0], [41, 0, 0, 0, 0], [0] * 5
+    ]  # fmt: skip
+    assert packed["sequence_starts"].tolist() == [0, 5, 0, 0]
 
 
 def test_a_batch_of_padding():
