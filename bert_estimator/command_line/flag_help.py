@@ -23,7 +23,7 @@ GROUPS = {
     "doc_stride max_query_length",
     "Training": "optimizer num_warmup_steps warmup_proportion learning_rate_decay_power "
     "layerwise_lr_decay legacy_schedule_jump lamb_bias_correction bfloat16_first_moments "
-    "random_seed allow_partial_init max_rollbacks",
+    "random_seed allow_partial_init max_rollbacks pack",
     "Checkpoints, evaluation and predictions": "save_checkpoints_steps eval_steps "
     "keep_best_checkpoint early_stopping_patience max_eval_steps eval_batch_size "
     "predict_batch_size prediction_header export_inputs n_best_size max_answer_length "

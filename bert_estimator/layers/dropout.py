@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import kernels, primitives
+from bert_estimator.layers.kernels import masks
 from bert_estimator.layers.kernels.masks import BLOCK_ELEMENTS, HALF_BITS, Drop, Mask
 
 _LEVELS = 1 << HALF_BITS
@@ -47,7 +48,7 @@ class Dropout:
           seed: Python int, 0 <= seed < 2^32.
           step: the training step; an int, or a scalar int32 or int64 tensor.
           first_row: the index in the global batch of the first row of x in each call; an int, or
-            a scalar int32 or int64 tensor.
+            a scalar int32 or int64 tensor. A tensor [B] has the index of every row.
           longest: the greatest sequence length of any batch, if lengths differ. If a length of x is
             not static, x gets the first part of the mask that it would have if it were as long as
             this. So the masks do not depend on how much padding a batch has.
@@ -138,6 +139,15 @@ class Dropout:
         fork._calls = dict(self._calls)
         return fork
 
+    def at_rows(self, rows: tf.Tensor) -> "Dropout":
+        """Returns a Dropout for an x whose rows are any rows [B] of the global batch.
+
+        Its calls count as calls of this object.
+        """
+        dropout = self.fork([self._step, _as_uint64(rows)])
+        dropout._calls = self._calls
+        return dropout
+
     def _kept(self, x, threshold):
         """Returns `Mask.keep` for x: whether 16 random bits reach the threshold.
 
@@ -162,12 +172,15 @@ class Dropout:
         # A row takes a whole number of blocks, so that it begins with a block in every batch.
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
-        counter = tf.stack([first_block, self._step])
         shape = (rows, *block_shape)
         row_elements = math.prod(row_shape)
         threshold = tf.constant(threshold << HALF_BITS, tf.uint32)
         may_pack = not is_cut and row_elements % BLOCK_ELEMENTS == 0
-        keep = kernels.of_graph().draw_mask(shape, key, counter, threshold, may_pack)
+        if first_block.shape.rank:
+            keep = masks.draw_rows(shape, key, first_block, self._step, threshold)
+        else:
+            counter = tf.stack([first_block, self._step])
+            keep = kernels.of_graph().draw_mask(shape, key, counter, threshold, may_pack)
         if keep.dtype == tf.uint8:
             return keep
         if row_elements % BLOCK_ELEMENTS:

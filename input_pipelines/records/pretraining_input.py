@@ -242,7 +242,7 @@ def input_fn_builder(
             input_files, max_seq_length, max_predictions_per_seq, vocab_size
         )
         parts = mixture(records, input_files) if is_training else ()
-        start, invocation, num_invocations = deployment(params.get("context"))
+        start, invocation, num_invocations, _ = deployment(params.get("context"))
         order = BatchOrder(
             records.num_records,
             batch_size,
@@ -317,13 +317,17 @@ def cast_features(features: Mapping[str, tf.Tensor], precision: str) -> dict[str
     }
 
 
-def deployment(context: Any) -> tuple[int, int, int]:
-    """Returns (step at which training starts, number of this invocation, number of invocations).
+def deployment(context: Any) -> tuple[int, int, int, int]:
+    """Returns what an `input_fn` is called for.
+
+    Returns:
+      (step at which training starts, number of this invocation, number of invocations, number of
+      replicas that it feeds).
 
     Args:
       context: `params["context"]` of an `input_fn`, or None.
     """
     if context is None:
-        return 0, 0, 1
-    _, invocation, num_invocations, _ = context.current_input_fn_deployment()
-    return int(context.global_step), invocation, num_invocations
+        return 0, 0, 1, 1
+    _, *numbers = context.current_input_fn_deployment()
+    return int(context.global_step), *numbers

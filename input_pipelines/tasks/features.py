@@ -92,10 +92,10 @@ class Features:
           length: F of the batch, at least the length of each example; None for max_seq_length.
 
         Returns:
-          `input_ids`, `input_mask`, `segment_ids` int32 [B, F], `is_real_example` int32 [B], and
-          `label_ids` [B, ...] if labels are known.
+          `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `unique_ids`, the numbers, and
+          `is_real_example` int32 [B]; and `label_ids` [B, ...] if labels are known.
         """
-        is_real = numbers >= 0
+        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
         places = np.arange(length or self.max_seq_length)
         lengths = np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
@@ -108,6 +108,7 @@ class Features:
             "input_ids": np.where(mask, ids, 0).astype(np.int32),
             "input_mask": mask.astype(np.int32),
             "segment_ids": second.astype(np.int32),
+            "unique_ids": unique_ids,
             "is_real_example": is_real.astype(np.int32),
         }
         if self.labels is not None:
@@ -214,11 +215,12 @@ class TagFeatures:
 
         Returns:
           `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `label_mask` int32 [B, F], 1 at the
-          first pieces of words; `continues_sentence` int32 [B], 1 if the sentence began in the
-          window before; `is_real_example` int32 [B]; and `label_ids` int32 [B, F], the tags at
-          first pieces and 0 elsewhere, if tags are known.
+          first pieces of words; `unique_ids` int32 [B], the numbers; `continues_sentence` int32
+          [B], 1 if the sentence began in the window with the number before; `is_real_example` int32
+          [B]; and `label_ids` int32 [B, F], the tags at first pieces and 0 elsewhere, if tags are
+          known.
         """
-        is_real = numbers >= 0
+        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
         positions = np.arange(length or self.max_seq_length)
         mask = positions < np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
@@ -232,6 +234,7 @@ class TagFeatures:
             "input_mask": mask.astype(np.int32),
             "segment_ids": np.zeros_like(ids),
             "label_mask": (words != _NOT_FIRST).astype(np.int32),
+            "unique_ids": unique_ids,
             "continues_sentence": np.where(is_real, self._continues[numbers], 0).astype(np.int32),
             "is_real_example": is_real.astype(np.int32),
         }
