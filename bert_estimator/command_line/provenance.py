@@ -22,7 +22,7 @@ from typing import Any
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
-from bert_estimator.system import json_files
+from bert_estimator.system import disk_errors, json_files
 
 
 class Origin(enum.Enum):
@@ -171,7 +171,7 @@ def _read_file(path):
         raise FlagError(
             f"--config={path}: YAML needs a package: pip install pyyaml; or write JSON"
         ) from None
-    with remote.explaining(path), open(remote.local(path), "rb") as reader:
+    with remote.explaining(path), disk_errors.reading(remote.local(path)) as reader:
         try:
             values = yaml.load(reader, _yaml_loader(yaml))
         except (yaml.YAMLError, ValueError, RecursionError) as error:

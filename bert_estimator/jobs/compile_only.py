@@ -95,12 +95,12 @@ def run(
     Raises:
       flags.FlagError: the topology is unknown, or the batch does not divide by its cores.
     """
-    from bert_estimator.tpu import compile_report, topology
+    from bert_estimator.tpu import compile_report
 
     flags.make_directory("output_dir", config.output_dir)
     name = config.plan.tpu_topology
     try:
-        devices = topology.find(name)
+        devices = compile_report.find(name)
     except (RuntimeError, ValueError) as error:
         raise flags.FlagError(f"--tpu_topology={name}: {error}") from None
     cores, hosts = len(devices), len({core.process_index for core in devices})

@@ -200,7 +200,7 @@ def exists(path):
 
 for statement in sys.argv[1:]:
     print(error_of(statement))
-for _, instead in bert_estimator.legacy.removed.REMOVED.values():
+for _, instead in bert_estimator.legacy.paths.REMOVED.values():
     for word in instead.split():
         path = word.split("(")[0].rstrip(":,")
         if path.startswith("tf.") and not exists(path):
@@ -307,6 +307,13 @@ def test_no_script(tmp_path, capsys):
     assert "usage:" in capsys.readouterr().err
     assert runner.main(["runner", str(tmp_path / "absent.py")]) == 2
     assert "absent.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help(capsys, flag):
+    assert runner.main(["runner", flag]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("usage: ") and "--tf2" in printed.out and not printed.err
 
 
 def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):

@@ -29,8 +29,16 @@ _EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
 # The flags that only a user's own files need.
 _OWN_FLAGS = (
     "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
-    "task_kind",
+    "encoding", "task_kind",
 )  # fmt: skip
+
+
+def _check_encoding(name, value):
+    try:
+        "".encode(value)
+    except (LookupError, ValueError):
+        rule = "is not an encoding of text that Python knows; give one such as utf-8 or cp1252"
+        flags.check(False, name, value, rule)
 
 
 def _check_weights(name, value):
@@ -54,8 +62,8 @@ class Examples(config.Texts):
     )
     train_file: str | None = flags.field(
         None,
-        "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
-        ".jsonl file.",
+        "Train on your own examples: a .tsv, .csv, .jsonl or .json file, or for tagging a .conll, "
+        ".txt, .jsonl or .json file.",
         flags.check_file,
     )
     eval_file: str | None = flags.field(
@@ -66,6 +74,12 @@ class Examples(config.Texts):
         "Predict for the examples of such a file; it does not need labels.",
         flags.check_file,
         may_differ=True,
+    )
+    encoding: str = flags.field(
+        "utf-8",
+        "Read your own files in this encoding, such as cp1252 (Windows) or utf-16.",
+        _check_encoding,
+        heading=flags.DATA,
     )
     task_kind: str = flags.field(
         "classification",
@@ -163,6 +177,7 @@ class ClassificationConfig(FineTuningConfig):
         """Checks what is chosen by name; other checks would misread a misspelt name."""
         data, names = self.data, (*TASK_NAMES, *_EMBEDDED)
         flags.check_choice("task_kind", data.task_kind, TASK_KINDS)
+        _check_encoding("encoding", data.encoding)
         if data.task_name:
             flags.check_choice("task_name", data.task_name, names)
         rule = f"is needed with --data_dir: one of {', '.join(TASK_NAMES)}"

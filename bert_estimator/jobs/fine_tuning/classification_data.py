@@ -12,8 +12,10 @@ from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.fine_tuning import model_labels
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded
-from input_pipelines.embedded import embedded_tags, embedded_task
-from input_pipelines.tasks import bag_of_words, examples, tag_files, tag_task, task_data, task_table
+from bert_estimator.tokenization import unknown_warning
+from input_pipelines.embedded import embedded_tasks
+from input_pipelines.tasks import examples, tag_files, task_data, task_table
+from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_score
 from input_pipelines.tasks.features_input import Batches
 from input_pipelines.tasks.task_data import TaskData
 
@@ -79,7 +81,7 @@ def _load_files(config):
         if task.kind != "regression":
             used = _labels_used(config, task)
             task = dataclasses.replace(task, labels=_ordered(config, model, task.kind, used))
-        data = task_data.load(
+        data = task_data.load_table(
             task,
             tokenizer,
             config.data.vocab_file,
@@ -90,7 +92,7 @@ def _load_files(config):
         )
     except ValueError as error:
         raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
-    _print_cuts(data)
+    _print_what_is_lost(data)
 
     def baselines():
         majority = data.majority()
@@ -124,7 +126,12 @@ def _task(config, model):
             )
         second = task_table.TEXT_B_NAMES[0] if model.is_pair else None
     return task_table.own_task(
-        data.task_kind, *files, data.text_a_column, second, data.label_column
+        data.task_kind,
+        *files,
+        data.text_a_column,
+        second,
+        data.label_column,
+        encoding=data.encoding,
     )
 
 
@@ -164,9 +171,10 @@ def _load_tags(config, bert_config, tokenizer, model):
         "predict": config.data.predict_file if is_run and config.do_predict else None,
     }
     numbers = [config.data.text_a_column, config.data.label_column]
-    columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
+    numbers = [n and (int(n) - 1 if n.isdecimal() else n) for n in numbers]
+    columns = tag_files.Columns(*numbers, config.data.encoding)
     tags = _ordered(config, model, config.data.task_kind, _tags_used(config, columns))
-    data, sentences = tag_task.load(
+    data, sentences = task_data.load_tags(
         tags,
         files,
         columns,
@@ -175,7 +183,7 @@ def _load_tags(config, bert_config, tokenizer, model):
         config.data.max_seq_length,
         trains=config.do_train or config.plan.compile_only,
     )
-    _print_cuts(data)
+    _print_what_is_lost(data)
     return _with_usual_tags(bert_config, data, sentences.get("train"), sentences.get("evaluate"))
 
 
@@ -183,17 +191,22 @@ def _with_usual_tags(bert_config, data, train, held_out):
     def baselines():
         if train is None:
             return {}
-        return {"each word's usual tag": tag_task.usual_tags_score(train, held_out, data.labels)}
+        return {"each word's usual tag": usual_tags_score(train, held_out, data.labels)}
 
     return ClassificationData(bert_config, data, baselines, data.metrics[0])
 
 
-def _print_cuts(data):
+def _print_what_is_lost(data):
     sides = {"training": {"": data.train}, "evaluation": data.evaluate, "prediction": data.predict}
     for side, by_name in sides.items():
         for name, features in by_name.items():
-            if features is not None and (cuts := features.describe_cuts()):
-                print(f"For {side}{name and ' ' + name}, {cuts} (--max_seq_length).")
+            if features is None:
+                continue
+            what = f"{side}{name and ' ' + name}"
+            if cuts := features.describe_cuts():
+                print(f"For {what}, {cuts} (--max_seq_length).")
+            if warning := unknown_warning(features.unknown_share, f"the tokens for {what}"):
+                print(warning)
 
 
 def _flag_at_fault(config, error):
@@ -214,7 +227,7 @@ def _load_embedded(config):
     tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
     if config.data.task_name in EMBEDDED_TAGGING_TASKS:
         return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
-    task = embedded_task.load(config.data.task_name)
+    task = embedded_tasks.load_task(config.data.task_name)
     data = task_data.of_embedded(task, tokenizer, vocab_file, config.data.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
@@ -225,15 +238,15 @@ def _load_embedded(config):
     def baselines():
         return {
             "majority class": data.majority(),
-            "bag of words": bag_of_words.accuracy(data.train, held_out, 2, vocab_size),
+            "bag of words": bag_of_words_accuracy(data.train, held_out, 2, vocab_size),
         }
 
     return ClassificationData(bert_config, data, baselines)
 
 
 def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
-    task = embedded_tags.load()
-    data = tag_task.of_embedded(task, tokenizer, vocab_file, config.data.max_seq_length)
+    task = embedded_tasks.load_tags()
+    data = task_data.of_embedded_tags(task, tokenizer, vocab_file, config.data.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
         f"out. Start: {_start(config)}."

@@ -66,6 +66,11 @@ class Training(config.Training):
         _share,
         below="warmup_proportion",
     )
+    pack: bool = flags.field(
+        True,
+        "Put several examples into a row, so that less padding is computed.",
+        below="max_rollbacks",
+    )
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)

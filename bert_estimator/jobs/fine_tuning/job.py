@@ -4,7 +4,6 @@ import abc
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import os
@@ -29,7 +28,7 @@ from bert_estimator.system import atomic_file
 from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features_input import Batches, SortedBatches
+from input_pipelines.tasks.features_input import Batches, Packs, ReorderedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -289,22 +288,39 @@ class FineTuning(abc.ABC):
 
     def training_input_fn(self, skipped: Sequence[tuple[int, int]] = ()) -> Callable[..., Any]:
         """Returns the `input_fn` of the training; for `skipped`, see `order.BatchOrder`."""
+        training, packs = self.config.training, None
+        if training.pack:
+            use_tpu = self.config.devices.use_tpu
+            packs = Packs(self.num_train_steps(), training.micro_batch_size, use_tpu, print)
         return features_input.input_fn_builder(
             self.data.train,
             True,
-            self.config.training.random_seed,
+            training.random_seed,
             skipped,
-            self._pads_to_longest(),
+            pads_to_longest=self._pads_to_longest() and not packs,
+            packs=packs,
         )
 
     def _reading_once(self, batches):
         """Returns the `input_fn` of an evaluation or a prediction."""
-        pads_to_longest = self._pads_to_longest()
-        return features_input.input_fn_builder(batches, False, pads_to_longest=pads_to_longest)
+        pads_to_longest, packs = self._pads_to_longest(), Packs() if self._packs_once() else None
+        return features_input.input_fn_builder(
+            batches, False, pads_to_longest=pads_to_longest, packs=packs
+        )
 
     def _sorted(self, batches, batch_size):
-        """Returns the examples sorted by length, or as they are if this does not save time."""
-        return SortedBatches(batches, batch_size) if self._pads_to_longest() else batches
+        """Returns the examples in another order, or as they are if this does not save time."""
+        is_packed = self._packs_once()
+        if is_packed or self._pads_to_longest():
+            return ReorderedBatches(batches, batch_size, is_balanced=is_packed)
+        return batches
+
+    def _packs_once(self):
+        """Returns whether evaluations and predictions pack rows.
+
+        Without --use_tpu, batches of examples of one length have as little padding.
+        """
+        return self.config.training.pack and self.config.devices.use_tpu
 
     def _pads_to_longest(self):
         """Returns whether batches are as long as their longest examples, and so take less time.
@@ -323,9 +339,7 @@ class FineTuning(abc.ABC):
             self._reading_once(read), checkpoint_path=self.run.best()
         )
         with contextlib.closing(predictions):
-            # The last batch is padded with rows that are not examples.
-            rows = itertools.islice(predictions, len(batches))
-            yield from read.restored(rows) if isinstance(read, SortedBatches) else rows
+            yield from features_input.in_order(predictions)
 
     def export(self) -> None:
         """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.

@@ -12,7 +12,7 @@ from bert_estimator.jobs.fine_tuning.question_answering_config import (
     Questions,
 )
 from bert_estimator.recipes import embedded
-from input_pipelines.embedded import embedded_questions
+from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import squad_files, squad_metrics
 from input_pipelines.tasks.squad_files import Question
 from input_pipelines.tasks.windows import Windows
@@ -101,7 +101,7 @@ def _load_embedded(config):
     _check_network(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
-    questions = embedded_questions.load()
+    questions = embedded_tasks.load_questions()
     train, held_out = (
         _windows(config.data, side, tokenizer, "the embedded questions")
         for side in (questions.train, questions.held_out)
@@ -113,7 +113,7 @@ def _load_embedded(config):
     )
 
     def baselines():
-        sentences = embedded_questions.nearest_sentences(held_out.questions)
+        sentences = embedded_tasks.nearest_sentences(held_out.questions)
         return {
             "no answer": _f1(held_out.questions, {}),
             "nearest sentence": _f1(held_out.questions, sentences),
@@ -147,6 +147,9 @@ def _windows(
             f"{path}: {windows.num_cut} of {len(questions)} questions were cut to "
             f"--max_query_length={lengths.max_query_length} tokens."
         )
+    warning = tokenization.unknown_warning(windows.unknown_share, f"the tokens of {path}")
+    if warning:
+        print(warning)
     return windows
 
 
