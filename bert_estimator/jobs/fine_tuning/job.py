@@ -270,7 +270,8 @@ class FineTuning(abc.ABC):
         packs = None
         if config.pack:
             steps = num_train_steps(config, batches)
-            packs = Packs(steps, config.micro_batch_size, config.use_tpu, print)
+            is_static = config.use_tpu or config.micro_batch_size is not None
+            packs = Packs(steps, config.micro_batch_size, is_static, print)
         return features_input.input_fn_builder(
             batches,
             True,
