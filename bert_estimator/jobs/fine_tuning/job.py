@@ -290,8 +290,10 @@ class FineTuning(abc.ABC):
         """Returns the `input_fn` of the training; for `skipped`, see `order.BatchOrder`."""
         training, packs = self.config.training, None
         if training.pack:
-            use_tpu = self.config.devices.use_tpu
-            packs = Packs(self.num_train_steps(), training.micro_batch_size, use_tpu, print)
+            micro_batch_size = training.micro_batch_size
+            # A batch that is divided has as many rows in each step.
+            is_static = self.config.devices.use_tpu or micro_batch_size is not None
+            packs = Packs(self.num_train_steps(), micro_batch_size, is_static, print)
         return features_input.input_fn_builder(
             self.data.train,
             True,

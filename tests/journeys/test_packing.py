@@ -1,0 +1,95 @@
+"""Runs of fine-tuning whose rows are packed equal runs whose rows are not, and on any cores."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from scripts import CLASSIFIER, SQUAD, TAGGER
+
+from bert_estimator.model_fns import classification
+
+SCRIPTS = {"pairs": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
+# All have a batch of 8 examples.
+WAYS = {
+    "session": {"use_tpu": False},
+    "TPU rules": {"use_tpu": True},
+    "micro-batches": {"use_tpu": True, "micro_batch_size": 2},
+    "micro-batches without TPU rules": {"use_tpu": False, "micro_batch_size": 4},
+    "recompute": {"use_tpu": True, "recompute": True},
+    "one-hot": {"use_tpu": False, "use_one_hot_embeddings": True},
+    "2 cores": {"use_tpu": True, "tpu_name": "rehearse:2"},
+    "4 cores, micro-batches": {"use_tpu": True, "tpu_name": "rehearse:4", "micro_batch_size": 1},
+}
+QUICK = [("pairs", "TPU rules"), ("tags", "session"), ("pairs", "2 cores")]
+
+
+@pytest.fixture(scope="module")
+def data_of(tmp_path_factory):
+    """Returns a function of a task and a rate of dropout, which writes data into a directory."""
+
+    def write(task, rate):
+        directory = tmp_path_factory.mktemp(f"{task}-{rate}", numbered=True)
+        SCRIPTS[task].write_data(directory)
+        path = directory / "bert_config.json"
+        config = json.loads(path.read_text())
+        config["hidden_dropout_prob"] = config["attention_probs_dropout_prob"] = rate
+        path.write_text(json.dumps(config))
+        return directory
+
+    return write
+
+
+def trained(task, data, folder, **changes):
+    """Trains 5 steps, evaluates and predicts; returns the weights, the metrics and predictions."""
+    script = SCRIPTS[task]
+    verbs = {"do_train": True, "do_eval": True, "do_predict": True, **script.steps(5)}
+    names = {"pairs": "dev.tsv", "tags": "dev.conll", "answers": "dev.json"}
+    changes = {"predict_file": data / names[task], **verbs, **changes}
+    assert script.main(script.flags(data, folder, **changes)) == 0
+    reader = tf.train.load_checkpoint(str(folder))
+    weights = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    metrics = dict(line.split(" = ") for line in lines)
+    predictions = next(
+        path for name in ("test_results*", "predictions.json") for path in folder.glob(name)
+    )
+    del metrics["loss"]  # depends on which examples are in a batch
+    return weights, {name: float(value) for name, value in metrics.items()}, predictions.read_text()
+
+
+def assert_equal(one, other, task):
+    weights, metrics, predictions = one
+    for name, value in other[0].items():
+        np.testing.assert_allclose(weights[name], value, atol=1e-5, err_msg=name)
+    assert metrics == pytest.approx(other[1], abs=1e-4)
+    if task == "pairs":
+        values = [np.array(text.split(), float) for text in (predictions, other[2])]
+        np.testing.assert_allclose(*values, atol=1e-4)
+    else:
+        assert predictions == other[2]
+
+
+def cases(tasks):
+    return [
+        pytest.param(task, way, marks=() if (task, way) in QUICK else pytest.mark.slow)
+        for task in tasks
+        for way in WAYS
+    ]
+
+
+# The softmax over an answer's places has those of padding, too, unless rows are packed.
+@pytest.mark.parametrize(("task", "way"), cases(["pairs", "tags"]))
+def test_packed_rows_give_what_rows_of_one_example_give(task, way, data_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(classification, "_DROPOUT", 0.0)  # that of tags is drawn for rows
+    data = data_of(task, 0.0)
+    unpacked = trained(task, data, tmp_path / "unpacked", pack=False)
+    packed = trained(task, data, tmp_path / "packed", **WAYS[way])
+    assert_equal(packed, unpacked, task)
+
+
+@pytest.mark.parametrize(("task", "way"), cases(SCRIPTS))
+def test_dropout_of_packed_rows_is_the_same_on_any_cores(task, way, data_of, tmp_path):
+    data = data_of(task, 0.2)
+    expected = trained(task, data, tmp_path / "session")
+    assert_equal(trained(task, data, tmp_path / "other", **WAYS[way]), expected, task)
