@@ -22,7 +22,7 @@ from bert_estimator.system import (
     tensorflow_import,
     ticker,
 )
-from input_pipelines.creation import worker_pool
+from input_pipelines.creation import pools
 
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
@@ -112,7 +112,7 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
     except KeyboardInterrupt:
         print(f"{name}: stopped.", file=sys.stderr)
         return 130
-    except worker_pool.WorkerError as error:
+    except pools.WorkerError as error:
         print(f"{name}: error: {error}", file=sys.stderr)
         return 1
     except Exception as error:
@@ -164,7 +164,7 @@ def naming(flag: str) -> Iterator[None]:
     except ValueError as error:
         raise ValueError(f"--{flag}: {error}") from None
     except OSError as error:
-        if not disk_errors.is_of_path(error):
+        if not disk_errors.is_of_input(error):
             raise
         said = f"{error.filename}: {error.strerror}" if error.strerror else error
         # An error that is made of a text does not have a number.

@@ -46,7 +46,8 @@ class HostWatch:
       end: function of (exit code) that ends the process.
 
     Attributes:
-      exit_code: what the goodbye says at Python's end: the code of a SystemExit that came by.
+      exit_code: what the goodbye says at Python's end: the code of `sys.exit`, or of a SystemExit
+        that came by.
     """
 
     def __init__(
@@ -225,7 +226,9 @@ class HostWatch:
         """Ends the process, which needs all hosts, if one has left with a code of `_AGREED`."""
         for number, code in list(self._left.items()):
             if code in _AGREED:
-                why = f"it has ended with exit code {code} before the work of all hosts was done"
+                # 0 is also said for a program that has ended by a SystemExit of its own.
+                ended = f"has ended with exit code {code}" if code else "has come to its end"
+                why = f"it {ended} before the work of all hosts was done"
                 self._lose(number, why, code or EXIT_CODE)
 
     def _lose(self, number, why, code=EXIT_CODE):

@@ -12,9 +12,11 @@ The chief writes checkpoints, events and files. The hosts exchange values throug
 import atexit
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -103,6 +105,7 @@ def joining(
         connections = {0: to_chief}
         port = relay.start(chief)
     _watches.append(HostWatch(hosts.addresses, hosts.index, connections))
+    _note_exit_codes()
     with _watches[0].starting(end, wait_secs):
         _initialize(jax, port, hosts)
         yield
@@ -177,9 +180,22 @@ def leave(code: int | str | None) -> None:
         exit_now(_as_number(code))
 
 
+def _note_exit_codes():
+    """Has `sys.exit` note its code for the goodbye: Python does not say it when it ends."""
+    exit_python = sys.exit
+
+    @functools.wraps(exit_python)
+    def noting_exit(status=None, /):
+        if threading.current_thread() is threading.main_thread():
+            _watches[0].exit_code = _as_number(status)
+        exit_python(status)
+
+    sys.exit = noting_exit
+
+
 def _as_number(code):
-    """Returns the exit code of SystemExit(code), whose `code` may be None or a text."""
-    return code if isinstance(code, int) else int(code is not None)
+    """Returns what a process ends with by SystemExit(code), whose `code` may be None or a text."""
+    return code & 0xFF if isinstance(code, int) else int(code is not None)
 
 
 def _say_goodbye():

@@ -28,23 +28,25 @@ def start(target: tuple[str, int]) -> int:
 
 
 def _accept(listener, target):
-    free = threading.Semaphore(_MOST_CONNECTIONS)
+    serving = []
     while True:
         try:
             near, _ = listener.accept()
         except OSError:  # such as a lack of descriptors, for a while
             time.sleep(_RETRY_SECS)
             continue
-        if free.acquire(blocking=False):
-            args = (near, target, free)
-            threading.Thread(target=_serve, args=args, name="relay", daemon=True).start()
+        serving = [thread for thread in serving if thread.is_alive()]
+        if len(serving) < _MOST_CONNECTIONS:
+            args = (near, target)
+            serving.append(threading.Thread(target=_serve, args=args, name="relay", daemon=True))
+            serving[-1].start()
         else:
             near.close()
 
 
-def _serve(near, target, free):
+def _serve(near, target):
     """Connects a client; the connection to the client outlives the connection to the target."""
-    with free, near:
+    with near:
         far = _connect(target)
         if far is None:
             return

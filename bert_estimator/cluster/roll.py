@@ -157,11 +157,17 @@ class Roll:
         """Takes a host in, or ends its connection, and says why to it and in the log."""
         number, addresses, master = hello["host"], hello["addresses"], hello["master"]
         own = self._addresses
-        if addresses != own or not 0 < number < len(own):
+        if addresses != own:
             self._refuse(
                 connection,
                 f"the chief's TF_CONFIG has the hosts {_shown(own)}, and the TF_CONFIG of the "
                 f"refused host has {_shown(addresses)}: all hosts need the same cluster",
+            )
+        elif not 0 < number < len(own):
+            self._refuse(
+                connection,
+                f"it comes as host {number}, but the hosts besides the chief are 1 to "
+                f"{len(own) - 1}: correct its task in TF_CONFIG",
             )
         elif master != self._master:
             self._refuse(

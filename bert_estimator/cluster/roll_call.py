@@ -107,8 +107,9 @@ def answer(
       The `Connection` to the chief.
 
     Raises:
-      ClusterError: the chief refuses this host: their TF_CONFIGs, masters or secrets differ.
-      MissingHostsError: the chief, or another host, has not come in time.
+      ClusterError: the chief refuses this host: their TF_CONFIGs or masters differ.
+      MissingHostsError: the chief, or another host, has not come in time. With a secret, only who
+        has proven to know it is the chief.
     """
     chief, end = addresses[0], time.monotonic() + wait_secs
     next_line, trouble, taken_until = time.monotonic() + 1, "it does not answer", None
@@ -131,6 +132,8 @@ def answer(
                 connection.wait_for()
                 return connection
             trouble = "its port is used by another program, or by a training that has not ended"
+        except _UnprovenError as error:
+            trouble = f"who answers there does not prove to know the secret, and says: {error}"
         except _TakenError as error:
             trouble, taken_until = str(error), taken_until or now + _TAKEN_SECS
             if now >= taken_until:
@@ -138,6 +141,10 @@ def answer(
         connection.close()
         time.sleep(_RETRY_SECS)
     raise MissingHostsError(_not_come(f"the chief ({chief}; {trouble})", wait_secs))
+
+
+class _UnprovenError(Exception):
+    """Somebody who has not proven to know the secret refuses this host; the text says why."""
 
 
 class _TakenError(Exception):
@@ -148,7 +155,7 @@ def _is_complete(connection, end, hello, secret):
     """Waits for the chief's word that all hosts have come; returns False if it went away.
 
     What is not a chief's message comes from another program, and counts as its end. With a secret,
-    only a chief that has proven to know it is believed that it has taken this host in.
+    only a chief that has proven to know it is believed.
     """
     awaited, is_proven = None, secret is None
     while time.monotonic() < end + _LAST_WORD_SECS:
@@ -170,6 +177,8 @@ def _is_complete(connection, end, hello, secret):
                     return True
                 case {"missing": str(missing)} if is_proven:
                     _log_waiting(printable(missing), end - time.monotonic())
+                case {"refused": str(reason)} | {"taken": str(reason)} if not is_proven:
+                    raise _UnprovenError(printable(reason))
                 case {"refused": str(reason)}:
                     connection.close()
                     raise ClusterError(printable(reason))

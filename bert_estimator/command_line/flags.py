@@ -152,7 +152,7 @@ def named(name: str) -> Iterator[None]:
     except ValueError as error:
         raise FlagError(f"--{name}: {error}") from None
     except OSError as error:
-        if not disk_errors.is_of_path(error):
+        if not disk_errors.is_of_input(error):
             raise
         raise FlagError(f"--{name}: {error.filename}: {error.strerror}") from None
 
@@ -189,7 +189,13 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
     if path is not None and not remote_paths.is_remote(path):
-        check(os.path.isfile(path), name, path, "there is no such file")
+        check(os.path.exists(path), name, path, "there is no such file")
+        check(
+            os.path.isfile(path),
+            name,
+            path,
+            "there is no such file, but a directory, a device or a pipe",
+        )
         check_readable(name, path)
 
 

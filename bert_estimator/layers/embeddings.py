@@ -69,6 +69,7 @@ def embed(
     input_ids: tf.Tensor,
     token_type_ids: tf.Tensor,
     use_one_hot_embeddings: bool,
+    position_ids: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Variable]:
     """Sums the word, token type and position embeddings, before layer norm.
 
@@ -77,6 +78,7 @@ def embed(
       input_ids: int32 [B, F], ids in the vocabulary.
       token_type_ids: int32 [B, F], below type_vocab_size.
       use_one_hot_embeddings: whether to call `one_hot_lookup` rather than `gather_lookup`.
+      position_ids: int32 [B, F]; None for 0, 1, 2 and so on in each row.
 
     Returns:
       The sum, float32 [B, F, E], and the table of word embeddings, a float32 variable.
@@ -96,7 +98,10 @@ def embed(
         words = gather_lookup(word_table, input_ids)
         types = tf.convert_to_tensor(type_table)
         words += kernels.of_graph().look_up_types(types, token_type_ids)
-    return words + position_table[: length_of(input_ids)], word_table
+    if position_ids is None:
+        return words + position_table[: length_of(input_ids)], word_table
+    look_up = one_hot_lookup if use_one_hot_embeddings else gather_lookup
+    return words + look_up(position_table, position_ids), word_table
 
 
 def gather_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:

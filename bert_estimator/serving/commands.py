@@ -4,6 +4,7 @@ import argparse
 import codecs
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
@@ -13,7 +14,7 @@ import numpy as np
 
 from bert_estimator import __version__
 from bert_estimator.storage import remote
-from bert_estimator.system import paths, standard_streams, ticker
+from bert_estimator.system import disk_errors, paths, standard_streams, ticker
 from input_pipelines.tasks.examples import Example
 
 BATCH_SIZE = 32
@@ -176,14 +177,15 @@ def _answers(part, first_number, is_pair, answer):
         except LineError as error:
             answers[number] = None, f"line {number}: {error}"
     try:
-        for number, found in zip(texts, answer(list(texts.values())), strict=True):
-            answers[number] = found, None
+        for number, of_text in zip(texts, answer(list(texts.values())), strict=True):
+            answers[number] = of_text, None
     except Exception as error:  # whatever it is, the other lines are answered
         if len(part) > 1:
-            one_by_one = (
-                _answers([line], n, is_pair, answer) for n, line in enumerate(part, first_number)
-            )
-            return [found for (found,) in one_by_one]
+            return [
+                of_line
+                for number, line in enumerate(part, first_number)
+                for of_line in _answers([line], number, is_pair, answer)
+            ]
         answers[first_number] = None, f"line {first_number}: {str(error) or repr(error)}"
     return [answers[number] for number in sorted(answers)]
 
@@ -245,6 +247,8 @@ def opening() -> contextlib.AbstractContextManager[None]:
 def lines_of(file: str | None) -> Iterator[BinaryIO]:
     """Opens the reader of lines: a file, or standard input."""
     if file:
+        if os.path.exists(file) and (why := disk_errors.why_unreadable(file)):
+            raise ValueError(f"{file}: {why}")
         with open(file, "rb") as reader:
             yield reader
     else:

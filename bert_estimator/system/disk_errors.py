@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from typing import BinaryIO
 
 # What the kernel says -> what to do. TensorFlow's errors have the kernel's words at their end.
 _ADVICE = {
@@ -60,19 +61,39 @@ def is_of_path(error: OSError) -> bool:
     return isinstance(error, kinds) or error.errno in _OF_PATHS
 
 
+def is_of_input(error: OSError) -> bool:
+    """Returns whether an error, raised while an input was opened, says that it cannot be read."""
+    return is_of_path(error) or error.errno == errno.EIO
+
+
 def why_unreadable(path: str) -> str | None:
-    """Returns why a file or directory cannot be read; None if it can, or if a disk is broken."""
+    """Returns why a file or directory cannot be read; None if it can.
+
+    A pipe passes: some inputs may come from one, and reading it here would take from it.
+    """
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             os.listdir(path)
-        elif stat.S_ISREG(mode):  # to open a pipe would wait for its writer
-            with open(path, "rb"):
-                pass
+        elif not stat.S_ISFIFO(mode):
+            with open(path, "rb", buffering=0) as reader:
+                reader.read(1)
     except OSError as error:
-        if is_of_path(error):
-            return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
     return None
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[BinaryIO]:
+    """Opens a file of this machine for reading; its errors name it.
+
+    Raises:
+      OSError: it cannot be read, or it is a pipe, whose reader might wait without end.
+    """
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        raise IsADirectoryError(errno.EISDIR, "Is a pipe, not a file", path)
+    with naming(path), open(path, "rb") as reader:
+        yield reader
 
 
 @contextlib.contextmanager

@@ -247,11 +247,14 @@ class Estimator:
         checkpoint_path=None,
         strip_default_attrs=False,
     ):
-        """The old name of `export_saved_model`.
+        """Exports a SavedModel; this is the old name of `export_saved_model`.
 
         Args:
           strip_default_attrs: whether attributes with default values are left out of the graph,
             so that older versions of TensorFlow can read it.
+
+        Raises:
+          ValueError: serving_input_receiver_fn is None.
         """
         if serving_input_receiver_fn is None:
             raise ValueError("serving_input_receiver_fn must be given")

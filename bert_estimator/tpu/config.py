@@ -384,7 +384,11 @@ class RunConfig:
         return self.replace(**settings)
 
     def replace(self, **kwargs) -> "RunConfig":
-        """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""
+        """Returns a deep copy with the given fields changed; `tpu_config` may be one of them.
+
+        Raises:
+          ValueError: there is no such field, or a value cannot work.
+        """
         changeable = [*_FIELDS, "tpu_config"]
         unknown = sorted(set(kwargs) - set(changeable))
         if unknown:
@@ -454,8 +458,7 @@ class TPUClusterResolver:
     Args:
       tpu: "local", "gpu" or "rehearse:N". None means the environment variable `TPU_NAME`. "" does
         not name a TPU, like `RunConfig(master="")`.
-      zone, project, job_name, coordinator_name, coordinator_address, credentials, service,
-        discovery_url, tpu_hardware_feature: accepted and ignored.
+      zone: accepted and ignored, as all arguments after it are.
 
     Raises:
       ValueError: `tpu` is None and `TPU_NAME` is not set.
@@ -495,4 +498,5 @@ class TPUClusterResolver:
         return tf.train.ClusterSpec({})
 
     def get_job_name(self) -> str:
+        """Returns the job of the TPU's workers."""
         return "worker"

@@ -163,8 +163,8 @@ class TPUEstimatorSpec(NamedTuple):
     """Holds what an `EstimatorSpec` holds, in a form that can be split between device and host.
 
     Attributes:
-      mode, predictions, loss, train_op, export_outputs, training_hooks, evaluation_hooks,
-        prediction_hooks: as in an `EstimatorSpec`.
+      mode, predictions, loss, train_op, export_outputs: as in an `EstimatorSpec`.
+      training_hooks, evaluation_hooks, prediction_hooks: as in an `EstimatorSpec`.
       eval_metrics: (metric_fn, list or dict of tensors). The tensors of every step, concatenated
         over the cores along axis 0, are given to `metric_fn` on the host, by position or by
         keyword; it returns a dict of pairs as `tf.metrics` has them, or of Keras metrics.

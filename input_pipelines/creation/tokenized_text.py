@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from bert_estimator.system import atomic_file
-from bert_estimator.tokenization import Tokenizer, id_type
+from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.instances import FlatText, taken
+from input_pipelines.records.encoding import id_type
 
 
 def write_part(

@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import json_files
-from bert_estimator.tokenization import Tokenizer, id_type, reopen_tokenizer
+from bert_estimator.tokenization import Tokenizer, reopen_tokenizer
 from input_pipelines.records import manifest as manifests
+from input_pipelines.records.encoding import id_type
 from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
 from input_pipelines.records.pretraining_features import Feature
 from input_pipelines.records.record_reader import RecordError, RecordFiles
@@ -126,7 +127,7 @@ class Packing:
         longest = self._max_seq_length - 3
         totals = lengths.sum(axis=1)
         sizes = np.array([len(ids) for ids in token_ids])
-        dtype = np.dtype(id_type(self._vocab_size))
+        dtype = id_type(self._vocab_size)
         width = dtype.itemsize
         # Each length is compared before their sum, which could wrap around.
         fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)

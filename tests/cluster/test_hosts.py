@@ -280,13 +280,13 @@ def start_host():
     """Starts a host that joins the others and finds their cores; it is killed at the end."""
     with contextlib.ExitStack() as started:
 
-        def start(addresses, index, wait_secs, **variables):
+        def start(addresses, index, wait_secs, program=START, **variables):
             task = {"type": "worker" if index else "chief", "index": 0}
             cluster = {"chief": addresses[:1], "worker": addresses[1:]}
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
             environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
             process = forked.start(
-                [sys.executable, "-c", START, str(wait_secs)],
+                [sys.executable, "-c", program, str(wait_secs)],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
             )  # fmt: skip
             started.callback(process.communicate)
@@ -330,8 +330,8 @@ def test_hosts_with_a_secret_start_jax_beside_strangers(start_host, addresses, t
     chief = start_host(addresses, 0, 100, **variables)
     with pytest.raises(roll_call.ClusterError, match="a secret, unlike the refused host"):
         roll_call.answer(addresses, 1, 100, "rehearse:2")
-    with pytest.raises(roll_call.ClusterError, match="its secret is not the chief's"):
-        roll_call.answer(addresses, 1, 100, "rehearse:2", b"a guess")
+    with pytest.raises(roll_call.MissingHostsError, match="its secret is not the chief's"):
+        roll_call.answer(addresses, 1, 1, "rehearse:2", b"a guess")
     with contextlib.ExitStack() as strangers:
         for noise in (b"", b"{}\n{}\n", b"GET / HTTP/1.1\r\n\r\n") * 5:
             stranger = socket.create_connection(roll_call.split(addresses[0]), 100)
@@ -341,3 +341,52 @@ def test_hosts_with_a_secret_start_jax_beside_strangers(start_host, addresses, t
     assert [process.returncode for process in processes] == [0, 0], ends
     assert all("found 2" in out for out, _ in ends)
     assert "what strangers" not in str(ends)
+
+
+# From the moment when a host is about to start jax, strangers are at the port of jax's service and
+# at the relay's port. Some of them say nothing, and stay.
+BESIDE_STRANGERS = """
+import contextlib, socket, sys, threading
+from bert_estimator.cluster import hosts, relay, roll_call
+from bert_estimator.tpu.program import devices
+
+NOISE = [b"{}\\n" * 2, b"GET / HTTP/1.1\\r\\n\\r\\n", b"PRI * HTTP/2.0\\r\\n", b"\\xff" * 10**5]
+opened, ended = [], threading.Event()
+
+def come(port, silent):
+    for number in range(10**9):
+        with contextlib.suppress(OSError):
+            # From another address, since it could meet itself while nobody listens.
+            connected = socket.create_connection(("127.0.0.1", port), 10, ("127.0.0.2", 0))
+            opened.append(connected)
+            if len(opened) > silent:
+                connected.sendall(NOISE[number % len(NOISE)])
+                connected.close()
+        if ended.wait(0.01 if len(opened) > silent else 0):
+            return
+
+def with_strangers(jax, port, here, initialize=hosts._initialize):
+    silent = relay._MOST_CONNECTIONS // 2
+    strangers = threading.Thread(target=come, args=(port, silent), daemon=True)
+    strangers.start()
+    while not here.is_chief and len(opened) <= silent:
+        ended.wait(0.01)
+    initialize(jax, port, here)
+
+hosts._initialize = with_strangers
+print("found", len(devices.find("rehearse:2", 100)))
+for number in range(20):
+    assert hosts.gather(hosts.find().index).tolist() == [0, 1]
+ended.set()
+print("strangers", len(opened))
+"""
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_strangers_at_the_ports_of_jax_and_of_the_relay_do_not_disturb(start_host, addresses):
+    processes = [start_host(addresses, index, 100, BESIDE_STRANGERS) for index in (0, 1)]
+    ends = [process.communicate(timeout=100) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ends
+    for out, _ in ends:
+        assert "found 2" in out
+        assert int(out.split()[-1]) > 8

@@ -46,6 +46,17 @@ def test_a_relay_copies_both_ways_and_outlives_the_target(relayed):
             near.recv(10)  # The connection does not end.
 
 
+def test_a_connection_that_ends_leaves_its_place(relayed):
+    connect, target = relayed
+    for _ in range(3 * relay._MOST_CONNECTIONS):
+        with connect() as near:
+            near.sendall(b"ping")
+            with target.accept()[0] as far:
+                assert far.recv(10) == b"ping"
+                near.close()
+                assert far.recv(10) == b""
+
+
 def test_connections_beyond_the_bound_are_closed_and_leave_nothing(relayed):
     connect, target = relayed
     before = threads()

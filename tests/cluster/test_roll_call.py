@@ -106,6 +106,38 @@ def test_hosts_with_other_clusters_are_refused(address, hosts):
     result(chief)[1].close()
 
 
+@pytest.mark.parametrize("number", [-1, 0, 3])
+@pytest.mark.parametrize("secret", [None, b"a secret of hosts"])
+def test_a_host_that_is_not_in_the_cluster_is_refused(address, hosts, number, secret):
+    addresses = [address, "b:1", "c:1"]
+    chief = hosts(roll_call.hold, addresses, LONG_SECS, None, secret)
+    message = f"^it comes as host {number}, but the hosts besides the chief are 1 to 2: correct its"
+    with pytest.raises(roll_call.ClusterError, match=message):
+        roll_call.answer(addresses, number, LONG_SECS, None, secret)
+    others = [hosts(roll_call.answer, addresses, n, LONG_SECS, None, secret) for n in (1, 2)]
+    for connection in [*result(chief).values(), *map(result, others)]:
+        connection.close()
+
+
+@pytest.mark.parametrize("secret", [None, b"a secret of hosts"])
+def test_a_chief_that_has_proven_the_secret_may_refuse(address, hosts, monkeypatch, secret):
+    monkeypatch.setattr(roll_call, "_RETRY_SECS", 0.01)
+    monkeypatch.setattr(roll_call, "_TAKEN_SECS", 0.2)
+    addresses = [address, "b:1", "c:1"]
+    chief = hosts(roll_call.hold, addresses, LONG_SECS, "local", secret)
+    first = hosts(roll_call.answer, addresses, 2, LONG_SECS, "local", secret)
+    for cluster, number, master, message in [
+        ([address, "x:1"], 1, "local", "TF_CONFIG has the hosts"),
+        (addresses, 1, "gpu", "all hosts need the same master"),
+        (addresses, 2, "local", "another process has come as host 2"),
+    ]:
+        with pytest.raises(roll_call.ClusterError, match=message):
+            roll_call.answer(cluster, number, LONG_SECS, master, secret)
+    last = hosts(roll_call.answer, addresses, 1, LONG_SECS, "local", secret)
+    for connection in [*result(chief).values(), result(first), result(last)]:
+        connection.close()
+
+
 def test_hosts_with_other_masters_are_refused(address, hosts):
     addresses = [address, "b:1"]
     chief = hosts(roll_call.hold, addresses, LONG_SECS, "rehearse:2")
@@ -341,19 +373,39 @@ def test_hosts_that_know_the_secret_meet(address, hosts):
         connection.close()
 
 
+UNPROVEN = (
+    "who answers there does not prove to know the secret, and says: {}.* did not come within 1 sec"
+)
+
+
 @pytest.mark.parametrize(
-    ("of_chief", "of_host", "message"),
+    ("of_chief", "of_host", "error", "message"),
     [
-        (SECRET, OTHER, "its secret is not the chief's: give all hosts the same BERT_ESTIMATOR_HO"),
-        (SECRET, None, "the chief has a secret, unlike the refused host: give all hosts the same"),
-        (None, SECRET, "the chief does not have a secret, unlike the refused host"),
+        (
+            SECRET,
+            OTHER,
+            roll_call.MissingHostsError,
+            UNPROVEN.format("its secret is not the chief's: give all hosts the same BERT_ESTIMA"),
+        ),
+        (
+            SECRET,
+            None,
+            roll_call.ClusterError,
+            "the chief has a secret, unlike the refused host: give all hosts the same",
+        ),
+        (
+            None,
+            SECRET,
+            roll_call.MissingHostsError,
+            UNPROVEN.format("the chief does not have a secret, unlike the refused host"),
+        ),
     ],
 )
-def test_hosts_with_other_secrets_are_refused(address, hosts, of_chief, of_host, message):
+def test_hosts_with_other_secrets_are_refused(address, hosts, of_chief, of_host, error, message):
     addresses = [address, "b:1"]
     chief = hosts(roll_call.hold, addresses, LONG_SECS, None, of_chief)
-    with pytest.raises(roll_call.ClusterError, match=message):
-        roll_call.answer(addresses, 1, LONG_SECS, None, of_host)
+    with pytest.raises(error, match=message):
+        roll_call.answer(addresses, 1, 1, None, of_host)
     result(hosts(roll_call.answer, addresses, 1, LONG_SECS, None, of_chief)).close()
     result(chief)[1].close()
 
@@ -393,6 +445,11 @@ def test_who_does_not_know_the_secret_learns_nothing_and_cannot_use_what_it_over
         [{"nonce": "1"}, {"proof": "ECHO"}],
         [{"nonce": "1"}, {"nonce": "1"}],
         [{"nonce": 1}],
+        [{"refused": "x"}],
+        [{"taken": "x"}],
+        [{"nonce": "1"}, {"refused": "x"}],
+        [{"nonce": "1"}, {"taken": "x"}],
+        [{"nonce": "1"}, {"proof": "ECHO"}, {"refused": "x"}],
     ],
     ids=str,
 )

@@ -16,6 +16,7 @@ from tiny_run import copy_records
 LONG_SECS = 240  # Nothing here takes so long.
 ENDED = "it has ended with exit code {code}, and its own output says why."
 LEFT = "it has ended with exit code {code} before the work of all hosts was done."
+LEFT_0 = "it has come to its end before the work of all hosts was done."
 GONE = "its process or its machine has ended."
 
 
@@ -99,6 +100,10 @@ devices.find("rehearse:2")
 if does.startswith("SIG"):
     os.kill(os.getpid(), getattr(signal, does))
     time.sleep(1)
+if does.startswith("exit"):
+    sys.exit(eval(does.removeprefix("exit") or "None"))
+if does.startswith("SystemExit"):
+    raise eval(does)
 estimator.train(
     toy.ending_at(5) if does == "short" else toy.py_input_fn(batch), steps=100, hooks=[Ends()]
 )
@@ -111,7 +116,13 @@ estimator.train(
         ("raises", 1, 1, ENDED),
         pytest.param("short", 1, 1, ENDED, marks=pytest.mark.slow),
         ("5", 5, 5, ENDED),
-        pytest.param("0", 1, 1, LEFT.format(code=0), marks=pytest.mark.slow),
+        pytest.param("0", 1, 1, LEFT_0, marks=pytest.mark.slow),
+        ("exit 3", 3, 3, ENDED),
+        pytest.param("exit 'a sentence'", 1, 1, ENDED, marks=pytest.mark.slow),
+        pytest.param("exit 256 + 3", 3, 3, ENDED, marks=pytest.mark.slow),
+        pytest.param("exit", 1, 1, LEFT_0, marks=pytest.mark.slow),
+        pytest.param("exit 256", 1, 1, LEFT_0, marks=pytest.mark.slow),
+        pytest.param("SystemExit(3)", 1, 1, LEFT_0, marks=pytest.mark.slow),
         pytest.param("143", 143, 143, LEFT, marks=pytest.mark.slow),
         ("SIGTERM", -signal.SIGTERM, 1, GONE),
         pytest.param("SIGINT", 130, 130, LEFT, marks=pytest.mark.slow),

@@ -79,21 +79,29 @@ def empty(path):
     path.write_bytes(b"")
 
 
+def io_error(path):
+    """A file whose reading fails: nothing is mapped at the first byte of a process."""
+    remove(path)
+    path.symlink_to("/proc/self/mem")
+
+
 def remove(path):
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-KINDS = (no_mode, dangling_link, link_loop)
+KINDS = (no_mode, directory, dangling_link, link_loop, fifo, empty, io_error)
+# a text without lines, and a program that does nothing
+EMPTY_IS_FINE = (("embed", "text.txt"), ("legacy", "script.py"))
 FOLDERS = ("tf1", "hf_classifier", "exported", "program")
 
 
 def cases():
     for command, name, extra in FILES:
         for kind in KINDS:
-            if name in FOLDERS and kind in (directory, empty, fifo):
+            if name in FOLDERS and kind in (directory, empty, fifo, io_error):
                 continue  # what other tests have, or the same
-            if (name, kind) == ("script.py", empty):
-                continue  # a program that does nothing
+            if kind is empty and (command, name) in EMPTY_IS_FINE:
+                continue
             if name.endswith(("script.py", "text.txt")) and kind is fifo:
                 continue  # It can be read, when somebody writes to it.
             if (command, name) == ("text", "text.txt") and kind is directory:

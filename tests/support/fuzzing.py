@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 _EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
 
+def fuzz_settings(max_examples=40):
+    """Returns the settings of a fuzz: the same examples each time, unless $FUZZ_EXAMPLES is set."""
+    return settings(
+        max_examples=_EXAMPLES or max_examples,
+        derandomize=not _EXAMPLES,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 def fuzzed(strategy, examples=40):
     """Decorates a test that gets one example at a time, after its fixtures."""
-
-    def decorate(test):
-        return settings(
-            max_examples=_EXAMPLES or examples,
-            derandomize=not _EXAMPLES,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        )(given(data=strategy)(test))
-
-    return decorate
+    return lambda test: fuzz_settings(examples)(given(data=strategy)(test))
 
 
 NUMBERS = st.one_of(

@@ -1,10 +1,16 @@
 """Tests that intervals do not follow the wall clock, which somebody may set."""
 
 import ast
+import concurrent.futures
+import contextlib
 import importlib
+import io
+import itertools
 import os
 import pathlib
+import queue
 import re
+import socket
 import time
 
 import pytest
@@ -13,7 +19,8 @@ from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 import bert_estimator
 from bert_estimator import tpu
-from bert_estimator.system import steady_clock
+from bert_estimator.cluster import host_connection, host_watch, roll, roll_call
+from bert_estimator.system import progress, steady_clock, ticker
 from bert_estimator.tpu import early_stopping
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
@@ -125,6 +132,123 @@ def test_intervals_do_not_depend_on_the_wall_clock(tmp_path, monkeypatch, make_h
     assert outcomes == [outcomes[0]] * len(JUMPS)
     steps, said = outcomes[0]
     assert len(said) > 1 or 2 < len(steps) < STEPS
+
+
+@pytest.fixture
+def restless_clock(monkeypatch):
+    """Sets the wall clock by a day or more whenever somebody asks it."""
+    jumps, wall = itertools.cycle(JUMPS), time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + next(jumps))
+
+
+def silent_work(monkeypatch):
+    monkeypatch.setattr(ticker, "LONGEST_SILENCE_SECS", 0.2)
+    monkeypatch.setattr(ticker, "_LOOK_EVERY_SECS", 0.02)
+    lines = []
+    with ticker.never_silent("Starting", lines.append):
+        while len(lines) < 2:
+            time.sleep(0.01)
+    assert lines == ["Starting: 0:00 so far."] * 2
+    return 0.4
+
+
+def long_work(monkeypatch):
+    monkeypatch.setattr(progress, "EVERY_SECS", 0.2)
+    out = io.StringIO()
+    work = progress.Progress("Reading", 10**6, "B", out)
+    while out.getvalue().count("\n") < 2:
+        time.sleep(0.01)
+        work.add(1)
+    assert re.fullmatch(r"(Reading: 0 % of 1 MB, \d+ B/s, [\d:]+ left\n){2}", out.getvalue())
+    return 0.4
+
+
+def ticking(monkeypatch):
+    lines = []
+    with ticker.every(0.2, ticker.so_far("Building"), lines.append):
+        while len(lines) < 2:
+            time.sleep(0.01)
+    assert lines == ["Building: 0:00 so far."] * 2
+    return 0.4
+
+
+def missing_host(monkeypatch):
+    with pytest.raises(roll_call.MissingHostsError, match=r"within 0\.4 seconds"):
+        roll_call.hold([f"localhost:{free_port()}", "b:1"], 0.4)
+    return 0.4
+
+
+def missing_chief(monkeypatch):
+    monkeypatch.setattr(roll_call, "_RETRY_SECS", 0.01)
+    with pytest.raises(roll_call.MissingHostsError, match=r"within 0\.4 seconds"):
+        roll_call.answer([f"localhost:{free_port()}", "b:1"], 1, 0.4)
+    return 0.4
+
+
+def silent_stranger(monkeypatch):
+    monkeypatch.setattr(roll, "_STRANGER_SECS", 0.2)
+    monkeypatch.setattr(roll_call, "_LOOK_SECS", 0.01)
+    chief = f"localhost:{free_port()}"
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        holding = threads.submit(roll_call.hold, [chief, "b:1"], 60)
+        while not (connected := attempt(chief)):
+            time.sleep(0.01)
+        with connected:
+            assert connected.recv(1) == b""
+        roll_call.answer([chief, "b:1"], 1, 60).close()
+        holding.result()[1].close()
+    return 0.2
+
+
+def host_that_does_not_start(monkeypatch):
+    monkeypatch.setattr(host_watch, "_ASK_SECS", 0.1)
+    codes = queue.Queue()
+    with socket.create_server(("localhost", 0)) as server:
+        connection = host_connection.Connection(socket.create_connection(server.getsockname()))
+        watch = host_watch.HostWatch(("a:1", "b:1"), 0, {1: connection}, codes.put)
+        with watch.starting(time.monotonic() + 0.4, 0.4):
+            assert codes.get(timeout=60) == 1
+        watch.leave(0)
+    connection.close()
+    return 0.4
+
+
+def free_port():
+    with socket.create_server(("localhost", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def attempt(address):
+    with contextlib.suppress(ConnectionRefusedError):
+        connected = socket.create_connection(roll_call.split(address), 60)
+        if connected.getsockname() != connected.getpeername():
+            return connected
+        connected.close()
+    return None
+
+
+WAITS = [
+    silent_work, long_work, ticking, missing_host, missing_chief, silent_stranger,
+    host_that_does_not_start,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.usefixtures("restless_clock")
+def test_waits_do_not_depend_on_the_wall_clock(monkeypatch, wait):
+    start = time.monotonic()
+    least_secs = wait(monkeypatch)
+    assert least_secs <= time.monotonic() - start < 60
+
+
+@pytest.mark.usefixtures("restless_clock")
+def test_rates_do_not_depend_on_the_wall_clock(tmp_path):
+    records = []
+    make_estimator(tmp_path, log_step_count_steps=2).train(
+        input_fn, steps=8, hooks=[tpu.LogListener(records.append)]
+    )
+    rates = [record[name] for record in records for name in record if name.endswith("_per_sec")]
+    assert rates and all(0 < rate < 1e6 for rate in rates), records
 
 
 def test_checkpoints_of_a_clock_set_back_since_are_deleted_in_their_turn(tmp_path):

@@ -23,6 +23,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "torture")]
 
+from bert_estimator.system import standard_streams  # noqa: E402
+
+standard_streams.prepare()  # before loggers get hold of the streams, which each run replaces
+
 import scenarios  # noqa: E402
 import soak  # noqa: E402
 import trials  # noqa: E402
@@ -69,7 +73,8 @@ def main(argv):
 def is_enough(kind, counts, options):
     """Returns whether a scenario has been interrupted as often as --times asks for."""
     whats = {
-        "signal": ["SIGTERM", "SIGINT"], "host": ["host 0", "host 1"], "worker": ["worker"],
+        "signal": ["SIGTERM", "SIGINT"], "host": ["host 0", "host 1"],
+        "stranger": ["host 0", "host 1"], "worker": ["worker"],
     }.get(options.action)  # fmt: skip
     if not options.times:
         return False

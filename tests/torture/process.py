@@ -11,12 +11,16 @@ import functools
 import importlib
 import json
 import os
+import random
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
 import types
+
+from tensorflow.python.lib.io import file_io
 
 from bert_estimator.command_line import console
 from bert_estimator.tpu.program import devices
@@ -43,13 +47,13 @@ PLACES = {
     "writing best.json": "bert_estimator.command_line.evaluated_steps:write",
     "a line of metrics": "bert_estimator.command_line.run_directory:RunDirectory.add_metrics",
     "an evaluation's line": "bert_estimator.command_line.run_directory:RunDirectory.add_evaluation",
-    "predicting labels": f"{_JOBS}.classification_job:Classification.predict",
-    "predicting answers": f"{_JOBS}.question_answering_job:QuestionAnswering.predict",
+    "predicting labels": f"{_JOBS}.fine_tuning.classification_job:Classification.predict",
+    "predicting answers": f"{_JOBS}.fine_tuning.question_answering_job:QuestionAnswering.predict",
     "exporting": f"{_JOBS}.run:Run.export",
     "handing over": "bert_estimator.model_fns.init_checkpoint:open_source",
     "matching the weights handed over": "bert_estimator.model_fns.init_checkpoint:match",
-    "waiting for a worker": "input_pipelines.creation.worker_pool:WorkerPool._result",
-    "joining records": "input_pipelines.creation:join_pieces",
+    "waiting for a worker": "input_pipelines.creation.pools:WorkerPool._result",
+    "joining records": "input_pipelines.creation.stages:join_pieces",
     "writing the manifest": "input_pipelines.records.manifest:write_manifest",
 }
 
@@ -81,6 +85,8 @@ class Run:
       blow: a `Blow`, or None.
       cluster: for several hosts: (TF_CONFIG's cluster, the task).
       is_background: whether checkpoints of any size are written in the background.
+      clock_seed: what the jumps of the wall clock depend on; None for a clock that does not jump.
+      taken_bytes: how many bytes of its output are read, before the reader ends; None for all.
 
     Attributes:
       events: how many file events there were; known after the end.
@@ -88,7 +94,16 @@ class Run:
     """
 
     def __init__(
-        self, scenario, data, output_dir, log, blow=None, cluster=None, is_background=False
+        self,
+        scenario,
+        data,
+        output_dir,
+        log,
+        blow=None,
+        cluster=None,
+        is_background=False,
+        clock_seed=None,
+        taken_bytes=None,
     ):
         self.log = log
         self._news, writer = os.pipe()
@@ -97,7 +112,9 @@ class Run:
         if not self.pid:
             if is_background:
                 snapshot.LEAST_BYTES = 0
-            _be_run(scenario, data, output_dir, log, blow, cluster, writer)
+            if clock_seed is not None:
+                _set_the_clock_at_random(clock_seed)
+            _be_run(scenario, data, output_dir, (log, taken_bytes), blow, cluster, writer)
         os.close(writer)
         self._started = time.monotonic()
         self.code, self.events, self.spans = None, 0, collections.defaultdict(list)
@@ -152,15 +169,16 @@ class Run:
             return reader.read()
 
 
-def _be_run(scenario, data, output_dir, log, blow, cluster, news):
+def _be_run(scenario, data, output_dir, output, blow, cluster, news):
     """Runs the command as the forked process; does not return."""
     code = 70
     signals = signal.SIGINT, signal.SIGTERM
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until the command begins
     try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = _open_output(*output)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
+        os.close(descriptor)
         sys.argv = [scenario.name]
         sys.modules["__main__"] = types.ModuleType("__main__")  # Workers would load ours.
         if cluster:
@@ -186,8 +204,39 @@ def _be_run(scenario, data, output_dir, log, blow, cluster, news):
         os._exit(code)
 
 
+def _open_output(log, taken_bytes):
+    """Returns a descriptor of what the process prints to: a file, or a pipe whose reader ends."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if taken_bytes is None:
+        return descriptor
+    reader, writer = os.pipe()
+    command = ["head", "-c", str(taken_bytes)]
+    subprocess.Popen(command, stdin=reader, stdout=descriptor, start_new_session=True)
+    os.close(reader)
+    os.close(descriptor)
+    return writer
+
+
+def _set_the_clock_at_random(seed):
+    """Has the wall clock of this process jump by up to a year, once in a hundred questions."""
+    generator, wall, ahead = random.Random(seed), time.time, 0
+
+    def jumping():
+        nonlocal ahead
+        if generator.random() < 0.01:
+            ahead = generator.choice([0, 1, -1]) * generator.choice([1, 3600, 86400, 365 * 86400])
+        return wall() + ahead
+
+    time.time = jumping
+
+
 def _watch_events(output_dir, blow, news):
     count = 0
+    delete_file = file_io.delete_file
+
+    def deleting(path):  # TensorFlow's savers delete by C++, which Python does not hear of.
+        hook(_EVENTS[0], [path])
+        delete_file(path)
 
     def hook(event, args):
         nonlocal count
@@ -198,6 +247,7 @@ def _watch_events(output_dir, blow, news):
                 os.kill(os.getpid(), blow.number)
 
     sys.addaudithook(hook)
+    file_io.delete_file = deleting
 
 
 def _watch_place(place, function, blow, news):

@@ -15,7 +15,8 @@ from process import LONGEST_SECS, Blow, Run
 
 LOST_HOST_SECS = 30
 MOST_INTERRUPTIONS, MOST_SIGNALS = 3, 8
-ACTIONS = ("kill", "signal", "damage", "worker", "host")
+ACTIONS = ("kill", "signal", "damage", "worker", "clock", "streams", "host", "stranger")
+NOISE = [b"", b"{}\n{}\n", b"GET / HTTP/1.1\r\n\r\n", b"{" * 2**17, b"\xff\n"]
 
 _whole = {}  # Scenario -> (what a run leaves, its `Run`)
 
@@ -39,12 +40,18 @@ class Trial:
         self._scenario, self._generator = scenario, generator
         self.action = generator.choice([*actions_of(scenario), "kill", "kill"])
         if scenario.hosts > 1:
-            self.action = "host"
+            self.action = generator.choice(["host", "stranger"])
         self.action = only or self.action
+        self._weather = {}  # arguments of `Run` for all runs of the trial
+        if self.action == "clock":
+            self._weather = {"clock_seed": generator.randrange(10**9)}
+        elif self.action == "streams":
+            self._weather = {"taken_bytes": generator.choice([0, 1, 1000, 5000])}
         self._is_background = generator.random() < 0.5
         self._root = folder / re.sub(r"\W+", "-", scenario.name)
         self.folder = self._root / f"trial-{generator.randrange(10**9)}"
         self.hits, self._notes = collections.Counter(), []
+        self._pid = os.getpid()
         if self._is_background:
             self._notes.append("writes in the background")
 
@@ -57,13 +64,14 @@ class Trial:
         os.makedirs(self.folder)
         interrupt = {
             "signal": self._signal, "worker": self._kill_worker, "host": self._kill_host,
+            "stranger": self._kill_host,
         }.get(self.action, self._kill)  # fmt: skip
         most = MOST_SIGNALS if self.action == "signal" else MOST_INTERRUPTIONS
         for number in range(self._generator.randint(1, most)):
             problem = interrupt(number, whole)
             if problem:
                 return problem
-        runs = self._start("last")
+        runs = self._start("last", **self._weather)
         codes = [run.wait() for run in runs]
         if codes != [0] * len(codes):
             return f"The last run ended with {codes}; see last*.log."
@@ -90,7 +98,7 @@ class Trial:
             self.folder, self._is_background = folder, is_background
         return _whole[self._scenario]
 
-    def _start(self, log, output_dir="run", blow=None):
+    def _start(self, log, output_dir="run", blow=None, **weather):
         """Starts the command: a `Run` for each host."""
         clusters = [None]
         if self._scenario.hosts > 1:
@@ -98,6 +106,8 @@ class Trial:
                 free.bind(("localhost", 0))
                 port = free.getsockname()[1]
             cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+            if self.action == "stranger":
+                self._start_strangers(port)
             tasks = {"type": "chief", "index": 0}, {"type": "worker", "index": 0}
             clusters = [(cluster, task) for task in tasks]
         return [
@@ -109,6 +119,7 @@ class Trial:
                 blow,
                 cluster,
                 self._is_background,
+                **weather,
             )
             for number, cluster in enumerate(clusters)
         ]
@@ -134,7 +145,7 @@ class Trial:
         else:
             at_secs = generator.uniform(0, 1.1 * whole.secs)
             self._notes.append(f"after {at_secs:.2f} of {whole.secs:.2f} s")
-        (run,) = self._start(f"killed-{number}", blow=blow)
+        (run,) = self._start(f"killed-{number}", blow=blow, **self._weather)
         code = run.wait(at_secs)
         if code not in (0, None, -signal.SIGKILL):
             return f"Before it was killed, it ended with exit code {code}: see {run.log}"
@@ -264,6 +275,22 @@ class Trial:
         self._notes.append(f"then {path.name} damaged")
         self.hits["damage"] += 1
 
+    def _start_strangers(self, port):
+        """Forks a process that disturbs the chief's port for as long as a run takes at most."""
+        sys.stdout.flush()
+        if os.fork():
+            return
+        with contextlib.suppress(BaseException):
+            opened, end = [], time.monotonic() + 60
+            while time.monotonic() < end and os.getppid() == self._pid:
+                with contextlib.suppress(OSError):
+                    # From an address from which it cannot meet itself, while nobody listens.
+                    stranger = socket.create_connection(("127.0.0.1", port), 1, ("127.0.0.2", 0))
+                    opened = [*opened[-200:], stranger]
+                    stranger.sendall(NOISE[len(opened) % len(NOISE)])
+                time.sleep(0.002)
+        os._exit(0)
+
     def _left(self, name):
         return self._in_child(lambda: self._scenario.left(self.folder / name))
 
@@ -290,9 +317,9 @@ class Trial:
 def actions_of(scenario):
     """Returns the actions that a scenario can be tried with."""
     if scenario.hosts > 1:
-        return ["host"]
+        return ["host", "stranger"]
     possible = {"damage": scenario.checkpoints, "worker": scenario.workers}
-    return [action for action in ACTIONS[:-1] if possible.get(action, True)]
+    return [action for action in ACTIONS[:-2] if possible.get(action, True)]
 
 
 def _steps(folder):

@@ -8,6 +8,7 @@ A block of words, see `dropout.py`, decides over eight elements of a row.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -33,8 +34,20 @@ def blocks(key: tf.Tensor, counter: tf.Tensor, number: int) -> list[tf.Tensor]:
         within these blocks, and its high half.
       number: how many blocks.
     """
-    low = counter[0] + tf.cast(tf.range(number, dtype=tf.int64), tf.uint64)
-    high = tf.fill([number], counter[1])
+    return blocks_at(
+        key, counter[0] + tf.cast(tf.range(number, dtype=tf.int64), tf.uint64), counter[1]
+    )
+
+
+def blocks_at(key: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the words of any blocks: four tensors like `low`, uint32, of a word each.
+
+    Args:
+      key: uint64 [1].
+      low: uint64 [...], the low halves of the blocks' numbers.
+      high: uint64 scalar, the high half of all of them.
+    """
+    high = tf.fill(tf.shape(low), high)
     c0, c1 = _halves(low)
     c2, c3 = _halves(high)
     k0, k1 = _halves(key[0])
@@ -126,6 +139,21 @@ def draw(shape: Shape, key: tf.Tensor, counter: tf.Tensor, threshold: tf.Tensor)
         dtype=tf.uint32,
     )
     return tf.concat(parts(tf.unstack(words, axis=-1), threshold), axis=1)
+
+
+def draw_rows(
+    shape: Shape, key: tf.Tensor, first_blocks: tf.Tensor, step: tf.Tensor, threshold: tf.Tensor
+) -> tf.Tensor:
+    """Draws a mask as `draw` does, of rows that do not follow each other.
+
+    Args:
+      shape, key, threshold: as for `draw`.
+      first_blocks: uint64 [rows], the number of each row's first block.
+      step: uint64 scalar, the high half of the blocks' numbers.
+    """
+    in_row = tf.cast(tf.range(math.prod(shape[1:]), dtype=tf.int64), tf.uint64)
+    words = blocks_at(key, first_blocks[:, tf.newaxis] + in_row, step)
+    return tf.concat(parts([tf.reshape(word, shape) for word in words], threshold), axis=1)
 
 
 def unpacked(packed: tf.Tensor) -> tf.Tensor:

@@ -197,6 +197,9 @@ def _padded(job, input_fn):
                         f"{path}, which input_fn gives, is {leaf}: with use_tpu=True every feature "
                         "must be a dense tensor whose first dimension is the batch"
                     )
+            if any(leaf.shape.as_list()[0] == size for leaf in leaves):
+                # The batch is whole, and what has other rows is not of its examples.
+                return features, tf.ones([size], tf.int32)
             rows = tf.shape(leaves[0])[0]
             too_many = tf.debugging.assert_less_equal(
                 rows, size, message=f"input_fn gave a batch of more than {size} rows"

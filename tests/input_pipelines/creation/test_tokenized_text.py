@@ -2,7 +2,6 @@ import hashlib
 
 import numpy as np
 
-from bert_estimator.tokenization import id_type
 from input_pipelines.creation import tokenized_text
 from input_pipelines.creation.tokenized_text import TokenizedText
 
@@ -44,8 +43,3 @@ def test_any_documents_of_several_parts(tmp_path, tokenizer, documents):
         assert part.starts == [4 * number for number in range(5 * len(chosen) + 1)]
     other = TokenizedText(paths[:-1])
     assert other.sha256 != text.sha256
-
-
-def test_ids_of_large_vocabularies():
-    assert np.dtype(id_type(2**16)) == np.uint16
-    assert np.dtype(id_type(2**16 + 1)) == np.uint32
