@@ -133,7 +133,8 @@ def time_exported(directory: str | None, steps: int, tpu_name: str) -> dict[str,
     Raises:
       RuntimeError: the device cannot be used; the text says what to do.
     """
-    from bert_estimator.tpu.program import devices, exported_program, run_program
+    from bert_estimator.tpu import run_program
+    from bert_estimator.tpu.program import devices, exported_program
 
     (core,) = run_program.find_cores(tpu_name, 1)
     versions = f"jax {devices.import_jax().__version__}, {core.client.platform_version}"
@@ -247,7 +248,7 @@ def measure(
     arguments: argparse.Namespace, cells: Sequence[tuple[str, str, str]], rows: list[dict[str, Any]]
 ) -> None:
     """Makes the measurements that `rows` lacks, and adds them to it and to the CSV file."""
-    from bert_estimator.tpu.program import run_program
+    from bert_estimator.tpu import run_program
 
     def run(side, directory):
         python = sys.executable if side == "exported" else arguments.torch_python

@@ -37,7 +37,7 @@ def install(tf2: bool = False) -> None:
     from tensorflow.python.util import deprecation
 
     from bert_estimator.legacy import modules, strictness
-    from bert_estimator.legacy.stand_ins import data, variables
+    from bert_estimator.legacy.stand_ins import data
     from bert_estimator.system import steady_clock
 
     if isinstance(tf, modules.LegacyModule):
@@ -60,7 +60,6 @@ def install(tf2: bool = False) -> None:
         data.put_back()
     steady_clock.install()
     strictness.relax()
-    variables.put_back()
     modules.put_back_moved_names()
     modules.put_in_place(tf2)
 

@@ -5,6 +5,7 @@ Such a process is a new Python, which first runs the script's top level with `__
 """
 
 import contextlib
+import importlib
 import multiprocessing.spawn
 import os
 import runpy
@@ -19,7 +20,7 @@ _VARIABLE = "BERT_ESTIMATOR_LEGACY_MAIN"
 # Holds the version of TensorFlow that the parent's script has: 1 or 2.
 _VERSION = "BERT_ESTIMATOR_LEGACY_TENSORFLOW"
 _BY_NAME, _BY_PATH = "init_main_from_name", "init_main_from_path"
-_SPAWNED = "bert_estimator.legacy.spawned"
+_CHILDREN = "bert_estimator.legacy.children"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -27,7 +28,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 def following() -> Iterator[None]:
     """Surrounds a script's run: the processes that it starts run TensorFlow 1, too."""
     before = multiprocessing.spawn.get_preparation_data
-    multiprocessing.spawn.get_preparation_data = _through_spawned(before)
+    multiprocessing.spawn.get_preparation_data = _through_children(before)
     try:
         yield
     finally:
@@ -37,7 +38,7 @@ def following() -> Iterator[None]:
 def become_main(namespace: dict[str, Any]) -> None:
     """Fills the namespace of a child's main module as plain Python would, on TensorFlow 1."""
     bert_estimator.legacy.install(tf2=os.environ[_VERSION] == "2")
-    multiprocessing.spawn.get_preparation_data = _through_spawned(
+    multiprocessing.spawn.get_preparation_data = _through_children(
         multiprocessing.spawn.get_preparation_data
     )
     content = _run(*os.environ[_VARIABLE].split("=", 1))
@@ -45,15 +46,15 @@ def become_main(namespace: dict[str, Any]) -> None:
     namespace.update(content)
 
 
-def _through_spawned(get_preparation_data):
-    """Returns a `get_preparation_data` whose processes have `spawned` run the main module."""
+def _through_children(get_preparation_data):
+    """Returns a `get_preparation_data` whose processes have this module run the main module."""
 
     def get(name):
         data = get_preparation_data(name)
         mains = [(key, data.pop(key)) for key in (_BY_NAME, _BY_PATH) if key in data]
         os.environ[_VERSION] = "2" if modules.is_of_2() else "1"
         os.environ[_VARIABLE] = "=".join(*mains or [(_BY_NAME, "__main__")])
-        data[_BY_NAME] = _SPAWNED
+        data[_BY_NAME] = _CHILDREN
         if _ROOT not in data["sys_path"]:
             data["sys_path"] = [*data["sys_path"], _ROOT]
         return data
@@ -68,3 +69,8 @@ def _run(kind, main):
     if f".{main}".endswith(".__main__"):  # of packages and directories; these are not run again
         return {}
     return runpy.run_module(main, run_name="__mp_main__", alter_sys=True)
+
+
+if __name__ == "__mp_main__":
+    # Not by this run's own functions, whose namespace becomes the main module's.
+    importlib.import_module(_CHILDREN).become_main(globals())

@@ -1,4 +1,4 @@
-"""What TensorFlow 1's protobuf, NumPy and Python accepted, and today's refuse."""
+"""What TensorFlow 1, its protobuf, NumPy and Python accepted and did, and today's do not."""
 
 import collections
 import collections.abc
@@ -6,7 +6,10 @@ import functools
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 from tensorflow.core.example import feature_pb2
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.training import optimizer
 
 # NumPy removed these names; the value is what the name was, or the name of the same thing today.
 _NUMPY_NAMES = {
@@ -41,12 +44,16 @@ _NUMPY_NAMES = {
 
 
 def relax() -> None:
-    """Makes protobuf, NumPy and `collections` accept again what they did for TensorFlow 1.
+    """Makes protobuf, NumPy, `collections` and variables accept and do again what they did then.
 
     1. Integer fields of protocol buffers take Python's and NumPy's booleans, as
        `tf.train.Int64List(value=[True])` needs.
     2. The names that NumPy removed are there, and `np.fromstring` reads bytes.
     3. `collections` has the names that moved to `collections.abc`, as in Python 3.7.
+    4. Resource variables have `initialized_value`, as reference variables still have.
+    5. Inside of the functions of which a step on cores consists, optimizers find their own
+       variables, such as Adam's powers, in the graphs around the function. TensorFlow 1 did not
+       have such functions.
 
     The whole process sees this.
     """
@@ -60,6 +67,7 @@ def relax() -> None:
     for name in collections.abc.__all__:
         if not hasattr(collections, name):
             setattr(collections, name, getattr(collections.abc, name))
+    put_back_variables()
 
 
 def _reading_bytes(fromstring):
@@ -118,3 +126,35 @@ def _wrap(cls, name, converted):
         return method(self, *args, **kwargs)
 
     setattr(cls, name, wrapper)
+
+
+def put_back_variables() -> None:
+    """Does 4 and 5 of `relax`."""
+    resource_variable_ops.BaseResourceVariable.initialized_value = _initialized_value
+    method = optimizer.Optimizer._get_non_slot_variable
+    if not hasattr(method, "__wrapped__"):
+        optimizer.Optimizer._get_non_slot_variable = _looking_around(method)
+
+
+def _initialized_value(variable: tf.Variable) -> tf.Tensor:
+    """Returns the value of a variable, or its initial value until it is initialized."""
+    with tf.init_scope():
+        return tf.cond(
+            tf.is_variable_initialized(variable),
+            variable.read_value,
+            lambda: variable.initial_value,
+        )
+
+
+def _looking_around(method):
+    """Returns `Optimizer._get_non_slot_variable` that looks in the graphs around a function."""
+
+    @functools.wraps(method)
+    def get(self: Any, name: str, graph: Any = None):
+        variable = method(self, name, graph)
+        while variable is None and getattr(graph, "outer_graph", None) is not None:
+            graph = graph.outer_graph
+            variable = method(self, name, graph)
+        return variable
+
+    return get

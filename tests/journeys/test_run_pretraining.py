@@ -384,7 +384,7 @@ def test_the_step_leaves_for_where_tensorflow_is_not(data, trained, tmp_path, ca
     assert f"run_program {program}" in capsys.readouterr().out
     assert main(command(data, out, export_program=program, use_tpu=None)) == 2
     assert f"--export_program={program}: needs --use_tpu" in capsys.readouterr().err
-    from bert_estimator.tpu.program import run_program
+    from bert_estimator.tpu import run_program
 
     assert (
         run_program.main(["run_program", str(program), "--steps=2", "--tpu_name=rehearse:1"]) == 0

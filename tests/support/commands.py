@@ -47,7 +47,7 @@ MAINS = {
     "predict": _main_of("bert_estimator.serving.predictor"),
     "embed": _main_of("bert_estimator.serving.embed"),
     "legacy": _main_of("bert_estimator.legacy.__main__"),
-    "run_program": _main_of("bert_estimator.tpu.program.run_program"),
+    "run_program": _main_of("bert_estimator.tpu.run_program"),
 }
 
 

@@ -6,7 +6,8 @@ import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.tpu.program import devices, exported_program, run_program
+from bert_estimator.tpu import run_program
+from bert_estimator.tpu.program import devices, exported_program
 
 
 def model_fn(features, mode, params):

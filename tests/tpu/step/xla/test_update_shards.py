@@ -18,7 +18,8 @@ from tensorflow.python.tpu.ops import tpu_ops
 from bert_estimator import optimization, tpu
 from bert_estimator.model_fns import update
 from bert_estimator.optimization import WarmupPolynomialDecay
-from bert_estimator.tpu.program import devices, exported_program, run_program
+from bert_estimator.tpu import run_program
+from bert_estimator.tpu.program import devices, exported_program
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
 

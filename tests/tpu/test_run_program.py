@@ -14,7 +14,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.cluster import hosts
-from bert_estimator.tpu.program import devices, exported_program, run_program
+from bert_estimator.tpu import run_program
+from bert_estimator.tpu.program import devices, exported_program
 from bert_estimator.tpu.verbs import exporting
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -26,7 +27,7 @@ WITHOUT_TENSORFLOW = """
 import runpy, sys
 sys.modules["tensorflow"] = None
 sys.argv[0] = "run_program"
-runpy.run_module("bert_estimator.tpu.program.run_program", run_name="__main__")
+runpy.run_module("bert_estimator.tpu.run_program", run_name="__main__")
 """
 
 

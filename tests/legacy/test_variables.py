@@ -7,7 +7,7 @@ from tensorflow.python.training import optimizer
 from toy import input_fn, make_estimator, weight_at
 
 from bert_estimator import tpu
-from bert_estimator.legacy.stand_ins import variables
+from bert_estimator.legacy import strictness
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def put_back(monkeypatch):
         (optimizer.Optimizer, "_get_non_slot_variable"),
     ):
         monkeypatch.setattr(cls, name, getattr(cls, name))
-    variables.put_back()
+    strictness.put_back_variables()
 
 
 def test_another_variable_starts_at_the_value_that_a_variable_has():
