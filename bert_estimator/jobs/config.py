@@ -160,7 +160,8 @@ class JobConfig:
     max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.")
     compile_only: bool = flags.field(
         False,
-        "Compile the training step for --tpu_topology, report what it needs, and end.",
+        "Compile the training step for --tpu_topology, report what it needs, and end. (Whether a run "
+        "fits this machine, it says at its start.)",
         is_setting=False,
     )
     tpu_topology: str | None = flags.field(
