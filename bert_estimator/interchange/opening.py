@@ -209,9 +209,9 @@ def _copy_of_directory(url, choice, state):
     if "saved_model.pb" in files:  # TF Hub's
         return remote.local_directory(url)
     copy = remote.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
-    wanted = _prefix(copy, choice)
+    prefix = _prefix(copy, choice)
     for file in files:
-        if _DATA.fullmatch(file) and _is_read(file) and (wanted is None or _is_of(wanted, file)):
+        if _DATA.fullmatch(file) and _is_read(file) and (prefix is None or _is_of(prefix, file)):
             remote.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
     return copy
 

@@ -28,7 +28,8 @@ class Plan:
     """What is to be compiled in the place of a run."""
 
     compile_only: bool = flags.field(
-        False, "Compile the training step for --tpu_topology, report what it needs, and end."
+        False, "Compile the training step for --tpu_topology, report what it needs, and end. (Whether a "
+        "run fits this machine, it says at its start.)"
     )
     suggest: bool = flags.field(
         False, "Compile, with --compile_only, what may fit if the step does not."

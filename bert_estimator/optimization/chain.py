@@ -309,7 +309,7 @@ def _apply(pieces, update, value, slots, step):
     for piece in pieces:
         described = piece.slots(tuple(value.shape.as_list()))
         update, of_piece = piece(update, value, slots, step)
-        new.update({name: tf.cast(each, described[name].dtype) for name, each in of_piece.items()})
+        new.update({name: tf.cast(slot, described[name].dtype) for name, slot in of_piece.items()})
     return update, new
 
 

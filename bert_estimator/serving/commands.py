@@ -215,21 +215,21 @@ def parser(module: str, description: str, model_help: str) -> argparse.ArgumentP
       description: the text before the arguments in the help.
       model_help: the help of MODEL.
     """
-    made = console.parser(module, description)
-    made.add_argument("model", metavar="MODEL", help=model_help)
-    made.add_argument(
+    arguments = console.parser(module, description)
+    arguments.add_argument("model", metavar="MODEL", help=model_help)
+    arguments.add_argument(
         "file",
         metavar="FILE",
         nargs="?",
         help="read lines from this file (default: standard input)",
     )
-    made.add_argument(
+    arguments.add_argument(
         "--batch_size",
         type=int,
         default=BATCH_SIZE,
         help="compute at most this many texts at a time (default %(default)s)",
     )
-    return made
+    return arguments
 
 
 def opening() -> contextlib.AbstractContextManager[None]:

@@ -128,8 +128,8 @@ class GraphSentencePiece:
         Raises:
           ValueError: see `why_not_offsets`.
         """
-        made = self._preprocessed(codes)
-        inner, ids, starts, ends = self._surfaces(made.texts)
+        preprocessed = self._preprocessed(codes)
+        inner, ids, starts, ends = self._surfaces(preprocessed.texts)
         # The mark of a space is not a part of what a piece comes from.
         is_text = ~graph_characters.is_space(inner.flat_values)
         starts = tf.minimum(graph_characters.next_place(is_text, starts), ends)
@@ -142,13 +142,15 @@ class GraphSentencePiece:
         ends = tf.minimum(starts + sizes.flat_values, tf.gather(ends, piece))
         text = tf.gather(ids.value_rowids(), piece)
         # A part without characters of its own comes from the empty range before the next character.
-        last = tf.size(made.starts, out_type=tf.int64) - 1
+        last = tf.size(preprocessed.starts, out_type=tf.int64) - 1
         start = tf.where_v2(
             starts < tf.gather(inner.row_limits(), text),
-            tf.gather(made.starts, tf.minimum(starts, last)),
+            tf.gather(preprocessed.starts, tf.minimum(starts, last)),
             tf.gather(codes.row_lengths(), text),
         )
-        end = tf.where_v2(starts < ends, tf.gather(made.ends, tf.maximum(ends, 1) - 1), start)
+        end = tf.where_v2(
+            starts < ends, tf.gather(preprocessed.ends, tf.maximum(ends, 1) - 1), start
+        )
         tokens = ids.with_values(parts).merge_dims(1, 2)
         tokens = Tokens(tokens, tokens.with_values(start), tokens.with_values(end))
         return graph_characters.with_marks(codes, tokens)

@@ -141,22 +141,22 @@ class GraphWordPiece:
         """Returns the `_Words` of texts, which have the characters int32 [T, (characters)]."""
         flat, table = codes.flat_values, self._table
         rows = graph_characters.in_ranges(flat, table.starts, table.rows)
-        made = tf.gather(tf.constant(table.codes), rows)
-        made = tf.where_v2(tf.equal(made, _ITSELF), flat[:, tf.newaxis], made)
+        characters = tf.gather(tf.constant(table.codes), rows)
+        characters = tf.where_v2(tf.equal(characters, _ITSELF), flat[:, tf.newaxis], characters)
         if self._tokenizer.do_lower_case:
-            made = _with_final_sigmas(codes, made)
+            characters = _with_final_sigmas(codes, characters)
         # A word is a row of characters of one text without a space.
-        place = tf.where_v2(made >= 0)
-        made = tf.gather_nd(made, place)
-        is_inside = tf.where_v2(tf.not_equal(made, _SPACE))
-        made = tf.gather_nd(made, is_inside)
+        place = tf.where_v2(characters >= 0)
+        characters = tf.gather_nd(characters, place)
+        is_inside = tf.where_v2(tf.not_equal(characters, _SPACE))
+        characters = tf.gather_nd(characters, is_inside)
         sources = tf.gather_nd(place[:, 0], is_inside)
         texts = graph_characters.upper_bound(codes.row_splits, sources) - 1
         number = is_inside[:, 0] + texts  # the next one within a word, and more between words
         starts = tf.where_v2(tf.not_equal(number, tf.concat([[-2], number], axis=0)[:-1] + 1))
-        splits = tf.concat([starts[:, 0], tf.shape(made, out_type=tf.int64)], axis=0)
+        splits = tf.concat([starts[:, 0], tf.shape(characters, out_type=tf.int64)], axis=0)
         strings = tf.raw_ops.UnicodeEncode(
-            input_values=made, input_splits=splits, output_encoding="UTF-8"
+            input_values=characters, input_splits=splits, output_encoding="UTF-8"
         )
         return _Words(strings, splits[1:] - splits[:-1], tf.gather_nd(texts, starts), sources)
 
@@ -249,25 +249,25 @@ def _by_text(pieces, words, number):
     return tf.RaggedTensor.from_value_rowids(pieces.ids, texts, number, validate=False)
 
 
-def _with_final_sigmas(codes, made):
+def _with_final_sigmas(codes, replacements):
     """Makes final sigmas of small ones where `str.lower` does.
 
     Args:
       codes: the characters of texts, int32 [T, (characters)].
-      made: int32 [N, most characters], what each becomes.
+      replacements: int32 [N, most characters], what each becomes.
     """
 
     def with_final():
-        is_kept = made[:, 0] >= 0
+        is_kept = replacements[:, 0] >= 0
         final = graph_characters.final_sigmas(
             tf.ragged.boolean_mask(codes, codes.with_values(is_kept))
         )
         is_final = tf.scatter_nd(tf.where_v2(is_kept), final, tf.shape(is_kept, out_type=tf.int64))
-        is_sigma = is_final[:, tf.newaxis] & tf.equal(made, _SMALL_SIGMA)
-        return tf.where_v2(is_sigma, _FINAL_SIGMA, made)
+        is_sigma = is_final[:, tf.newaxis] & tf.equal(replacements, _SMALL_SIGMA)
+        return tf.where_v2(is_sigma, _FINAL_SIGMA, replacements)
 
     has_sigma = tf.reduce_any(tf.equal(codes.flat_values, graph_characters.SIGMA))
-    return tf.cond(has_sigma, with_final, lambda: made)
+    return tf.cond(has_sigma, with_final, lambda: replacements)
 
 
 @functools.cache
@@ -276,8 +276,8 @@ def _table(do_lower_case, strips_accents):
     rows: dict[tuple[int, ...], int] = {(_ITSELF,): 0}
     row_of = np.zeros(graph_characters.CODES, np.int32)
     for code in graph_characters.assigned():
-        made = _replacement(code, do_lower_case, strips_accents)
-        row = tuple(_ITSELF if c == chr(code) else ord(c) for c in made)
+        text = _replacement(code, do_lower_case, strips_accents)
+        row = tuple(_ITSELF if c == chr(code) else ord(c) for c in text)
         row_of[code] = rows.setdefault(row, len(rows))
     codes = np.full([len(rows), max(map(len, rows))], _NOTHING, np.int32)
     for row, number in rows.items():
