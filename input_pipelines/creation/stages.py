@@ -53,9 +53,9 @@ def _opened(vocab_file, casing, sha256):
     return tokenizer
 
 
-def check_unchanged(vocab_file: str, sha256: str, found: str) -> None:
+def check_unchanged(vocab_file: str, sha256: str, current_sha256: str) -> None:
     """Raises ValueError if a vocabulary has another hash than at the beginning of the creation."""
-    if found != sha256:
+    if current_sha256 != sha256:
         raise ValueError(
             f"{vocab_file}: has changed while records were made with it. Put the original back and "
             "give the command again, which resumes; or remove the records, and make them again."

@@ -111,7 +111,7 @@ class HashSet:
         slots = self._slots
         mask = len(slots) - 1
         place = value & mask
-        while (found := int(slots[place])) and found != value:
+        while (stored := int(slots[place])) and stored != value:
             place = (place + 1) & mask
         return place
 
