@@ -3,7 +3,7 @@
 1. Each part of the text is tokenized (`tokenized_text`).
 2. Documents are drawn into groups of a size that fits into memory. From each group and pass over
    the text come pairs of segments, with random next segments from the same group (`instances`).
-   They are dealt to buckets (`pair_files`).
+   They are dealt to buckets.
 3. Each bucket is shuffled and written as a piece of a record file (`record_bytes`).
 4. Each record file is joined from its pieces.
 
