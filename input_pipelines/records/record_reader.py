@@ -58,9 +58,9 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
     however it is spelled.
 
     Raises:
-      ValueError: a pattern does not match any file, or matches files of sets that `shards` tells
-        apart, or of a set whose creation has not ended; or some patterns have a weight and others
-        do not, or patterns with weights share a file.
+      ValueError: a pattern does not match any file, or matches files of several sets, or of a set
+        whose creation has not ended; or some patterns have a weight and others do not, or patterns
+        with weights share a file.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
