@@ -163,12 +163,12 @@ def _create(values, output_file, there):
 
     `there` are the names in the remote directory that the records are for, or None.
     """
-    given = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
-    if given["dupe_factor"] is None:
+    asked = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
+    if asked["dupe_factor"] is None:
         is_dynamic = values.masking == "dynamic"
-        given["dupe_factor"] = _DYNAMIC_DUPE_FACTOR if is_dynamic else CreationSettings.dupe_factor
+        asked["dupe_factor"] = _DYNAMIC_DUPE_FACTOR if is_dynamic else CreationSettings.dupe_factor
     try:
-        settings = CreationSettings(**given)
+        settings = CreationSettings(**asked)
     except ValueError as error:
         # The message begins with the name of a field, which is the name of its flag too.
         raise ValueError(f"--{error}") from None

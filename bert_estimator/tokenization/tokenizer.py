@@ -83,9 +83,9 @@ def open_tokenizer(
     tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
     vocabulary = casing.counted(tokens, tokenizer.without_accents)
     if do_lower_case is not None:
-        given = Casing(do_lower_case, strip_accents)
+        asked = Casing(do_lower_case, strip_accents)
         usual = tokenizer.usually_strips_accents
-        casing.check(vocab_file, vocabulary, given, tokenizer.strips_accents, usual)
+        casing.check(vocab_file, vocabulary, asked, tokenizer.strips_accents, usual)
         return tokenizer
     lower = not vocabulary.is_cased
     if strip_accents is None and vocabulary.has_accents:

@@ -157,7 +157,7 @@ def _end_with_parent() -> None:
 
 
 class BeamPool:
-    """Runs functions on tasks, as `worker_pool.WorkerPool` does, each list of tasks as a pipeline.
+    """Runs functions on tasks, as `WorkerPool` does, each list of tasks as a pipeline.
 
     Args:
       runner: the runner's name, such as "DirectRunner".

@@ -3,7 +3,7 @@
 1. Each part of the text is tokenized (`tokenized_text`).
 2. Documents are drawn into groups of a size that fits into memory. From each group and pass over
    the text come pairs of segments, with random next segments from the same group (`instances`).
-   They are dealt to buckets (`pair_files`).
+   They are dealt to buckets.
 3. Each bucket is shuffled and written as a piece of a record file (`record_bytes`).
 4. Each record file is joined from its pieces.
 
@@ -53,9 +53,9 @@ def _opened(vocab_file, casing, sha256):
     return tokenizer
 
 
-def check_unchanged(vocab_file: str, sha256: str, found: str) -> None:
+def check_unchanged(vocab_file: str, sha256: str, current_sha256: str) -> None:
     """Raises ValueError if a vocabulary has another hash than at the beginning of the creation."""
-    if found != sha256:
+    if current_sha256 != sha256:
         raise ValueError(
             f"{vocab_file}: has changed while records were made with it. Put the original back and "
             "give the command again, which resumes; or remove the records, and make them again."

@@ -189,14 +189,14 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
             paragraph = []  # the line above it was a heading
             continue
         bullet = _BULLET.match(stripped)
-        found = len(line) - len(line.lstrip())
-        if paragraph and (bullet or found != indentation):
+        margin = len(line) - len(line.lstrip())
+        if paragraph and (bullet or margin != indentation):
             yield " ".join(paragraph)
             paragraph = []
         if bullet:
             stripped = stripped[bullet.end() :]
-            found += bullet.end()
-        indentation = found
+            margin += bullet.end()
+        indentation = margin
         paragraph.append(stripped)
     if paragraph:
         yield " ".join(paragraph)
@@ -226,11 +226,11 @@ def directory_of_sources(directory: str | None = None) -> Path:
 
 def sources(root: Path) -> list[Path]:
     """Returns the paths of the standard library's modules, sorted."""
-    found = []
+    source_files = []
     for directory, subdirectories, files in os.walk(root):
         subdirectories[:] = [name for name in subdirectories if name not in _SKIPPED_DIRECTORIES]
-        found.extend(Path(directory, name) for name in files if name.endswith(".py"))
-    return sorted(found, key=lambda path: path.relative_to(root).parts)
+        source_files.extend(Path(directory, name) for name in files if name.endswith(".py"))
+    return sorted(source_files, key=lambda path: path.relative_to(root).parts)
 
 
 def _topics(path: Path) -> Iterator[str]:

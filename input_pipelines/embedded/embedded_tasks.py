@@ -47,14 +47,14 @@ from input_pipelines.tasks import squad_metrics
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.squad_files import Answer, Question
 from input_pipelines.tasks.tag_files import Sentence
-from input_pipelines.tasks.task_data import EmbeddedTags, EmbeddedTask
+from input_pipelines.tasks.task_data import EmbeddedTask
 
 _WORDS_OF_SENTENCE = range(5, 23)  # the sequences of pretraining have 32 tokens
 _WORDS_OF_PAIR = range(4, 15)
 _HELD_OUT_MODULES = 0.1
 
 
-def load_task(name: str) -> EmbeddedTask:
+def load_task(name: str) -> EmbeddedTask[Example]:
     """Makes a task by its name, one of TASKS; the same Python gives the same task.
 
     Raises:
@@ -63,7 +63,7 @@ def load_task(name: str) -> EmbeddedTask:
     return TASKS[name]()
 
 
-def word_order() -> EmbeddedTask:
+def word_order() -> EmbeddedTask[Example]:
     """Makes the task to tell sentences as they were written from sentences with exchanged parts."""
 
     def both(documents: list[list[str]]) -> Iterator[Example]:
@@ -78,7 +78,7 @@ def word_order() -> EmbeddedTask:
     return _of_corpus("is the sentence as it was written?", ("changed", "as written"), both)
 
 
-def sentence_order() -> EmbeddedTask:
+def sentence_order() -> EmbeddedTask[Example]:
     """Makes the task to tell two neighbouring sentences in order from exchanged sentences."""
 
     def both(documents: list[list[str]]) -> Iterator[Example]:
@@ -91,7 +91,7 @@ def sentence_order() -> EmbeddedTask:
     return _of_corpus("are the two sentences in their order?", ("exchanged", "in order"), both)
 
 
-def neighbours() -> EmbeddedTask:
+def neighbours() -> EmbeddedTask[Example]:
     """Makes the task to tell two neighbouring sentences from sentences of different places."""
 
     def both(documents: list[list[str]]) -> Iterator[Example]:
@@ -105,7 +105,7 @@ def neighbours() -> EmbeddedTask:
     return _of_corpus("does the second sentence follow the first?", ("elsewhere", "follows"), both)
 
 
-def summary() -> EmbeddedTask:
+def summary() -> EmbeddedTask[Example]:
     """Makes the task to tell a function's own summary from another function's summary."""
     root = embedded_corpus.directory_of_sources()
     train, held_out = {}, {}  # module -> its functions
@@ -125,14 +125,14 @@ def summary() -> EmbeddedTask:
     )
 
 
-TASKS: dict[str, Callable[[], EmbeddedTask]] = dict(
+TASKS: dict[str, Callable[[], EmbeddedTask[Example]]] = dict(
     zip(EMBEDDED_TASKS, (word_order, sentence_order, neighbours, summary), strict=True)
 )
 
 
 def _of_corpus(
     question: str, labels: tuple[str, str], both: Callable[[list[list[str]]], Iterator[Example]]
-) -> EmbeddedTask:
+) -> EmbeddedTask[Example]:
     corpus = embedded_corpus.load()
     train, held_out = list(both(corpus.train)), list(both(corpus.held_out))
     return EmbeddedTask(question, labels, train, held_out)
@@ -186,7 +186,7 @@ _WORD = re.compile(r"[\w'\u2019-]+")
 _AROUND = "\"'()[],;:.!?"
 
 
-def load_tags() -> EmbeddedTags:
+def load_tags() -> EmbeddedTask[Sentence]:
     """Makes the task; the same Python gives the same task.
 
     Raises:
@@ -194,7 +194,7 @@ def load_tags() -> EmbeddedTags:
     """
     corpus = embedded_corpus.load()
     question = "which words were written as one name of the code?"
-    return EmbeddedTags(question, CODE_TAGS, *map(_sentences, (corpus.train, corpus.held_out)))
+    return EmbeddedTask(question, CODE_TAGS, *map(_sentences, (corpus.train, corpus.held_out)))
 
 
 def _sentences(documents: list[list[str]]) -> list[Sentence]:

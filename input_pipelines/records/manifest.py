@@ -196,7 +196,7 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
             manifest = read_manifest(path)
             for entry in manifest.files:
                 listed[os.path.join(directory, entry.name)] = (path, manifest)
-    return {path: listed[found] for path, found in places.items() if found in listed}
+    return {path: listed[real_path] for path, real_path in places.items() if real_path in listed}
 
 
 def place(path: str) -> str:
@@ -299,7 +299,7 @@ def find_held_out(record_files: Sequence[str]) -> list[str]:
       ValueError: a manifest names held-out records that are missing, or that were made with other
         training records: they might hold text that is trained on.
     """
-    found = []
+    held_out_files = []
     for path, manifest in dict(read_manifests_of(record_files).values()).items():
         entry = manifest.corpus.get("held_out")
         if entry is None:
@@ -316,8 +316,8 @@ def find_held_out(record_files: Sequence[str]) -> list[str]:
                 f"{file}: {state}, but {path} names it as the held-out records. Put it back with "
                 "its manifest, or create the data again."
             )
-        found.append(file)
-    return found
+        held_out_files.append(file)
+    return held_out_files
 
 
 def held_out_disagreement(record_files: Sequence[str]) -> str | None:
@@ -338,12 +338,12 @@ def held_out_disagreement(record_files: Sequence[str]) -> str | None:
         first_of.setdefault(fraction, path)
     if len(first_of) < 2:
         return None
-    found = [
+    fractions = [
         f"{path} {f'was made with --eval_fraction={fraction}' if fraction else 'holds out nothing'}"
         for fraction, path in sorted(first_of.items())
     ]
     return (
-        f"The training records do not hold out the same documents: {', '.join(found)}. If they "
+        f"The training records do not hold out the same documents: {', '.join(fractions)}. If they "
         "share text, some of the held-out text is trained on, and the evaluation looks too good. "
         "Create all of them with the same --eval_fraction, or give --eval_input_file."
     )

@@ -89,18 +89,6 @@ class PretrainingFeatures:
         """Returns the features for `check_kinds`."""
         return dict(self._features)
 
-    def check_example(self, record: bytes, location: str) -> None:
-        """Checks that a record is an example whose features have the right kinds and lengths.
-
-        Args:
-          record: the serialized example.
-          location: the file and the place of the record, for the message.
-
-        Raises:
-          RecordError: a feature is missing, or has another kind or length.
-        """
-        check_kinds(record, location, self._features)
-
     def check_values(
         self, records: RecordFiles, numbers: np.ndarray, values: Mapping[str, np.ndarray]
     ) -> None:
@@ -245,7 +233,8 @@ def open_pretraining_records(
         elif num_records == 0:
             raise RecordError(f"{path}: the file is empty. Create the data again.")
         else:
-            features.check_example(records.read(first_record), records.location(first_record))
+            example, location = records.read(first_record), records.location(first_record)
+            check_kinds(example, location, features.kinds())
         first_record += num_records
     if not records.num_records:
         raise RecordError(f"{', '.join(records.files)}: no records. Create the data again.")

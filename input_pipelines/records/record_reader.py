@@ -58,16 +58,16 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
     however it is spelled.
 
     Raises:
-      ValueError: a pattern does not match any file, or matches files of sets that `shards` tells
-        apart, or of a set whose creation has not ended; or some patterns have a weight and others
-        do not, or patterns with weights share a file.
+      ValueError: a pattern does not match any file, or matches files of several sets, or of a set
+        whose creation has not ended; or some patterns have a weight and others do not, or patterns
+        with weights share a file.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
     sets: list[tuple[list[str], float | None]] = []
-    found: set[str] = set()
-    for given in patterns:
-        pattern, weight = paths.split_weight(given)
+    seen: set[str] = set()
+    for entry in patterns:
+        pattern, weight = paths.split_weight(entry)
         matches = _matches(pattern) if pattern else []
         if not matches:
             if os.path.isdir(pattern):
@@ -81,21 +81,21 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
             )
         if sets and (weight is None) != (sets[0][1] is None):
             raise ValueError(
-                f"{given!r}: some patterns have a weight and others do not. Give each a weight, as "
+                f"{entry!r}: some patterns have a weight and others do not. Give each a weight, as "
                 "in a*.tfrecord:0.7,b*.tfrecord:0.3, or none."
             )
         record_names.check_one_set(matches)
         _check_finished(matches)
         places = {path: path if "://" in path else os.path.realpath(path) for path in matches}
-        if weight is not None and not found.isdisjoint(places.values()):
+        if weight is not None and not seen.isdisjoint(places.values()):
             raise ValueError(
-                f"{given!r} matches files that a pattern before it matches too. In a mixture, each "
+                f"{entry!r} matches files that a pattern before it matches too. In a mixture, each "
                 "file belongs to one pattern."
             )
         files = []
         for path, place in places.items():
-            if place not in found:
-                found.add(place)
+            if place not in seen:
+                seen.add(place)
                 files.append(path)
         if files:
             sets.append((files, weight))
@@ -113,7 +113,7 @@ def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
     if isinstance(patterns, str):
         patterns = patterns.split(",")
     of_directories, of_globs = [], []
-    for pattern in (paths.split_weight(given)[0] for given in patterns):
+    for pattern in (paths.split_weight(entry)[0] for entry in patterns):
         matches = _matches(pattern)
         if tf.io.gfile.isdir(pattern):
             of_directories += matches
@@ -126,10 +126,10 @@ def _matches(pattern):
     is_remote = "://" in pattern
     if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), f"*{record_names.RECORDS}*")
-    found = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
+    matches = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
     if os.path.basename(pattern).startswith(record_names.HELD_OUT_PREFIX):
-        return found
-    return [path for path in found if not record_names.is_companion(path)]
+        return matches
+    return [path for path in matches if not record_names.is_companion(path)]
 
 
 def _check_finished(record_files):

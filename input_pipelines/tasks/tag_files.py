@@ -359,14 +359,14 @@ def _tags_of(place: str, values: Any) -> list[str]:
     return tags
 
 
-def _key(place, row, given, usual, what):
-    if given is None:
-        given = next((name for name in usual if name in row), None)
-        if given is None:
+def _key(place, row, key, usual, what):
+    if key is None:
+        key = next((name for name in usual if name in row), None)
+        if key is None:
             raise TableError(
                 f"{place}: its keys are {', '.join(map(str, row))}, which do not include any of "
                 f"{', '.join(usual)}. Name the key of the {what}"
             )
-    if given not in row:
-        raise TableError(f"{place}: has no key {given!r}; it has {', '.join(map(str, row))}")
-    return given
+    if key not in row:
+        raise TableError(f"{place}: has no key {key!r}; it has {', '.join(map(str, row))}")
+    return key

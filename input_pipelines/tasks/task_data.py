@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from bert_estimator.tokenization import Casing, Tokenizer, entities
 from input_pipelines.tasks import examples, tag_files
@@ -13,22 +14,23 @@ from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.task_table import Task
 
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
+_Example = TypeVar("_Example", examples.Example, Sentence)
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddedTask:
-    """Holds a task's examples and the meaning of its labels.
+class EmbeddedTask(Generic[_Example]):
+    """Holds a task's examples, or its tagged sentences, and the meaning of its labels.
 
     Attributes:
-      question: the question that the label answers.
-      labels: the meanings of label 0 and label 1.
-      train, held_out: examples; each set has about as many of either label.
+      question: the question that the labels answer.
+      labels: the meanings of labels 0, 1 and so on.
+      train, held_out: the examples.
     """
 
     question: str
-    labels: tuple[str, str]
-    train: list[examples.Example]
-    held_out: list[examples.Example]
+    labels: tuple[str, ...]
+    train: list[_Example]
+    held_out: list[_Example]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +130,7 @@ def load_table(
 
 
 def of_embedded(
-    task: EmbeddedTask, tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
+    task: EmbeddedTask[examples.Example], tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
 ) -> TaskData:
     """Returns all features of an embedded task; predictions are made for the held-out examples."""
     train = Features(task.train, tokenizer, max_seq_length)
@@ -138,22 +140,6 @@ def of_embedded(
     texts = functools.partial(examples.texts_of, [*task.train, *task.held_out])
     of_text = is_pair, vocab_file, tokenizer.casing, texts
     return TaskData("classification", task.labels, ("accuracy",), *sides, *of_text)
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbeddedTags:
-    """Holds a task's sentences.
-
-    Attributes:
-      question: the question that the tags answer.
-      tags: the names of the tags.
-      train, held_out: tagged sentences.
-    """
-
-    question: str
-    tags: tuple[str, ...]
-    train: list[Sentence]
-    held_out: list[Sentence]
 
 
 def load_tags(
@@ -200,7 +186,7 @@ def load_tags(
 
 
 def of_embedded_tags(
-    task: EmbeddedTags, tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
+    task: EmbeddedTask[Sentence], tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
 ) -> TaskData:
     """Returns the features of an embedded tagging task; predictions are for held-out sentences."""
     held_out = task.held_out
@@ -209,10 +195,10 @@ def of_embedded_tags(
     def write_tags(predicted: Tags) -> Iterator[str]:
         for sentence, tags in zip(held_out, predicted, strict=True):
             for word, number, tag in zip(sentence.words, sentence.tags or (), tags, strict=True):
-                yield f"{word} {task.tags[number]} {tag}"
+                yield f"{word} {task.labels[number]} {tag}"
             yield ""
 
-    data = _of_tagged(task.tags, sentences, tokenizer, vocab_file, max_seq_length)
+    data = _of_tagged(task.labels, sentences, tokenizer, vocab_file, max_seq_length)
     return dataclasses.replace(data, write_tags=write_tags, tags_extension=".conll")
 
 

@@ -177,8 +177,8 @@ def own_task(
       TableError: a column is not found, or several may be the text, or columns are numbers but the
         first file has a header; the message names the columns of the file.
     """
-    given = [column for column in (text_a_column, text_b_column, label_column) if column]
-    has_header = not (given and all(column.isdecimal() for column in given))
+    chosen = [column for column in (text_a_column, text_b_column, label_column) if column]
+    has_header = not (chosen and all(column.isdecimal() for column in chosen))
     if not (train or evaluate or predict):
         columns = Columns(TEXT_A_NAMES[0], text_b_column)
     elif has_header:

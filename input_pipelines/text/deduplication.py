@@ -1,6 +1,6 @@
 """Finds documents that have come before, with some bytes of memory for each.
 
-Exact duplicates have the same words; `words` says what a word is. Near duplicates share most of
+Exact duplicates have the same words, as `words_of` tells them. Near duplicates share most of
 their sequences of 5 words: they are found by MinHash (Broder, 1997) with bands, by the numbers of
 the FineWeb paper (Penedo et al., 2024): 14 bands of 8 hashes. Of the pairs of documents that share
 75 % of their sequences, 77 % are found, and 5 % of the pairs that share 50 %.
@@ -111,7 +111,7 @@ class HashSet:
         slots = self._slots
         mask = len(slots) - 1
         place = value & mask
-        while (found := int(slots[place])) and found != value:
+        while (stored := int(slots[place])) and stored != value:
             place = (place + 1) & mask
         return place
 

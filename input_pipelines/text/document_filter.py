@@ -70,7 +70,7 @@ class DocumentFilter:
     """Leaves documents out, and counts them.
 
     Args:
-      min_words: the least number of words of a document; `words` says what a word is.
+      min_words: the least number of words of a document, as `words_of` tells them.
       min_letters: the least share of its characters, without spaces, that are letters.
       language: the code of its language, such as "en"; "" for any language.
 

@@ -70,7 +70,7 @@ def find_files(patterns: Sequence[str], vocab_file: str = "") -> list[str]:
 
     The files are sorted within each pattern. A directory stands for all files in it and below it,
     links to other directories included, except for files and directories whose names begin with a
-    dot. Records, and what lies beside them, are left out (`companions.is_text`), unless a file is
+    dot. Records, and what lies beside them, are left out (`record_names.is_text`), unless a file is
     given by its name. The vocabulary is left out, too.
 
     Args:

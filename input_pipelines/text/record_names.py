@@ -114,14 +114,14 @@ def other_sets(output_files: Sequence[str], entries: Sequence[str] | None = None
     directory = os.path.dirname(output_files[0])
     entries = os.listdir(directory or ".") if entries is None else entries
     of_output = dict(map(set_of, output_files))
-    found = []
+    others = []
     for entry in sorted(entries):
         is_work = entry.startswith(".") and entry.endswith(_WORK)
         first = entry[1 : -len(_WORK)] if is_work else entry
         name, number = set_of(os.path.join(directory, first))
         if name in of_output and number != of_output[name]:
-            found.append(os.path.join(directory, entry))
-    return found
+            others.append(os.path.join(directory, entry))
+    return others
 
 
 def work_directory(first_file: str) -> str:

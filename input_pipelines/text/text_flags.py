@@ -61,9 +61,11 @@ def options(values: flags.FlagValues) -> TextOptions:
     Raises:
       ValueError: a flag cannot work; the message says which.
     """
-    given = {field.name: values[field.name].value for field in dataclasses.fields(TextOptions)}
+    values_of_flags = {
+        field.name: values[field.name].value for field in dataclasses.fields(TextOptions)
+    }
     try:
-        options = TextOptions(**given)
+        options = TextOptions(**values_of_flags)
         options.new_filter()  # for its errors
     except ValueError as error:
         # The message begins with the name of an attribute, which is the name of its flag too.

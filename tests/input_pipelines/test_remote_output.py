@@ -145,7 +145,7 @@ COMMANDS = {
 }
 MAKERS = {
     "text": (create_text, "_write"),
-    "vocabulary": (create_vocabulary, "train_vocabulary"),
+    "vocabulary": (create_vocabulary, "count_words"),
     "records": (create_pretraining_data, "_write"),
 }
 

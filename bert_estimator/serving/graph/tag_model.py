@@ -74,7 +74,7 @@ def words_of(texts: tf.Tensor) -> tf.RaggedTensor:
 def windows_of(
     in_graph: GraphTokenizer, words: tf.RaggedTensor, tokenizer: Tokenizer, max_seq_length: int
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Returns the windows of sentences, as `tag_features.TagFeatures` makes them.
+    """Returns the windows of sentences, as `features.TagFeatures` makes them.
 
     Args:
       in_graph: the tokenizer in the graph.

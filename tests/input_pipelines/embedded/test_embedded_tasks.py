@@ -96,9 +96,9 @@ def test_names_become_words(written, words, tags):
 def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch):
     monkeypatch.setattr(embedded_corpus, "load", lambda: corpus)
     task = embedded_tasks.load_tags()
-    assert task.tags == ("O", "B-CODE", "I-CODE")
+    assert task.labels == ("O", "B-CODE", "I-CODE")
     assert len(task.train) > 2000 and len(task.held_out) > 100
     for side in (task.train, task.held_out):
         assert all(1 in s.tags and len(s.words) == len(s.tags) <= 40 for s in side)
     # Words by themselves tell little.
-    assert baselines.usual_tags_score(task.train, task.held_out, task.tags) < 0.2
+    assert baselines.usual_tags_score(task.train, task.held_out, task.labels) < 0.2

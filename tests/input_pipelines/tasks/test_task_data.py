@@ -6,7 +6,6 @@ import pytest
 from number_features import Numbers
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import task_data, task_table
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.tag_files import Sentence
@@ -55,7 +54,7 @@ def test_the_digest_is_of_the_training_data_and_its_labels(task):
 
 
 def test_an_embedded_task_is_predicted_for_on_its_held_out_side():
-    task = embedded_tasks.EmbeddedTask(
+    task = task_data.EmbeddedTask(
         "?", ("no", "yes"), [Example("1", None, 1)], [Example("2", None, 0), Example("3", None, 1)]
     )
     data = task_data.of_embedded(task, Numbers(), "vocab.txt", 8)
@@ -76,7 +75,7 @@ def test_tags_that_are_not_of_a_scheme_are_said(tmp_path, capsys, tags, said):
     write_vocab([*SPECIAL_TOKENS, "a"], str(tmp_path / "vocab.txt"))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     sentence = Sentence(("a",) * len(tags), tuple(range(len(tags))))
-    task = task_data.EmbeddedTags("", tags, [sentence], [sentence])
+    task = task_data.EmbeddedTask("", tags, [sentence], [sentence])
     data = task_data.of_embedded_tags(task, tokenizer, "", 16)
     assert data.metrics[0] == ("accuracy" if said else "entity_f1")
     out = capsys.readouterr().out
