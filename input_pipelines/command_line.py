@@ -13,8 +13,7 @@ from bert_estimator import __version__
 from bert_estimator.command_line import help_page
 from bert_estimator.storage import remote
 from bert_estimator.system import (
-    atomic_file,
-    disk_errors,
+    disk_files,
     errors,
     lock,
     paths,
@@ -101,7 +100,7 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
             summary = create(flags.FLAGS)
         print(remote.shown(summary))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
-        failed = isinstance(error, OSError) and not disk_errors.is_of_path(error)
+        failed = isinstance(error, OSError) and not disk_files.is_of_path(error)
         message = remote.shown(error)
         if failed and (of_disk := _of_disk(error)):
             message = of_disk  # It names the disk's own path, also if a URL is shown for it.
@@ -153,7 +152,7 @@ def _check_numbers(values):
 
 
 def _of_disk(error):
-    return disk_errors.explanation(error, "then run the same command again.")
+    return disk_files.explanation(error, "then run the same command again.")
 
 
 @contextlib.contextmanager
@@ -164,11 +163,11 @@ def naming(flag: str) -> Iterator[None]:
     except ValueError as error:
         raise ValueError(f"--{flag}: {error}") from None
     except OSError as error:
-        if not disk_errors.is_of_input(error):
+        if not disk_files.is_of_input(error):
             raise
         said = f"{error.filename}: {error.strerror}" if error.strerror else error
         # An error that is made of a text does not have a number.
-        kind = type(error) if disk_errors.is_of_path(type(error)(said)) else ValueError
+        kind = type(error) if disk_files.is_of_path(type(error)(said)) else ValueError
         raise kind(f"--{flag}: {said}") from None
 
 
@@ -204,7 +203,7 @@ def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
     """
     # Two names of one remote file are equal as URLs, and not as names of its copies.
     path = remote.shown(path)
-    places = {os.path.realpath(path), os.path.realpath(path + atomic_file.ENDING)}
+    places = {os.path.realpath(path), os.path.realpath(path + disk_files.ENDING)}
     for input_file in map(remote.shown, input_files):
         if os.path.realpath(input_file) in places:
             raise ValueError(

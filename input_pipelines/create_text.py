@@ -11,8 +11,8 @@ import functools
 from absl import flags
 
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, lock
-from bert_estimator.system.progress import Progress
+from bert_estimator.system import disk_files, lock
+from bert_estimator.system.ticker import Progress
 from input_pipelines import command_line, remote_output
 from input_pipelines.text import document_filter, text_files, text_flags, text_formats, words
 from input_pipelines.text.documents import find_files, read_pieces, total_bytes
@@ -68,7 +68,7 @@ def _create(values, path, there):
         progress = Progress("Reading text", total_bytes(files), "B")
     command_line.check_output("output_file", path, files)
     pieces = read_pieces(files, progress, options, chosen)
-    with lock.held_for(path), atomic_file.writer(path) as file:
+    with lock.held_for(path), disk_files.writer(path) as file:
         number, size, repeated = _write(pieces, file, values.deduplicate)
     left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
     return f"{number} documents ({size} words) in {path}. Left out: {left_out}.", [path]

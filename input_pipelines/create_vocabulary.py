@@ -11,7 +11,7 @@ import functools
 from absl import flags
 
 from bert_estimator.system import lock
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from input_pipelines import command_line, remote_output
 from input_pipelines.text import document_filter, text_flags

@@ -28,7 +28,7 @@ from absl import flags
 
 from bert_estimator import __version__
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, json_files, lock
+from bert_estimator.system import disk_files, json_files, lock
 from input_pipelines import command_line
 from input_pipelines.text import companions, documents, remote_files
 
@@ -81,7 +81,7 @@ def create(
                 "summary": summary,
                 "files": {os.path.basename(path): _version(path) for path in paths},
             }
-            with atomic_file.writer(os.path.join(folder, _MADE)) as writer:
+            with disk_files.writer(os.path.join(folder, _MADE)) as writer:
                 json.dump(made, writer)
         else:
             _say(f"The files in {folder} are complete: they are uploaded as they are.")
@@ -119,14 +119,14 @@ def _locked_folder(output: str, directory: str) -> Iterator[str]:
     with lock.held(folder, output):
         files = os.path.join(folder, _FILES)
         os.makedirs(files, exist_ok=True)
-        with atomic_file.writer(os.path.join(folder, _OUTPUT)) as writer:
+        with disk_files.writer(os.path.join(folder, _OUTPUT)) as writer:
             writer.write(output)
         remote.show(files, directory)
         _name_others(set(glob.glob(f"{glob.escape(prefix)}*")) - {folder})
         try:
             yield folder
         except BaseException as error:
-            if all(name.endswith(atomic_file.ENDING) for name in os.listdir(files)):
+            if all(name.endswith(disk_files.ENDING) for name in os.listdir(files)):
                 shutil.rmtree(folder)
             elif not isinstance(error, remote.StorageError):
                 _say(f"Unfinished work for {output} is kept on this machine, in {folder}.")

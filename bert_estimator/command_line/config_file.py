@@ -5,7 +5,7 @@ from typing import Any
 from bert_estimator.command_line import provenance
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, json_files
+from bert_estimator.system import disk_files, json_files
 
 # Not taken from a run's config.json: the repeated run is a run of its own.
 _OF_ONE_RUN = ("output_dir",)
@@ -41,7 +41,7 @@ def _read(path):
         raise FlagError(
             f"--config={path}: YAML needs a package: pip install pyyaml; or write JSON"
         ) from None
-    with remote.explaining(path), disk_errors.reading(remote.local(path)) as reader:
+    with remote.explaining(path), disk_files.reading(remote.local(path)) as reader:
         try:
             values = yaml.load(reader, _yaml_loader(yaml))
         except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from bert_estimator import __version__
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flag_help, flags
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, ticker
+from bert_estimator.system import disk_files, ticker
 from bert_estimator.system.errors import ArgumentError
 
 # Lines of TensorFlow that tell a user of a script nothing.
@@ -120,7 +120,7 @@ def exit_code(
         if type(error).__name__ == _LOCKED_OUT:
             _print(f"{script}: {error}")
             return 2
-        message = _explanation(error) or disk_errors.explanation(
+        message = _explanation(error) or disk_files.explanation(
             error, "then run the same command again: it resumes from what was saved."
         )
         if message is None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.system import atomic_file, json_files
+from bert_estimator.system import disk_files, json_files
 
 DIRECTORY = "best"
 PREFIX = "model.ckpt-"
@@ -63,7 +63,7 @@ def write(directory: str, values: Mapping[int, float], of: str | None = None) ->
         {"step": step, "value": None if value == -math.inf else value}
         for step, value in values.items()
     ]
-    with atomic_file.writer(path) as writer:
+    with disk_files.writer(path) as writer:
         json.dump({"of": of, "evaluations": evaluations}, writer, indent=1)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_estimator.system import disk_errors, errors, paths, remote_paths
+from bert_estimator.system import disk_files, errors, paths, remote_paths
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
@@ -152,7 +152,7 @@ def named(name: str) -> Iterator[None]:
     except ValueError as error:
         raise FlagError(f"--{name}: {error}") from None
     except OSError as error:
-        if not disk_errors.is_of_input(error):
+        if not disk_files.is_of_input(error):
             raise
         raise FlagError(f"--{name}: {error.filename}: {error.strerror}") from None
 
@@ -202,7 +202,7 @@ def check_file(name: str, path: str | None) -> None:
 def check_readable(name: str, *paths_to_read: str) -> None:
     """Raises FlagError if a file or directory cannot be read."""
     for path in paths_to_read:
-        why = disk_errors.why_unreadable(path)
+        why = disk_files.why_unreadable(path)
         check(why is None, name, path, why)
 
 

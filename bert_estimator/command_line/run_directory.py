@@ -21,7 +21,7 @@ from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, disk_errors, json_files
+from bert_estimator.system import disk_files, json_files
 
 _CONFIG = "config.json"
 # The files that `RunDirectory.write_network` makes.
@@ -222,7 +222,7 @@ class RunDirectory:
             # The file may be the run's own copy.
             with open(remote.local(vocab_file), "rb") as reader:
                 vocabulary = reader.read()
-            with atomic_file.writer(kept, "wb") as writer:
+            with disk_files.writer(kept, "wb") as writer:
                 writer.write(vocabulary)
 
     def forget_metrics_after(self, step: int) -> None:
@@ -237,7 +237,7 @@ class RunDirectory:
 
     def add_metrics(self, record: Mapping[str, float]) -> None:
         """Appends a line to metrics.jsonl: a dict with at least `step`."""
-        with disk_errors.naming(self.metrics_path), open(self.metrics_path, "ab+") as writer:
+        with disk_files.naming(self.metrics_path), open(self.metrics_path, "ab+") as writer:
             if writer.tell():
                 writer.seek(-1, os.SEEK_END)
                 if writer.read() != b"\n":  # a line cut short by a kill
@@ -387,5 +387,5 @@ def versions() -> dict[str, str | None]:
 
 
 def _write(path, text):
-    with atomic_file.writer(path) as writer:
+    with disk_files.writer(path) as writer:
         writer.write(text)

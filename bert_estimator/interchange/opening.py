@@ -10,7 +10,7 @@ from bert_estimator.interchange.hub import reader
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import Source
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors
+from bert_estimator.system import disk_files
 
 # Lies in the models that the scripts export.
 _TASK_OF_EXPORT = ("assets.extra", "task.json")
@@ -35,7 +35,7 @@ def open_source(path: str, choice: str | None = None) -> Source:
     """
     if remote.is_remote(path):
         path = remote_model.fetched(path, choice)
-    if os.path.exists(path) and (why := disk_errors.why_unreadable(path)):
+    if os.path.exists(path) and (why := disk_files.why_unreadable(path)):
         raise ValueError(f"{path}: {why}")
     for file in (path, *glob.glob(f"{glob.escape(path)}.*"), *glob.glob(f"{glob.escape(path)}/*")):
         if os.path.exists(file) and stat.S_ISFIFO(os.stat(file).st_mode):

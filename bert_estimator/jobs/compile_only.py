@@ -14,7 +14,7 @@ from bert_estimator import sharding
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, json_files, ticker
+from bert_estimator.system import disk_files, json_files, ticker
 
 # A real run reaches only a share of a chip's peak. "Large batch optimization for deep learning:
 # training BERT in 76 minutes" (You et al., 2019) trained BERT-Large in 76.19 minutes on 1024 TPU v3
@@ -114,7 +114,7 @@ def run(
     else:
         result["remedies"] = list(_remedies(config, replicas, found, report))
     path = _path(config)
-    with atomic_file.writer(path) as writer:
+    with disk_files.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
     print(f"report: {remote.shown(path)}")

@@ -9,7 +9,7 @@ import json
 import os
 
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.system import atomic_file, json_files
+from bert_estimator.system import disk_files, json_files
 
 _FILE = "rollbacks.json"
 
@@ -72,5 +72,5 @@ class Rollbacks:
 
     def _write(self):
         entries = [{"step": step, "skipped": number} for step, number in self.skipped]
-        with atomic_file.writer(self._path) as writer:
+        with disk_files.writer(self._path) as writer:
             json.dump({"rollbacks": entries}, writer, indent=1)

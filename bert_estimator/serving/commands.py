@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_estimator import __version__
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, paths, standard_streams, ticker
+from bert_estimator.system import disk_files, paths, standard_streams, ticker
 from input_pipelines.tasks.examples import Example
 
 BATCH_SIZE = 32
@@ -246,7 +246,7 @@ def opening() -> contextlib.AbstractContextManager[None]:
 def lines_of(file: str | None) -> Iterator[BinaryIO]:
     """Opens the reader of lines: a file, or standard input."""
     if file:
-        if os.path.exists(file) and (why := disk_errors.why_unreadable(file)):
+        if os.path.exists(file) and (why := disk_files.why_unreadable(file)):
             raise ValueError(f"{file}: {why}")
         with open(file, "rb") as reader:
             yield reader

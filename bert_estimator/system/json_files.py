@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from bert_estimator.system import disk_errors, remote_paths
+from bert_estimator.system import disk_files, remote_paths
 
 MOST_BYTES = 1 << 27
 MOST_DEPTH = 64  # objects and lists within each other
@@ -179,4 +179,4 @@ def _open(path):
         import tensorflow.compat.v1 as tf  # only for remote files
 
         return tf.io.gfile.GFile(path, "rb")
-    return disk_errors.reading(path)
+    return disk_files.reading(path)

@@ -12,7 +12,7 @@ import os
 
 import numpy as np
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 from bert_estimator.system.splitmix import keys
 from input_pipelines.creation.instances import Pairs
 
@@ -33,7 +33,7 @@ def write(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
     """
     order = np.argsort(keys(seed ^ _DEALING_SEED, pairs.turns, pairs.keys), kind="stable")
     offsets, counts = [0], []
-    with atomic_file.writer(path + ".pairs", "wb") as file:
+    with disk_files.writer(path + ".pairs", "wb") as file:
         for residue in range(num_buckets):
             dealt = pairs.chosen(order[residue::num_buckets])
             rows = np.empty(len(dealt), _ROWS)
@@ -43,7 +43,7 @@ def write(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
             file.write(dealt.tokens.tobytes())
             offsets.append(file.tell())
             counts.append(len(dealt))
-    with atomic_file.writer(path + ".npz", "wb") as file:
+    with disk_files.writer(path + ".npz", "wb") as file:
         np.savez(file, offsets=np.array(offsets), counts=np.array(counts), num_pairs=len(pairs))
 
 

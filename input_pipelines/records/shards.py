@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from bert_estimator.system import atomic_file, json_files
+from bert_estimator.system import disk_files, json_files
 
 _NUMBERED = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
 _WORK, _LIST = ".work", "output_files"
@@ -81,7 +81,7 @@ def work_directory(first_file: str) -> str:
 
 def list_files(work: str, output_files: Sequence[str]) -> None:
     """Writes into the directory of unfinished work which files will be made."""
-    with atomic_file.writer(os.path.join(work, _LIST)) as file:
+    with disk_files.writer(os.path.join(work, _LIST)) as file:
         json.dump({"files": [os.path.basename(path) for path in output_files]}, file)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, json_files
+from bert_estimator.system import disk_files, json_files
 
 Row = dict[str | int, Any]
 
@@ -183,7 +183,7 @@ def text_lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]
         file and line.
     """
     try:
-        with disk_errors.reading(remote.local(path)) as file:
+        with disk_files.reading(remote.local(path)) as file:
             for number in itertools.count(1):
                 data = file.readline(_LONGEST_LINE + 1)
                 if not data:

@@ -7,7 +7,7 @@ module does not import TensorFlow.
 import os
 import re
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 
 HELD_OUT_PREFIX = "heldout."
 """The names of held-out records that lie beside training records begin so."""
@@ -46,7 +46,7 @@ def is_text(path: str) -> bool:
     records do not count, since a text may be called `heldout.txt`, too.
     """
     name = os.path.basename(path)
-    return not (RECORDS in name or name.endswith(atomic_file.ENDING) or _is_about_records(path))
+    return not (RECORDS in name or name.endswith(disk_files.ENDING) or _is_about_records(path))
 
 
 def _is_about_records(path):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bert_estimator.system import paths
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from input_pipelines.text import companions, remote_files, sentences, text_files, text_formats
 from input_pipelines.text.document_filter import DocumentFilter, in_words
 

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from input_pipelines.text import remote_files
 
 EXTRA = "corpora"

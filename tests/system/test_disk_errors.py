@@ -6,7 +6,7 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.system import disk_errors
+from bert_estimator.system import disk_files
 
 NEXT = "then run the same command again."
 FULL = "run/model.ckpt-4_temp/part-0.tempstate1; No space left on device\n\t [[{{node save}}]]"
@@ -37,7 +37,7 @@ FULL = "run/model.ckpt-4_temp/part-0.tempstate1; No space left on device\n\t [[{
     ],
 )
 def test_sentences(error, sentence):
-    found = disk_errors.explanation(error, NEXT)
+    found = disk_files.explanation(error, NEXT)
     assert found.startswith(sentence)
     assert found.endswith("; " + NEXT)
     assert "\n" not in found
@@ -54,15 +54,15 @@ def test_sentences(error, sentence):
 def test_a_directory_that_has_vanished(tmp_path, error):
     path = f"{tmp_path}/gone away/run/model.ckpt"
     gone = f"{tmp_path}/gone away"
-    assert disk_errors.explanation(error(path), NEXT) == (
+    assert disk_files.explanation(error(path), NEXT) == (
         f"{path} cannot be reached: the directory {gone} is gone. Bring it back; {NEXT}"
     )
     os.makedirs(os.path.dirname(path))
-    assert disk_errors.explanation(error(path), NEXT) is None  # only the file is missing
+    assert disk_files.explanation(error(path), NEXT) is None  # only the file is missing
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("x"), OSError("x"), KeyError("No space left on device"), ConnectionError()]
 )
 def test_other_errors(error):
-    assert disk_errors.explanation(error, NEXT) is None
+    assert disk_files.explanation(error, NEXT) is None

@@ -1,6 +1,6 @@
 import io
 
-from bert_estimator.system.progress import EVERY_SECS, Progress
+from bert_estimator.system.ticker import EVERY_SECS, Progress
 
 
 class Terminal(io.StringIO):

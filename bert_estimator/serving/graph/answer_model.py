@@ -38,7 +38,7 @@ from bert_estimator.serving.graph import (
 )
 from bert_estimator.serving.graph.answer_search import Contexts
 from bert_estimator.serving.graph.text_model import TextDifferenceError
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Prediction, Search

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from input_pipelines.text import text_files
 from input_pipelines.text.documents import find_files, is_plain, read_documents, total_bytes
 from input_pipelines.text.text_parts import split_files
