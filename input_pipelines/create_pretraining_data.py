@@ -22,7 +22,7 @@ import shutil
 from absl import flags
 
 from bert_estimator.storage import remote
-from bert_estimator.system import lock
+from bert_estimator.system import lock, paths
 from bert_estimator.tokenization import open_tokenizer
 from input_pipelines import command_line, remote_output
 from input_pipelines.creation.beam_pool import BeamPool
@@ -151,7 +151,7 @@ def create(values: flags.FlagValues) -> str:
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
       lock.InUseError: another process writes these files.
     """
-    if remote.is_remote(values.output_file) and values.runner:
+    if paths.is_remote(values.output_file) and values.runner:
         raise ValueError(
             f"--output_file={values.output_file}: must be a directory that all machines of "
             "--runner see"
@@ -182,7 +182,7 @@ def _create(values, output_file, there):
         vocab_file = remote.local(values.vocab_file)
     if values.runner:  # its processes may have another working directory
         output_files, input_files = (
-            [path if "://" in path else os.path.abspath(path) for path in paths]
+            [path if paths.is_remote(path) else os.path.abspath(path) for path in paths]
             for paths in (output_files, input_files)
         )
         vocab_file = os.path.abspath(vocab_file)

@@ -129,7 +129,7 @@ ROOMS = {
     ],
     NETWORK: [*SIZES, "bert_estimator.layers"],
     "bert_estimator.layers": [*SIZES, "bert_estimator.graph"],
-    "bert_estimator.bert_config": ["bert_estimator.system"],
+    "bert_estimator.bert_config": ["bert_estimator.storage", "bert_estimator.system"],
     "bert_estimator.precision": ["bert_estimator.command_line"],
     "bert_estimator.optimization": ["bert_estimator.graph"],
     "bert_estimator.recipes": ["bert_estimator.command_line"],
@@ -166,10 +166,15 @@ ROOMS = {
     "input_pipelines.records": [
         "input_pipelines.text",
         "bert_estimator.tokenization",
+        "bert_estimator.storage",
         "bert_estimator.command_line",
         "bert_estimator.system",
     ],
-    "input_pipelines.text": ["bert_estimator.tokenization", "bert_estimator.system"],
+    "input_pipelines.text": [
+        "bert_estimator.tokenization",
+        "bert_estimator.storage",
+        "bert_estimator.system",
+    ],
     "bert_estimator.legacy": [
         "bert_estimator.tpu",
         "bert_estimator.graph",
@@ -183,7 +188,7 @@ ROOMS = {
         "bert_estimator.system",
     ],
     "bert_estimator.tokenization": ["bert_estimator.storage", "bert_estimator.system"],
-    "bert_estimator.storage": ["bert_estimator.system"],
+    "bert_estimator.storage": ["bert_estimator.cluster", "bert_estimator.system"],
     "bert_estimator.command_line": [
         "bert_estimator.storage",
         "bert_estimator.cluster",

@@ -34,7 +34,7 @@ def arguments(path: str) -> list[str]:
 
 def _read(path):
     if not path.endswith((".yaml", ".yml")):
-        return _without_nulls(json_files.read(path))
+        return _without_nulls(remote.read_json(path))
     try:
         import yaml
     except ImportError:

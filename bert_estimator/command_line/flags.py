@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_estimator.system import disk_files, errors, paths, remote_paths
+from bert_estimator.system import disk_files, errors, paths
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
@@ -188,7 +188,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
-    if path is not None and not remote_paths.is_remote(path):
+    if path is not None and not paths.is_remote(path):
         check(os.path.exists(path), name, path, "there is no such file")
         check(
             os.path.isfile(path),
@@ -227,16 +227,16 @@ def check_patterns(name: str, patterns: str | None) -> None:
     for weighted in patterns.split(",") if patterns is not None else ():
         with named(name):
             pattern, _ = paths.split_weight(weighted)
-        found = remote_paths.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
+        found = paths.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
         check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
-        if not remote_paths.is_remote(pattern):
+        if not paths.is_remote(pattern):
             check_readable(name, *paths.matches(pattern))
 
 
 def check_writable_directory(name: str, path: str) -> None:
     """Makes the directory, and raises FlagError if it cannot be written."""
     rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
-    check(not remote_paths.is_remote(path), name, path, rule)
+    check(not paths.is_remote(path), name, path, rule)
     try:
         paths.check_no_pattern(path)
     except ValueError as error:

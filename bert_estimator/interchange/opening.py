@@ -9,8 +9,7 @@ from bert_estimator.interchange.google import archive, tf1_checkpoint
 from bert_estimator.interchange.hub import reader
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import Source
-from bert_estimator.storage import remote
-from bert_estimator.system import disk_files
+from bert_estimator.system import disk_files, paths
 
 # Lies in the models that the scripts export.
 _TASK_OF_EXPORT = ("assets.extra", "task.json")
@@ -33,7 +32,7 @@ def open_source(path: str, choice: str | None = None) -> Source:
       ValueError: there is no model, it cannot be read, or it leaves nothing to choose; the text
         says what.
     """
-    if remote.is_remote(path):
+    if paths.is_remote(path):
         path = remote_model.fetched(path, choice)
     if os.path.exists(path) and (why := disk_files.why_unreadable(path)):
         raise ValueError(f"{path}: {why}")

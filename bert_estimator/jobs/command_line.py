@@ -4,8 +4,8 @@ from typing import Any
 
 from bert_estimator.command_line import config_file, flags, provenance
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.mirror import Mirror
-from bert_estimator.storage import remote
+from bert_estimator.storage.mirror import Mirror
+from bert_estimator.system import paths
 
 
 def read_command_line(
@@ -42,7 +42,16 @@ def read_command_line(
             settings[name] = settings[name] is None
     for name in config_class.VERBS:
         settings[name] = bool(settings[name])
-    if remote.is_remote(settings["output_dir"]):
-        settings["mirror"] = Mirror(settings["output_dir"])
+    if paths.is_remote(settings["output_dir"]):
+        settings["mirror"] = _mirror(settings["output_dir"])
         settings["output_dir"] = settings["mirror"].path
     return settings, sources
+
+
+def _mirror(url):
+    """Returns the mirror of a remote --output_dir; FlagError if it cannot be used."""
+    with flags.named(f"output_dir={url}"):
+        paths.check_no_pattern(url)
+    hosts = flags.find_hosts()
+    with flags.named("output_dir"):
+        return Mirror(url, hosts)

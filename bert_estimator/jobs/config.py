@@ -11,8 +11,9 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only
-from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.storage import remote
+from bert_estimator.storage.mirror import Mirror
+from bert_estimator.system import paths
 
 _GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
@@ -304,7 +305,7 @@ class JobConfig:
         self._check_cores()
         flags.check_file("bert_config_file", self.bert_config_file)
         checkpoint = self.init_checkpoint
-        if checkpoint and not remote.is_remote(checkpoint):
+        if checkpoint and not paths.is_remote(checkpoint):
             flags.check_checkpoint("init_checkpoint", checkpoint)
         flags.check(
             self.mirror is not None or not self.take_over,

@@ -85,7 +85,9 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
             )
         shards.check_one_set(matches)
         _check_finished(matches)
-        places = {path: path if "://" in path else os.path.realpath(path) for path in matches}
+        places = {
+            path: path if paths.is_remote(path) else os.path.realpath(path) for path in matches
+        }
         if weight is not None and not found.isdisjoint(places.values()):
             raise ValueError(
                 f"{given!r} matches files that a pattern before it matches too. In a mixture, each "
@@ -122,7 +124,7 @@ def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _matches(pattern):
-    is_remote = "://" in pattern
+    is_remote = paths.is_remote(pattern)
     if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), f"*{companions.RECORDS}*")
     found = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
@@ -134,7 +136,7 @@ def _matches(pattern):
 def _check_finished(record_files):
     """Raises ValueError if the creation of a file's set has not ended: others may be missing."""
     for directory in sorted({os.path.dirname(path) for path in record_files}):
-        unfinished = {} if "://" in directory else shards.unfinished(directory)
+        unfinished = {} if paths.is_remote(directory) else shards.unfinished(directory)
         files = [path for path in record_files if path in unfinished]
         complete = manifests.read_manifests_of(files) if files else {}
         for path in files:
@@ -270,4 +272,4 @@ def record_offsets(path: str) -> np.ndarray:
 
 def _open(path: str):
     # Python's own files are several times faster at many small reads, but are local files only.
-    return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
+    return tf.io.gfile.GFile(path, "rb") if paths.is_remote(path) else open(path, "rb")

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 
+from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 
 _MOST_SHOWN = 3
@@ -142,7 +143,7 @@ def digest(questions: Sequence[Question]) -> bytes:
 
 def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
     """Yields (place, context, object) of each question of a file."""
-    content = json_files.read(path, dict)
+    content = remote.read_json(path)
     articles = json_files.field(content, "data", list, path)
     for a, article in enumerate(json_files.items(articles, dict, f"{path}: data")):
         place = f"{path}: data[{a}]"

@@ -6,7 +6,9 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 
-from input_pipelines.text import documents, remote_files
+from bert_estimator.storage import reading
+from bert_estimator.system import paths
+from input_pipelines.text import documents
 from input_pipelines.text.document_filter import DocumentFilter
 from input_pipelines.text.documents import TextOptions
 
@@ -44,7 +46,7 @@ class TextPart:
     def digest(self) -> str:
         """Returns a hash of all attributes."""
         described = dataclasses.asdict(self)
-        if not remote_files.is_remote(self.path):
+        if not paths.is_remote(self.path):
             described["path"] = os.path.abspath(self.path)
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
 
@@ -88,8 +90,8 @@ def split_files(
     """
     parts = []
     for path in files:
-        if remote_files.is_remote(path):
-            version, starts = remote_files.version(path), [0]
+        if paths.is_remote(path):
+            version, starts = reading.version(path), [0]
         else:
             version, starts = _starts(path, options, part_bytes)
         ends = [*starts[1:], version[0]]

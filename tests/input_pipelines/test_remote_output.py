@@ -16,9 +16,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from commands import MAINS
 
-from bert_estimator.storage import remote
+from bert_estimator.storage import remote, staging
+from bert_estimator.system import paths
 from bert_estimator.tokenization import load_vocab
-from input_pipelines import create_pretraining_data, create_text, create_vocabulary, remote_output
+from input_pipelines import create_pretraining_data, create_text, create_vocabulary
 from input_pipelines.creation import pretraining_records, stages, worker_pool
 
 
@@ -231,7 +232,7 @@ def test_an_upload_without_the_right_to_it_keeps_the_files_and_says_where(
     expected, target, copy = whole(kind), f"{url}/refused", tf.io.gfile.copy
 
     def refuse(source, to, **options):
-        if remote.is_remote(to):
+        if paths.is_remote(to):
             raise tf.errors.PermissionDeniedError(None, None, "no rights")
         copy(source, to, **options)
 
@@ -402,7 +403,7 @@ def test_a_temporary_directory_that_cannot_be_written_is_named(url, command, mon
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(remote_output.os, "makedirs", refuse)
+        patch.setattr(staging.os, "makedirs", refuse)
         assert command("text", url) == 2
     assert (
         f"--output_file: {tempfile.gettempdir()}/bert_estimator_output_" in capsys.readouterr().err

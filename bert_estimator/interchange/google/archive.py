@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 
 from bert_estimator.command_line import evaluated_steps
-from bert_estimator.storage import remote
+from bert_estimator.storage import remote, staging
 from bert_estimator.system import zip_files
 
 # TensorFlow reads files, not members of archives: the files with these endings are unpacked.
@@ -48,7 +48,7 @@ def _extracted(path, *_):
         # macOS packs files of its own beside a model.
         names = [n for n in names if not n.startswith("__MACOSX/")]
         zip_files.check(archive, names, tempfile.gettempdir())
-        folder = remote.temporary_folder()
+        folder = staging.temporary_folder()
         try:
             for name in names:
                 archive.extract(name, folder)  # checks the member's checksum

@@ -13,7 +13,7 @@ from bert_estimator.interchange.hugging_face import (
 )
 from bert_estimator.interchange.hugging_face.config_json import CONFIG, write_json
 from bert_estimator.interchange.source import Source
-from bert_estimator.storage import remote
+from bert_estimator.storage import staging
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
@@ -78,7 +78,7 @@ def find_vocabulary(folder: str) -> str | None:
         return None
     tokens = tokenizer_json.tokens(whole, path)
     _check_tokens(folder, path, tokens)
-    vocab_file = os.path.join(remote.temporary_folder(), VOCABULARY)
+    vocab_file = os.path.join(staging.temporary_folder(), VOCABULARY)
     with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
         writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file

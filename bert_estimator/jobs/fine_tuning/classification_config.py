@@ -25,7 +25,7 @@ from bert_estimator.jobs.fine_tuning.config import (
     with_plan,
 )
 from bert_estimator.recipes import embedded_classifier
-from bert_estimator.storage import remote
+from bert_estimator.system import paths
 from input_pipelines.tasks.task_table import TASK_NAMES
 
 _EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
@@ -163,7 +163,7 @@ class ClassificationConfig(FineTuningConfig):
         """Checks that --task_name and --data_dir name the task's files, or a flag names each."""
         if self.task_name:
             flags.check(self.data_dir, "data_dir", None, "is needed: it holds the task's files")
-            is_directory = remote.is_remote(self.data_dir) or os.path.isdir(self.data_dir)
+            is_directory = paths.is_remote(self.data_dir) or os.path.isdir(self.data_dir)
             flags.check(is_directory, "data_dir", self.data_dir, "is not a directory")
             return
         super().check_data_flags()

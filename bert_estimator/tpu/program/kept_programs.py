@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator
 
+from bert_estimator.system import paths
 from bert_estimator.tpu.program import devices
 
 # A kept program is rarely more than some 10 MiB. Train, evaluate and predict each have their own.
@@ -87,7 +88,7 @@ def keep_on_disk() -> None:
             return
         _remove_oldest(directory)
         config.update("jax_compilation_cache_dir", directory)
-    if "://" not in directory:
+    if not paths.is_remote(directory):
         _write_whole_files(directory)
 
 
