@@ -46,7 +46,8 @@ def output_folder(url: str) -> Iterator[str]:
       lock.InUseError: another process of this machine makes the output.
     """
     folder = f"{_outputs_of_user()}{_digest(url)}"
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if not os.path.lexists(folder):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise ValueError(f"{folder} is not a directory; remove it, or set TMPDIR to another one")
