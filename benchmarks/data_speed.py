@@ -23,10 +23,10 @@ import time
 from collections.abc import Iterator
 
 from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
+from input_pipelines.creation.pools import WorkerPool
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.creation.worker_pool import WorkerPool
 from input_pipelines.embedded import embedded_corpus
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text.documents import split_files
 
 _REPLACED, _NEW = 0.05, 0.005  # shares of the words of a copy
 _GIGABYTES = 16  # English Wikipedia and books

@@ -97,7 +97,7 @@ class Cell:
         self.directory, self.network, self.length, self.batch = directory, network, length, batch
         self.predictions = math.ceil(0.15 * length)
         self.sizes = BertConfig.preset(network, _VOCAB_SIZE).to_dict()
-        self._config, self._records = (
+        self.config, self.records = (
             os.path.join(directory, name) for name in ("bert_config.json", "records")
         )
         self._write()
@@ -110,9 +110,9 @@ class Cell:
         )
         numbers = [self.length, self.predictions, self.batch]
         os.makedirs(self.directory)
-        Process([sys.executable, "-c", code, self.directory, self._records, *map(str, numbers)])
+        Process([sys.executable, "-c", code, self.directory, self.records, *map(str, numbers)])
         for name, value in (
-            (self._config, self.sizes),
+            (self.config, self.sizes),
             (os.path.join(self.directory, "benchmark.json"), {"bert_config": self.sizes}),
         ):
             with open(name, "w", encoding="utf-8") as writer:
@@ -132,7 +132,7 @@ class Cell:
             command = [
                 sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"), "--use_tpu",
                 "--do_train", f"--precision={precision}", "--optimizer=lamb",
-                f"--input_file={self._records}", f"--bert_config_file={self._config}",
+                f"--input_file={self.records}", f"--bert_config_file={self.config}",
                 f"--output_dir={folder}", f"--max_seq_length={self.length}",
                 f"--max_predictions_per_seq={self.predictions}",
                 f"--train_batch_size={self.batch}", f"--iterations_per_loop={steps}",
@@ -164,7 +164,7 @@ class Cell:
     def roofline(self, python: str, library: str, precision: str) -> dict[str, float]:
         """Times the products of a step; `secs` is a step of nothing else."""
         sizes = [str(number) for number in (self.batch, self.length, self.predictions)]
-        command = [python, "-m", "benchmarks.matrix_products", library, self._config, *sizes]
+        command = [python, "-m", "benchmarks.matrix_products", library, self.config, *sizes]
         process = Process([*command, precision])
         counts = matrix_products.products(self.sizes, self.batch, self.length, self.predictions)
         secs = json.loads(process.output.splitlines()[-1])

@@ -5,4 +5,4 @@ Import the parts by name: `bert_estimator.tpu` (the framework), `bert_estimator.
 here, so that flags can be checked and text tokenized without loading TensorFlow.
 """
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

@@ -4,7 +4,7 @@ Both heads return float32 logits: they compute the products in the compute dtype
 in float32.
 
 Letters of the shapes:
-    B  examples in the batch
+    B  examples in the batch: its sequences
     P  predictions per example
     F  positions: the sequence length
     H  hidden size
@@ -24,15 +24,14 @@ def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tens
 
     Args:
       model: the network.
-      positions: int32 [B, P], positions in the sequence.
+      positions: int32 [B, P], positions in each sequence.
 
     Returns:
       float32 [B * P, V].
     """
     config = model.config
     # `x` = [B * P, H]
-    x = tf.gather(model.get_sequence_output(), positions, batch_dims=1)
-    x = tf.reshape(x, [-1, config.hidden_size])
+    x = model.tokens_at(positions)
     with tf.variable_scope("cls/predictions", use_resource=True):
         with tf.variable_scope("transform"):
             x = modeling.dense(x, config.embedding_width(), config.initializer_range, "dense")

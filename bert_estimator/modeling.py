@@ -4,6 +4,7 @@ Letters of the shapes:
     B  examples in the batch (may be unknown when the graph is built)
     F  positions attended from: the sequence length (may be unknown, too, but not on TPUs)
     T  positions attended to: equal to F here
+    S  sequences: B, unless rows are packed
     N  attention heads
     D  size of a head
     H  hidden size, N * D
@@ -12,6 +13,10 @@ Letters of the shapes:
 The network computes in the dtype of the variable scope (see `precision.scope`); layer norm, softmax
 and the sum of the embeddings are always float32. Between layers the activations are matrices
 [B * F, H], so every dense layer is one matrix product.
+
+A packed row holds several sequences, so that less padding is computed. A token attends within its
+sequence, and each sequence has positions from 0 and a pooled output of its own: the outputs are
+those of the sequences in rows of their own, up to rounding (Krell et al., 2021, section 3.2).
 """
 
 import functools
@@ -26,7 +31,7 @@ from bert_estimator.layers import embeddings, kernels
 from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
-from bert_estimator.layers.initializers import weight as weight
+from bert_estimator.layers.embeddings import weight
 from bert_estimator.layers.primitives import length_of
 
 # A function (x, rate) -> tensor of x's shape and dtype, such as a `dropout.Dropout`.
@@ -52,6 +57,8 @@ class BertModel:
         scope: str | None = None,
         dropout: DropoutFn | None = None,
         recompute: bool = False,
+        position_ids: tf.Tensor | None = None,
+        sequence_starts: tf.Tensor | None = None,
     ):
         """Builds the graph of the network.
 
@@ -70,6 +77,11 @@ class BertModel:
           recompute: Python bool; if True, training keeps only the input of each layer, and computes
             the layer again for its gradient, which takes less memory and a third more work. It
             needs a `dropout.Dropout`, which can draw the same masks again.
+          position_ids: int32 [B, F], below max_position_embeddings; None for 0, 1, 2 and so on.
+          sequence_starts: int32 [S]; None if each row is a sequence. If it is given, rows are
+            packed: `input_mask` has the number of each token's sequence in its row, from 1, and 0
+            for padding; and the first token of sequence s is token sequence_starts[s] of the
+            B * F tokens of all rows, one row after the other.
 
         Raises:
           ValueError: a shape does not fit the configuration, or `dropout` is needed and missing.
@@ -79,7 +91,15 @@ class BertModel:
         if dropout is None:
             _check_no_dropout(hidden_rate, attention_rate)
         input_ids = tf.convert_to_tensor(input_ids)
-        sequence_length = _check_inputs(config, input_ids, input_mask, token_type_ids)
+        sequence_length = _check_inputs(
+            config,
+            input_ids,
+            input_mask=input_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+        )
+        _check_packing(input_mask, position_ids, sequence_starts)
+        self._position_ids, self._sequence_starts = position_ids, sequence_starts
         if input_mask is None:
             input_mask = tf.ones_like(input_ids)
         if token_type_ids is None:
@@ -90,7 +110,7 @@ class BertModel:
         with tf.variable_scope(scope or "bert", use_resource=True):
             with tf.variable_scope("embeddings"):
                 hidden, self._embedding_table = embed(
-                    config, input_ids, token_type_ids, use_one_hot_embeddings
+                    config, input_ids, token_type_ids, use_one_hot_embeddings, position_ids
                 )
                 if hidden_rate:
                     hidden = dropout(hidden, hidden_rate)
@@ -98,7 +118,8 @@ class BertModel:
                 hidden = tf.cast(hidden, precision.compute_dtype())
                 self._embedding_output = hidden
                 hidden = tf.reshape(hidden, [-1, config.embedding_width()])
-            layer = _layer_fn(config, input_mask, hidden_rate, attention_rate)
+            is_packed = sequence_starts is not None
+            layer = _layer_fn(config, input_mask, is_packed, hidden_rate, attention_rate)
             if recompute and is_training:
                 layer = functools.partial(recompute_lib.recompute, layer)
             with tf.variable_scope("encoder"):
@@ -108,16 +129,49 @@ class BertModel:
             shape = [-1, sequence_length, config.hidden_size]
             self._all_encoder_layers = [tf.reshape(layer, shape) for layer in layers]
             with tf.variable_scope("pooler"):
-                self._pooled_output = _pooled(config, self.get_sequence_output())
+                self._pooled_output = _pooled(config, self._first_tokens())
         self.config = config
 
     def get_pooled_output(self) -> tf.Tensor:
-        """Returns [B, H] in the compute dtype: tanh of a dense layer on the first token."""
+        """Returns [S, H] in the compute dtype: tanh of a dense layer on each first token."""
         return self._pooled_output
 
     def get_sequence_output(self) -> tf.Tensor:
         """Returns the output of the last layer, [B, F, H] in the compute dtype."""
         return self._all_encoder_layers[-1]
+
+    def tokens_at(self, positions: tf.Tensor) -> tf.Tensor:
+        """Returns the last layer's output at int32 positions [S, P] of sequences: [S * P, H]."""
+        tokens = self.get_sequence_output()
+        if self._sequence_starts is None:
+            tokens = tf.gather(tokens, positions, batch_dims=1)
+            return tf.reshape(tokens, [-1, self.config.hidden_size])
+        places = self._sequence_starts[:, tf.newaxis] + positions
+        return tf.gather(_flat(tokens), tf.reshape(places, [-1]))
+
+    def by_sequence(self, values: tf.Tensor, padding: float = 0.0) -> tf.Tensor:
+        """Turns values of tokens [B, F, n] into [S, F, n]: each sequence in a row of its own.
+
+        If rows are packed, what follows a sequence is `padding`; else the values are returned.
+        """
+        if self._sequence_starts is None:
+            return values
+        positions = tf.range(length_of(values))
+        places = self._sequence_starts[:, tf.newaxis] + positions
+        places = tf.minimum(places, tf.size(self._position_ids) - 1)
+        # Positions begin anew with each sequence, and are 0 in padding. So only in the sequence
+        # itself is a token as far from its start as its position says.
+        position_ids = tf.gather(tf.reshape(self._position_ids, [-1]), places)
+        is_own = tf.equal(position_ids, positions)[..., tf.newaxis]
+        own = tf.gather(_flat(values), places)
+        return tf.where_v2(is_own, own, tf.constant(padding, values.dtype))
+
+    def _first_tokens(self):
+        """Returns the last layer's output at the first token of each sequence, [S, H]."""
+        tokens = self.get_sequence_output()
+        if self._sequence_starts is None:
+            return kernels.of_graph().first_token(tokens)
+        return tf.gather(_flat(tokens), self._sequence_starts)
 
     def get_all_encoder_layers(self) -> list[tf.Tensor]:
         """Returns the outputs of all layers in order, each [B, F, H] in the compute dtype."""
@@ -137,9 +191,18 @@ def embed(
     input_ids: tf.Tensor,
     token_type_ids: tf.Tensor,
     use_one_hot_embeddings: bool,
+    position_ids: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Variable]:
-    """Sums the embeddings as `embeddings.embed` does, and applies layer norm to the sum."""
-    total, word_table = embeddings.embed(config, input_ids, token_type_ids, use_one_hot_embeddings)
+    """Sums the embeddings of words, segments and positions, and applies layer norm to the sum.
+
+    The arguments are as in `BertModel`.
+
+    Returns:
+      (float32 [B, F, E], the table of word embeddings [vocab_size, E]).
+    """
+    total, word_table = embeddings.embed(
+        config, input_ids, token_type_ids, use_one_hot_embeddings, position_ids
+    )
     return layer_norm(total), word_table
 
 
@@ -147,6 +210,7 @@ def transformer_layer(
     config: BertConfig,
     x: tf.Tensor,
     input_mask: tf.Tensor,
+    is_packed: bool,
     hidden_rate: float,
     attention_rate: float,
     dropout: DropoutFn | None,
@@ -167,7 +231,7 @@ def transformer_layer(
 
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
-            context = self_attention(config, x, input_mask, attention_rate, dropout)
+            context = self_attention(config, x, input_mask, is_packed, attention_rate, dropout)
         with tf.variable_scope("output"):
             attention = project_and_add(context, x)
     with tf.variable_scope("intermediate"):
@@ -181,6 +245,7 @@ def self_attention(
     config: BertConfig,
     x: tf.Tensor,
     input_mask: tf.Tensor,
+    is_packed: bool,
     attention_rate: float,
     dropout: DropoutFn | None,
 ) -> tf.Tensor:
@@ -189,7 +254,9 @@ def self_attention(
     Args:
       config: the network's sizes.
       x: [B * F, H] in the compute dtype.
-      input_mask: int32 [B, T], 1 for positions that may be attended to.
+      input_mask: int32 [B, T], 1 for positions that may be attended to; in packed rows, the number
+        of each position's sequence.
+      is_packed: whether rows are packed.
       attention_rate: dropout rate of the probabilities.
       dropout: function (x, rate) -> tensor like x.
 
@@ -203,7 +270,7 @@ def self_attention(
 
     drop = dropout_lib.at_rate(dropout, attention_rate)
     attention = kernels.of_graph().attention
-    context = attention(x, weights, input_mask, config.num_attention_heads, drop)
+    context = attention(x, weights, input_mask, is_packed, config.num_attention_heads, drop)
     return tf.reshape(context, [-1, config.hidden_size])
 
 
@@ -277,18 +344,18 @@ def _widened(config, x, sequence_length):
     return x, tf.reshape(x, [-1, sequence_length, config.hidden_size])
 
 
-def _layer_fn(config, input_mask, hidden_rate, attention_rate):
+def _layer_fn(config, input_mask, is_packed, hidden_rate, attention_rate):
     """Returns a layer as a function of its input and the dropout."""
 
     def layer(x, dropout):
-        return transformer_layer(config, x, input_mask, hidden_rate, attention_rate, dropout)
+        rates = (hidden_rate, attention_rate)
+        return transformer_layer(config, x, input_mask, is_packed, *rates, dropout)
 
     return layer
 
 
-def _pooled(config, sequence_output):
-    """Returns tanh of a dense layer on the first token of a layer [B, F, H]: [B, H]."""
-    first = kernels.of_graph().first_token(sequence_output)
+def _pooled(config, first):
+    """Returns tanh of a dense layer on the first tokens of sequences, [S, H]."""
     return tf.tanh(dense(first, config.hidden_size, config.initializer_range, "dense"))
 
 
@@ -314,7 +381,27 @@ def _check_no_dropout(hidden_rate, attention_rate):
         )
 
 
-def _check_inputs(config, input_ids, input_mask, token_type_ids):
+def _flat(tokens):
+    """Returns the tokens of all rows [B, F, H], one row after the other: [B * F, H]."""
+    return tf.reshape(tokens, [-1, tokens.shape.as_list()[-1]])
+
+
+def _check_packing(input_mask, position_ids, sequence_starts):
+    """Raises ValueError if what packed rows need is missing."""
+    if sequence_starts is None:
+        return
+    if input_mask is None or position_ids is None:
+        raise ValueError(
+            "sequence_starts says that rows are packed. Packed rows need input_mask, the number of "
+            "each token's sequence, and position_ids, too."
+        )
+    if sequence_starts.shape.rank != 1:
+        raise ValueError(
+            f"sequence_starts has shape {sequence_starts.shape}; it must be [sequences]."
+        )
+
+
+def _check_inputs(config, input_ids, **others):
     """Returns the sequence length; raises ValueError if a shape does not fit."""
     shape = input_ids.shape
     if shape.rank != 2:
@@ -328,7 +415,7 @@ def _check_inputs(config, input_ids, input_mask, token_type_ids):
             f"max_position_embeddings={config.max_position_embeddings}; use shorter sequences, "
             "or a configuration with more positions."
         )
-    for name, other in (("input_mask", input_mask), ("token_type_ids", token_type_ids)):
+    for name, other in others.items():
         if other is not None and not other.shape.is_compatible_with(shape):
             raise ValueError(
                 f"{name} has shape {other.shape}; it must have input_ids' shape {shape}."

@@ -21,7 +21,7 @@ from bert_estimator.system import (
     tensorflow_import,
     ticker,
 )
-from input_pipelines.creation import worker_pool
+from input_pipelines.creation import pools
 
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
@@ -111,7 +111,7 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
     except KeyboardInterrupt:
         print(f"{name}: stopped.", file=sys.stderr)
         return 130
-    except worker_pool.WorkerError as error:
+    except pools.WorkerError as error:
         print(f"{name}: error: {error}", file=sys.stderr)
         return 1
     except Exception as error:

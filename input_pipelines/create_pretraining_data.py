@@ -23,15 +23,12 @@ from absl import flags
 
 from bert_estimator.storage import remote
 from bert_estimator.system import lock, paths
-from bert_estimator.tokenization import open_tokenizer
+from bert_estimator.tokenization import open_tokenizer, unknown_warning
 from input_pipelines import command_line, remote_output
-from input_pipelines.creation.beam_pool import BeamPool
+from input_pipelines.creation.pools import BeamPool, WorkerPool, available_cores
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.creation.worker_pool import WorkerPool, available_cores
-from input_pipelines.records import shards
-from input_pipelines.text import companions, document_filter, text_flags
-from input_pipelines.text.documents import find_files, no_text, total_bytes
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text import document_filter, record_names, text_flags
+from input_pipelines.text.documents import find_files, no_text, split_files, total_bytes
 
 _MOST_SHARDS = 99_999
 _DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it
@@ -209,12 +206,12 @@ def _output_files(output_files, num_shards, there):
                 "one name, to which the number of each file is added"
             )
         if os.path.basename(output_files[0]):
-            output_files = shards.names(output_files[0], num_shards)
+            output_files = record_names.shard_names(output_files[0], num_shards)
     for path in output_files:
         command_line.check_names_a_file("output_file", path)
-        if os.path.basename(path).startswith(companions.HELD_OUT_PREFIX):
+        if os.path.basename(path).startswith(record_names.HELD_OUT_PREFIX):
             raise ValueError(
-                f"--output_file={path}: names that begin with {companions.HELD_OUT_PREFIX!r} are "
+                f"--output_file={path}: names that begin with {record_names.HELD_OUT_PREFIX!r} are "
                 "for the held-out records that --eval_fraction makes, which a training does not "
                 "read. Give another name"
             )
@@ -224,7 +221,7 @@ def _output_files(output_files, num_shards, there):
         raise ValueError(
             "--output_file: the files lie in different directories; give one directory"
         )
-    if others := shards.other_sets(output_files, there):
+    if others := record_names.other_sets(output_files, there):
         more = f" and {len(others) - 1} more" if others[1:] else ""
         raise ValueError(
             f"--output_file: {others[0]}{more} belong to records of this name in another number of "
@@ -237,7 +234,7 @@ def _output_files(output_files, num_shards, there):
 def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings, there):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
-    from input_pipelines.creation import held_out, pretraining_records
+    from input_pipelines.creation import pretraining_records
     from input_pipelines.records import manifest as manifests
 
     fraction = values.eval_fraction
@@ -263,7 +260,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
         )
 
     summary, files, description = [], [], {}
-    path = held_out.path_beside(output_files[0])
+    path = manifests.held_out_path(output_files[0])
     if fraction:
         once = dataclasses.replace(settings, dupe_factor=1)
         try:
@@ -272,19 +269,22 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             manifest = write([path], once, {}, True, "Held-out records")
         except pretraining_records.EmptySideError as error:
             raise ValueError(f"--eval_fraction: {error}") from None
-        description = {"held_out": held_out.description(fraction, manifest)}
+        description = {"held_out": manifests.held_out_description(fraction, manifest)}
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
         files += manifests.files_of(path, manifest)
     manifest = write(output_files, settings, description, False, "Records")
     files += manifests.files_of(output_files[0], manifest)
     # A killed command with another --eval_fraction may have left it.
-    shutil.rmtree(shards.work_directory(path), ignore_errors=True)
+    shutil.rmtree(record_names.work_directory(path), ignore_errors=True)
     names = os.listdir(os.path.dirname(path) or ".") if there is None else there
     if not fraction and os.path.basename(path) in names:
         summary.append(f"{path} belongs to other records. Its text may be in these: remove it.")
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
     if left_out := manifest.corpus.get("left_out"):
         summary.append(f"Left out: {document_filter.in_words(left_out)}.")
+    share = manifest.corpus["unknown"] / manifest.corpus["tokens"]
+    if warning := unknown_warning(share, "the tokens"):
+        summary.append(warning)
     return "\n".join(summary), files
 
 
@@ -307,7 +307,7 @@ def _in_words(manifest):
     corpus = manifest.corpus
     return (
         f"{manifest.num_records} examples from {corpus['documents']} documents "
-        f"({corpus['tokens']} tokens)"
+        f"({corpus['tokens']} tokens, {100 * corpus['unknown'] / corpus['tokens']:.3g} % [UNK])"
     )
 
 

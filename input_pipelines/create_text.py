@@ -14,7 +14,7 @@ from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, lock
 from bert_estimator.system.ticker import Progress
 from input_pipelines import command_line, remote_output
-from input_pipelines.text import document_filter, text_files, text_flags, text_formats, words
+from input_pipelines.text import document_filter, text_files, text_flags, text_formats
 from input_pipelines.text.documents import find_files, read_pieces, total_bytes
 
 _DUPLICATES = ("no", "exact", "near")
@@ -109,7 +109,7 @@ def _write(pieces, file, kind):
             file.write("\n")
         file.write("\n".join(piece.sentences) + "\n")
         number += not goes_on
-        size += len(words.of_document(piece.sentences))
+        size += len(document_filter.words_of(piece.sentences))
     return number, size, repeated
 
 

@@ -12,7 +12,14 @@ from absl import flags
 
 from bert_estimator.system import lock
 from bert_estimator.system.ticker import Progress
-from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
+from bert_estimator.tokenization import (
+    count_words,
+    train_sentencepiece,
+    unknown_warning,
+    unknown_words_share,
+    vocabulary_of,
+    write_vocab,
+)
 from input_pipelines import command_line, remote_output
 from input_pipelines.text import document_filter, text_flags
 from input_pipelines.text.documents import find_files, read_documents, total_bytes
@@ -78,13 +85,16 @@ def _create(values, path, there):
         )
     size = values.vocab_size
     casing = {"do_lower_case": values.do_lower_case, "strip_accents": values.strip_accents}
-    share = 1.0
+    share, unknown = 1.0, 0.0
     with lock.held_for(path):
         if is_model:
             kind = values.model_type
             share = train_sentencepiece(sentences, path, size, kind, **casing)
         else:
-            write_vocab(train_vocabulary(sentences, size, **casing), path)
+            counted = count_words(sentences, **casing)
+            vocab = vocabulary_of(counted, size)
+            unknown = unknown_words_share(counted, vocab)
+            write_vocab(vocab, path)
     left_out = document_filter.in_words(chosen.left_out)
     left_out = left_out and f" Left out: {left_out}."
     part = ""
@@ -92,7 +102,11 @@ def _create(values, path, there):
         part = f", from a random {100 * share:.2g} % of the sentences"
         if values.model_type == "bpe":
             part = f", from its most frequent words, {100 * share:.2f} % of the text"
-    return f"{values.vocab_size} tokens in {path}{part}.{left_out}", [path]
+    elif not is_model:
+        part = f"; {100 * unknown:.3g} % of the words of the text are [UNK]"
+    warning = unknown_warning(unknown, "the words of the text")
+    summary = f"{values.vocab_size} tokens in {path}{part}.{left_out}"
+    return "\n".join(filter(None, [summary, warning])), [path]
 
 
 def main(argv: list[str]) -> int:

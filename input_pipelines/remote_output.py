@@ -28,7 +28,7 @@ from bert_estimator import __version__
 from bert_estimator.storage import reading, remote, staging
 from bert_estimator.system import disk_files, json_files, paths
 from input_pipelines import command_line
-from input_pipelines.text import companions, documents
+from input_pipelines.text import documents, record_names
 
 _FILES, _OUTPUT, _MADE = "files", "output", "made.json"
 _WITHOUT_EFFECT = ("num_workers",)  # on the files
@@ -197,7 +197,7 @@ def _version(path):
 def _upload(files, directory, names):
     names = sorted(names, key=_place)
     # An old manifest must not describe new files if this program ends between the two.
-    for name in filter(companions.is_manifest, names):
+    for name in filter(record_names.is_manifest, names):
         remote.remove(f"{directory}/{name}")
     for name in names:
         remote.upload(os.path.join(files, name), f"{directory}/{name}")
@@ -205,7 +205,7 @@ def _upload(files, directory, names):
 
 def _place(name):
     """Returns the place of a file in the order of uploads; the held-out records come first."""
-    return companions.is_manifest(name), companions.HELD_OUT_PREFIX not in name, name
+    return record_names.is_manifest(name), record_names.HELD_OUT_PREFIX not in name, name
 
 
 def _say(text):

@@ -24,6 +24,7 @@ HERE = pathlib.Path(__file__).parent
 LONG_FILES = (
     "robustness/test_stopped_runs.py",
     "journeys/test_run_classifier.py",
+    "journeys/test_unpatched.py",
     "oracle/test_local_mode.py",
     "journeys/test_run_pretraining.py",
     "serving/test_predictor.py",
@@ -42,7 +43,7 @@ LONG_FILES = (
     "journeys/test_tagging_runs.py",
     "test_modeling.py",
     "serving/graph/test_text_model.py",
-    "input_pipelines/embedded/test_embedded_task.py",
+    "input_pipelines/embedded/test_embedded_tasks.py",
     "robustness/test_broken_disks.py",
     "journeys/test_combinations.py",
     "recipes/test_hand_over.py",

@@ -73,7 +73,12 @@ def test_modules_are_found():
 # The rooms, and which rooms each may import besides itself. Arrows run one way, from the scripts
 # down: `test_no_room_has_a_way_back` looks for circles in this table.
 SCRIPT, NETWORK = "", "bert_estimator"  # the modules at the top of the repository and the package
-SIZES = ["bert_estimator.bert_config", "bert_estimator.precision"]  # modules of the network
+# Modules of the network that need no other of them.
+SIZES = [
+    "bert_estimator.bert_config",
+    "bert_estimator.precision",
+    "bert_estimator.memory_needed",
+]
 ROOMS = {
     SCRIPT: ["bert_estimator.jobs", "bert_estimator.command_line", "bert_estimator.system"],
     "bert_estimator.jobs": [
@@ -130,6 +135,7 @@ ROOMS = {
     NETWORK: [*SIZES, "bert_estimator.layers"],
     "bert_estimator.layers": [*SIZES, "bert_estimator.graph"],
     "bert_estimator.bert_config": ["bert_estimator.storage", "bert_estimator.system"],
+    "bert_estimator.memory_needed": ["bert_estimator.bert_config", "bert_estimator.system"],
     "bert_estimator.precision": ["bert_estimator.command_line"],
     "bert_estimator.optimization": ["bert_estimator.graph"],
     "bert_estimator.recipes": ["bert_estimator.command_line"],
@@ -208,6 +214,7 @@ NARROW = {
     # What answers with an exported model does not need the network's code.
     "bert_estimator.serving.predictor": [
         "bert_estimator.serving",
+        *SIZES,
         "bert_estimator.tokenization",
         "bert_estimator.storage",
         "bert_estimator.system",
@@ -281,6 +288,20 @@ def test_programs_do_not_need_tensorflow():
     for name in of_package("bert_estimator.tpu.program"):
         for imported in imports_of(name):
             assert not in_package(imported, ["tensorflow", "tf_slim"]), name
+
+
+def test_modules_that_say_so_do_not_load_tensorflow():
+    """The processes that create records would need seconds more to start."""
+    names = [
+        name
+        for name, path in modules().items()
+        if re.search(r"module does not\s+import\s+TensorFlow", path.read_text(encoding="utf-8"))
+    ]
+    assert "input_pipelines.creation.stages" in names
+    for name in names:
+        for module in reachable(name, everywhere=False):
+            for imported in imports_of(module, everywhere=False):
+                assert not in_package(imported, ["tensorflow", "tf_slim"]), f"{name}: {module}"
 
 
 def test_json_is_read_in_one_module():

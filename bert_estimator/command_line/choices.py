@@ -24,6 +24,6 @@ EXPORT_INPUTS = ("text", "ids")
 POOLINGS = ("mean", "cls", "max", "pooled")
 
 # The tasks made from the text that comes with Python: those about texts, the keys of
-# `embedded_task.TASKS`, and those about words, of `embedded_tags`.
+# `embedded_tasks.TASKS`, and those about words.
 EMBEDDED_TASKS = ("word_order", "sentence_order", "neighbours", "summary")
 EMBEDDED_TAGGING_TASKS = ("code_words",)

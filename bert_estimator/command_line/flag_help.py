@@ -18,12 +18,12 @@ GROUPS = {
     "train_batch_size learning_rate max_seq_length use_tpu precision config",
     "What to do": "do_train do_eval do_predict do_export compile_only suggest export_program "
     "recipe scale stage num_seeds",
-    "Data": "do_lower_case strip_accents task_kind language text_a_column text_b_column "
+    "Data": "do_lower_case strip_accents encoding task_kind language text_a_column text_b_column "
     "label_column class_weights max_predictions_per_seq max_bad_records version_2_with_negative "
     "doc_stride max_query_length",
     "Training": "optimizer num_warmup_steps warmup_proportion learning_rate_decay_power "
     "layerwise_lr_decay legacy_schedule_jump lamb_bias_correction bfloat16_first_moments "
-    "random_seed allow_partial_init max_rollbacks",
+    "random_seed allow_partial_init max_rollbacks pack",
     "Checkpoints, evaluation and predictions": "save_checkpoints_steps eval_steps "
     "keep_best_checkpoint early_stopping_patience max_eval_steps eval_batch_size "
     "predict_batch_size prediction_header export_inputs n_best_size max_answer_length "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.graph.xla_context import in_xla_program
+from bert_estimator.graph.graph_walk import in_xla_program
 
 _NAME = "BertEstimatorBiasAdd"
 

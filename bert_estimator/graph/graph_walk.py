@@ -1,8 +1,9 @@
-"""Walks a graph from operations to the operations they depend on, or that depend on them."""
+"""Walks a graph along its operations, and says whether a graph becomes a program for XLA."""
 
 from collections.abc import Iterable, Iterator
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_util
 
 
 def operations_of(structure: object) -> set[tf.Operation]:
@@ -54,3 +55,11 @@ def _reached(operations, neighbours_of):
             seen.add(operation)
             yield operation
             waiting += neighbours_of(operation)
+
+
+def in_xla_program() -> bool:
+    """Returns whether the current graph becomes a program for XLA as a whole, as a TPU's step does.
+
+    Such a graph is built within an `XLAControlFlowContext`.
+    """
+    return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())

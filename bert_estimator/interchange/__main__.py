@@ -35,15 +35,15 @@ def run(args: argparse.Namespace) -> None:
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.interchange import conversion, open_source, weights_table
+    from bert_estimator.interchange import conversion, open_source, weights
     from bert_estimator.interchange.hugging_face import config_json
     from bert_estimator.interchange.source import HUGGING_FACE, TF1
 
     console.set_up(tf.get_logger())
     try:
         source = open_source(args.source, args.checkpoint)
-        given = args.bert_config_file
-        config = config_json.read_any_config(given) if given else None
+        path = args.bert_config_file
+        config = config_json.read_any_config(path) if path else None
         source = source.with_files(config, args.vocab_file)
         to = args.to or (HUGGING_FACE if source.format == TF1 else TF1)
         differences = conversion.convert(source, args.target, to)
@@ -51,13 +51,13 @@ def run(args: argparse.Namespace) -> None:
     except (ValueError, OSError) as error:
         raise FlagError(str(error)) from None
     rows = [
-        (name, shape, weights_table.UNUSED if name in left_out else weights_table.RESTORED)
+        (name, shape, weights.UNUSED if name in left_out else weights.RESTORED)
         for name, shape in source.shapes.items()
     ]
-    rows += weights_table.left_out(source)
+    rows += weights.rows_left_out(source)
     # The path of an unpacked archive says nothing to a user.
     read = args.source if os.path.isfile(args.source) else source.checkpoint or args.source
-    print(weights_table.text(f"{read} ({source.format}) -> {args.target} ({to})", rows))
+    print(weights.table(f"{read} ({source.format}) -> {args.target} ({to})", rows))
     print("Weights read back bit for bit. Greatest difference on a fixed batch:")
     for name, difference in differences.items():
         print(f"  {name:20} {difference:g}")

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import logits, network_variables
+from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hub import saved_model
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.opening import open_source
 from bert_estimator.interchange.source import HUB, HUGGING_FACE, TAGGING, TF1, Source
+from bert_estimator.interchange.weights import logits_of, open_network
 from bert_estimator.system import paths
 
 WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: weight_files.write, HUB: saved_model.write}
@@ -50,6 +52,8 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
             raise ValueError(f"{target}: {error}") from None
     left_out = names_left_out(source, to)
     tokenizer = source.open_tokenizer()
+    needed = memory_needed.of_conversion(source.config)
+    memory_needed.check(needed, source.path, "convert it on a machine with more memory")
     weights = {name: source.read(name) for name in source.shapes if name not in left_out}
     for name, value in weights.items():
         if value.dtype != np.float32:
@@ -118,10 +122,10 @@ def compare(
             f"{target}: these weights differ from the source's when they are read back: "
             f"{', '.join(wrong)}"
         )
-    with logits.opened(config, weights) as outputs_of:
+    with open_network(config, weights) as outputs_of:
         before = outputs_of(weights)
         is_same = written.config == config  # then one graph is enough
-        after = outputs_of(copies) if is_same else logits.compute(written.config, copies)
+        after = outputs_of(copies) if is_same else logits_of(written.config, copies)
     differences = {name: float(np.max(np.abs(before[name] - after[name]))) for name in before}
     for name, difference in differences.items():
         if not difference <= _TOLERANCE:  # a NaN does not agree

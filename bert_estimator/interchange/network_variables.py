@@ -1,8 +1,16 @@
-"""The variables of BERT and its heads, with google-research/bert's names and their shapes."""
+"""The variables of BERT, ALBERT and ELECTRA and of their heads: names and shapes.
 
-from collections.abc import Mapping
+Everywhere else weights have google-research/bert's names. ALBERT's shared layers are
+`bert/encoder/layer_0` and so on, one for each group; what brings narrow embeddings to the hidden
+size is `bert/encoder/embedding_hidden_mapping_in`, as google-research/albert calls it. Here are the
+names that each project gives its weights, too.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange.source import ALBERT, BERT, ELECTRA, Source
 
 MASKED_LM = "cls/predictions"
 NEXT_SENTENCE = "cls/seq_relationship"
@@ -80,11 +88,11 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
     """
     num_labels = shapes.get(CLASSIFIER, [0])[0]
     heads = head_shapes(config, num_labels)
-    found = tuple(head for head, names in heads.items() if set(names) & set(shapes))
+    own_heads = tuple(head for head, names in heads.items() if set(names) & set(shapes))
     expected = encoder_shapes(config)
     if not any(name.startswith(POOLER) for name in shapes):
         expected = {k: v for k, v in expected.items() if not k.startswith(POOLER)}
-    for head in found:
+    for head in own_heads:
         expected.update(heads[head])
     problems = [f"{name} {shapes[name]}: unknown" for name in shapes if name not in expected]
     for name, shape in expected.items():
@@ -96,7 +104,7 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
         raise ValueError(
             f"{path} does not hold a BERT of its configuration:\n  " + "\n  ".join(problems)
         )
-    return found
+    return own_heads
 
 
 def _dense(scope, inputs, outputs):
@@ -105,3 +113,143 @@ def _dense(scope, inputs, outputs):
 
 def _layer_norm(scope, width):
     return {f"{scope}/LayerNorm/gamma": [width], f"{scope}/LayerNorm/beta": [width]}
+
+
+# google-research/albert's names of a layer's parts, and ours.
+_ALBERT_LAYER = "bert/encoder/transformer/group_{}/inner_group_0/"
+_ALBERT_PARTS = (
+    ("attention_1/", "attention/"),
+    ("LayerNorm/", "attention/output/LayerNorm/"),
+    ("ffn_1/intermediate/output/dense/", "output/dense/"),
+    ("ffn_1/intermediate/dense/", "intermediate/dense/"),
+    ("LayerNorm_1/", "output/LayerNorm/"),
+)
+_ELECTRA_MAPPING = "electra/embeddings_project/"
+# Scopes of an ELECTRA's pretraining that its discriminator's encoder does not need.
+_ELECTRA_OTHERS = ("generator", "discriminator_predictions")
+
+
+def architecture_of(source: Source) -> str:
+    """Returns which of ARCHITECTURES a network is: by its files, or else by its configuration.
+
+    An ELECTRA whose embeddings have the hidden size, such as the base one, and which was fine-tuned
+    here, is a BERT: it has the same variables.
+    """
+    if source.architecture is not None:
+        return source.architecture
+    config = source.config
+    if config.num_hidden_groups is not None:
+        return ALBERT
+    return BERT if config.embedding_width() == config.hidden_size else ELECTRA
+
+
+def architecture_of_tf1_names(source: Source) -> str:
+    """Returns which of ARCHITECTURES gives the names of weights in a TF1 checkpoint of a network.
+
+    ELECTRA's names say that the network is ELECTRA's, and that its GELU is the exact form. A run's
+    network with narrow embeddings may have been fine-tuned from an ELECTRA, unless it has another
+    activation or the heads of BERT's pretraining; then it keeps BERT's names, as in the run.
+    """
+    architecture, activation = architecture_of(source), source.config.hidden_act
+    if architecture != ELECTRA:
+        return architecture
+    if source.architecture == ELECTRA:
+        return BERT if activation == "gelu" else ELECTRA
+    is_bert = any(name.startswith((MASKED_LM, NEXT_SENTENCE)) for name in source.shapes)
+    return ELECTRA if activation == "gelu_erf" and not is_bert else BERT
+
+
+def from_tf1(name: str) -> str | None:
+    """Returns our name of a variable in a checkpoint of any of these projects.
+
+    Returns:
+      The name; or None for what belongs to the pretraining of ELECTRA alone.
+    """
+    if name.startswith(_ELECTRA_OTHERS):
+        return None
+    if name.startswith(_ELECTRA_MAPPING):
+        return f"{MAPPING}/{name.removeprefix(_ELECTRA_MAPPING)}"
+    if name.startswith("electra/"):
+        return f"bert/{name.removeprefix('electra/')}"
+    layer = re.match(_ALBERT_LAYER.format(r"(\d+)"), name)
+    if layer:
+        rest = name[layer.end() :]
+        for theirs, ours in _ALBERT_PARTS:
+            if rest.startswith(theirs):
+                return f"bert/encoder/layer_{layer[1]}/{ours}{rest.removeprefix(theirs)}"
+    return name
+
+
+def architecture_in_tf1(names: Iterable[str]) -> str | None:
+    """Returns ELECTRA or ALBERT if names of a checkpoint's variables show it, else None."""
+    for name in names:
+        if name.startswith("electra/"):
+            return ELECTRA
+        if re.match(_ALBERT_LAYER.format(r"\d+"), name):
+            return ALBERT
+    return None
+
+
+def to_tf1(name: str, architecture: str) -> str:
+    """Returns the name that a project's own checkpoints have for one of our variables."""
+    if architecture == ELECTRA:
+        name = re.sub(f"^{MAPPING}/", _ELECTRA_MAPPING, name)
+        return re.sub("^bert/", "electra/", name)
+    layer = re.match(r"bert/encoder/layer_(\d+)/", name)
+    if architecture == ALBERT and layer:
+        rest = name[layer.end() :]
+        # The first part of a feed-forward layer's name is the beginning of attention's, too.
+        for theirs, ours in sorted(_ALBERT_PARTS, key=lambda part: -len(part[1])):
+            if rest.startswith(ours):
+                return _ALBERT_LAYER.format(layer[1]) + theirs + rest.removeprefix(ours)
+    return name
+
+
+# From google-research/bert's names to transformers' names: one pattern after the other.
+_COMMON = (
+    (r"^output_(weights|bias)$", r"classifier/\1"),
+    (r"^cls/squad/output_(weights|bias)$", r"qa_outputs/\1"),
+    (r"_embeddings$", r"_embeddings/weight"),
+)
+_ENDS = (
+    (r"/(kernel|gamma|weights)$", r"/weight"),
+    (r"/beta$", r"/bias"),
+)
+_TO_TRANSFORMERS = {
+    BERT: (
+        (r"/layer_(\d+)/", r"/layer/\1/"),
+        *_COMMON,
+        (r"/output_(weights|bias)$", r"/\1"),
+        *_ENDS,
+    ),
+    ELECTRA: (
+        (f"^{MAPPING}/", r"bert/embeddings_project/"),
+        (r"/layer_(\d+)/", r"/layer/\1/"),
+        *_COMMON,
+        (r"^bert/", r"electra/"),
+        *_ENDS,
+    ),
+    ALBERT: (
+        (r"/layer_(\d+)/", r"/albert_layer_groups/\1/albert_layers/0/"),
+        (r"/attention/self/", r"/attention/"),
+        (r"/attention/output/dense/", r"/attention/dense/"),
+        (r"/attention/output/LayerNorm/", r"/attention/LayerNorm/"),
+        (r"/intermediate/dense/", r"/ffn/"),
+        (r"/output/dense/", r"/ffn_output/"),
+        (r"/output/LayerNorm/", r"/full_layer_layer_norm/"),
+        (r"^bert/pooler/dense/", r"bert/pooler/"),
+        (r"^cls/predictions/transform/", r"predictions/"),
+        (r"^cls/predictions/output_bias$", r"predictions/bias"),
+        (r"^cls/seq_relationship/output_(weights|bias)$", r"sop_classifier/classifier/\1"),
+        *_COMMON,
+        (r"^bert/", r"albert/"),
+        *_ENDS,
+    ),
+}
+
+
+def to_transformers(name: str, architecture: str) -> str:
+    """Returns transformers' name of one of our variables."""
+    for pattern, replacement in _TO_TRANSFORMERS[architecture]:
+        name = re.sub(pattern, replacement, name)
+    return name.replace("/", ".")

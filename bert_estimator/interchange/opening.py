@@ -1,21 +1,37 @@
-"""Opening a model wherever it is: a checkpoint's path, a directory, or an archive of one."""
+"""Opening a model: a checkpoint's path, a directory, an archive; here or in remote storage."""
 
+import functools
 import glob
 import os
+import re
+import shutil
 import stat
+import tarfile
+import tempfile
+import zipfile
 
-from bert_estimator.interchange import remote_model
-from bert_estimator.interchange.google import archive, tf1_checkpoint
+from bert_estimator.command_line import evaluated_steps, run_directory
+from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hub import reader
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import Source
-from bert_estimator.system import disk_files, paths
+from bert_estimator.storage import remote, staging
+from bert_estimator.system import disk_files, paths, zip_files
 
 # Lies in the models that the scripts export.
 _TASK_OF_EXPORT = ("assets.extra", "task.json")
 # Lies beside the weights that PEFT trains, such as LoRA's. transformers adds them to the weights of
 # the model that it names, or of the model beside it.
 _ADAPTER = "adapter_config.json"
+
+# TensorFlow reads files, not members of archives: the files with these endings are unpacked.
+_WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".pb")
+
+# Of a model in remote storage.
+_NOT_READ = re.compile(r"(.*/)?(events\.out\.tfevents[^/]*|graph\.pbtxt|[^/]*\.meta)|.*/.*")
+_BEST = re.compile(rf"{evaluated_steps.DIRECTORY}/[^/]*(?<!\.meta)")
+_DATA = re.compile(r".*\.data-\d+-of-\d+")
+_STEP = re.compile(r"(.*model\.ckpt-)(\d+)\.index")
 
 
 def open_source(path: str, choice: str | None = None) -> Source:
@@ -33,7 +49,7 @@ def open_source(path: str, choice: str | None = None) -> Source:
         says what.
     """
     if paths.is_remote(path):
-        path = remote_model.fetched(path, choice)
+        path = copied_here(path, choice)
     if os.path.exists(path) and (why := disk_files.why_unreadable(path)):
         raise ValueError(f"{path}: {why}")
     for file in (path, *glob.glob(f"{glob.escape(path)}.*"), *glob.glob(f"{glob.escape(path)}/*")):
@@ -53,7 +69,7 @@ def open_source(path: str, choice: str | None = None) -> Source:
         return tf1_checkpoint.open_prefix(path, path)
     folder = path
     if os.path.isfile(path):
-        folder = archive.extracted(path)
+        folder = unpacked(path)
     if not os.path.isdir(folder):
         raise ValueError(
             f"{path}: there is no such checkpoint. Give the path of a checkpoint without .index or "
@@ -84,3 +100,146 @@ def open_source(path: str, choice: str | None = None) -> Source:
         "nor TF Hub's saved_model.pb"
         + ("; save the model with safe_serialization=True, not as pytorch_model.bin" * bool(bins))
     )
+
+
+def unpacked(path: str) -> str:
+    """Unpacks a model's archive into a directory that lasts as long as the process.
+
+    An archive is unpacked once in a process, unless it changes. Messages and the settings of runs
+    name the archive in place of the directory, as `storage.shown` does.
+
+    Returns:
+      The directory in which the model's files lie.
+
+    Raises:
+      ValueError: the file is not a zip archive, is damaged, holds several models, or would unpack
+        to a place elsewhere or to more than `zip_files.check` allows.
+    """
+    stat = os.stat(path)
+    return _unpacked_once(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.cache
+def _unpacked_once(path, *_):
+    if tarfile.is_tarfile(path):
+        raise ValueError(
+            f"{path}: is a tar archive; unpack it (tar -xf), and give the directory of the model"
+        )
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"{path}: is not a zip archive. Give an archive, a directory, or a checkpoint's path "
+            "without .index or .data"
+        )
+    with zip_files.opened(path) as archive:
+        names = [n for n in archive.namelist() if n.endswith(_WANTED) or ".data-" in n]
+        # macOS packs files of its own beside a model.
+        names = [n for n in names if not n.startswith("__MACOSX/")]
+        zip_files.check(archive, names, tempfile.gettempdir())
+        folder = staging.temporary_folder()
+        try:
+            for name in names:
+                archive.extract(name, folder)  # checks the member's checksum
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    # The directory is another one in the next process: a run's settings must not name it.
+    remote.show(folder, remote.shown(path))
+    models = {os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))}
+    modules = {os.path.dirname(n) for n in names if os.path.basename(n) == "saved_model.pb"}
+    # Of TF Hub's modules, the weights lie in a directory within.
+    models = modules | {m for m in models if os.path.dirname(m) not in modules}
+    # A run's directory has its best checkpoint and its exported models within.
+    models = sorted(models - {m for m in models for run in models if _is_part(m, run)})
+    if len(models) > 1:
+        raise ValueError(
+            f"{path}: holds models in {', '.join(models)}; unpack it, and give the directory of "
+            "one model"
+        )
+    return os.path.join(folder, models[0] if models else "")
+
+
+def _is_part(folder, run):
+    """Returns whether a directory is the best checkpoint or an exported model of a run."""
+    is_best = folder == os.path.join(run, evaluated_steps.DIRECTORY)
+    return is_best or folder.startswith(os.path.join(run, "export", ""))
+
+
+def copied_here(url: str, choice: str | None) -> str:
+    """Copies a model's files to a directory that lasts as long as the process.
+
+    Of a run, only the checkpoint that `choice` asks for is copied. A model that has been copied
+    before in this process is only copied again if a file of its directory has changed.
+
+    Args:
+      url, choice: `path` and `choice` of `open_source`.
+
+    Returns:
+      What to open instead: a local directory, archive, or checkpoint without .index.
+
+    Raises:
+      StorageError: there is no such model, or the file system cannot be used.
+    """
+    if remote.check(f"{url}.index"):
+        folder, _, name = url.rpartition("/")
+        module = folder.removesuffix("/variables")
+        if module != folder and remote.check(f"{module}/saved_model.pb"):  # TF Hub's
+            return os.path.join(copied_here(module, choice), "variables", name)
+        return os.path.join(_copy_of_prefix(folder, name, _state(folder)), name)
+    if url.endswith(".zip"):
+        return remote.local(url)
+    return _copy_of_directory(url, choice, _state(url))
+
+
+def _state(url):
+    """Returns what a directory holds, as something that can be compared: names, sizes, times."""
+    return frozenset(remote.files(url).items())
+
+
+@functools.cache
+def _copy_of_prefix(folder, name, _):
+    return remote.local_directory(
+        folder,
+        lambda file: _is_read(file) and (not _is_of_checkpoint(file) or _is_of(name, file)),
+    )
+
+
+@functools.cache
+def _copy_of_directory(url, choice, state):
+    files = [name for name, _ in state]
+    if "saved_model.pb" in files:  # TF Hub's
+        return remote.local_directory(url)
+    copy = remote.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
+    wanted = _prefix(copy, choice)
+    for file in files:
+        if _DATA.fullmatch(file) and _is_read(file) and (wanted is None or _is_of(wanted, file)):
+            remote.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
+    return copy
+
+
+def _prefix(folder, choice):
+    """Returns which checkpoint of a directory without data is wanted, relative to the directory.
+
+    It is None if the directory is not a run's.
+    """
+    best = None
+    if choice == "best":
+        best = evaluated_steps.path_of_best(folder)
+    elif choice is None:
+        best = run_directory.delivered_best(folder)
+    if best is not None:
+        return os.path.relpath(best, folder)
+    steps = [match for match in map(_STEP.fullmatch, os.listdir(folder)) if match]
+    newest = max(steps, key=lambda match: int(match[2]), default=None)
+    return newest and newest[0].removesuffix(".index")
+
+
+def _is_read(file):
+    return _BEST.fullmatch(file) or not _NOT_READ.fullmatch(file)
+
+
+def _is_of_checkpoint(file):
+    return file.endswith(".index") or _DATA.fullmatch(file)
+
+
+def _is_of(prefix, file):
+    return file.startswith(f"{prefix}.")

@@ -6,18 +6,26 @@ from typing import Any
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import TASK_KINDS
-from bert_estimator.interchange import layer_groups
 from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer
 
 TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
 
-BERT, ALBERT, ELECTRA = "bert", "albert", "electra"
+BERT, ALBERT, ELECTRA = ARCHITECTURES = ("bert", "albert", "electra")
 
 # What the outputs of a classifier mean, as `bert_estimator.model_fns.classification` calls it.
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
 
 # Two networks whose weights have the same shapes can still differ in these.
 _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
+
+# Projects that compute with rounded fractions which layers of an ALBERT share weights. For most
+# numbers of layers and groups, the outcome is the same as here.
+GOOGLE, TRANSFORMERS = "google-research/albert", "transformers"
+# The group of layer i, of L layers with G groups.
+_GROUP_OF = {
+    GOOGLE: lambda i, L, G: int(i / L * G),
+    TRANSFORMERS: lambda i, L, G: int(i / (L / G)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Source:
       version_2_with_negative: whether the model learned, as for SQuAD 2.0, that some questions have
         no answer; None if nothing beside the weights says so.
       architecture: BERT, ALBERT or ELECTRA, if the files show it; None if only the configuration
-        does, see `architectures.of`.
+        does, see `network_variables.architecture_of`.
     """
 
     path: str
@@ -82,7 +90,7 @@ class Source:
         """Checks that a checkpoint of another project gets a network that computes the same.
 
         In google-research/electra, "gelu" is the exact form, which is "gelu_erf" here; here "gelu"
-        is the tanh form. Of google-research/albert, see `layer_groups`.
+        is the tanh form. Of google-research/albert, see `check_layer_groups`.
 
         Args:
           config: the configuration of the network that gets the weights.
@@ -91,7 +99,7 @@ class Source:
           ValueError: it has the other GELU, or its layers share weights in another way.
         """
         if (self.format, self.architecture) == (TF1, ALBERT):
-            layer_groups.check(config, layer_groups.GOOGLE, self.path)
+            check_layer_groups(config, GOOGLE, self.path)
         if (self.format, self.architecture, config.hidden_act) == (TF1, ELECTRA, "gelu"):
             raise ValueError(
                 f'{self.path}: is an ELECTRA, whose hidden_act is "gelu_erf", but the '
@@ -100,8 +108,10 @@ class Source:
             )
 
     def differences(self, config: BertConfig) -> Iterator[tuple[str, Any, Any]]:
-        """Yields (key, its value here, its value there) of what makes a configuration another
-        network of the same weights; nothing if there is no configuration beside the weights.
+        """Yields (key, its value here, its value there) of what the two configurations differ in.
+
+        These are keys that make another network of the same weights. There is nothing to yield if
+        no configuration lies beside the weights.
 
         Shapes of weights do not show these keys. If layers share weights in either network, they do
         not show how many layers there are, either.
@@ -167,3 +177,26 @@ class Source:
                 "trained with"
             )
         return tokenizer
+
+
+def check_layer_groups(config: BertConfig, project: str, path: str) -> None:
+    """Checks that each layer of an ALBERT has the same weights here and in another project.
+
+    Args:
+      config: the network.
+      project: GOOGLE or TRANSFORMERS.
+      path: the place of the network, for errors.
+
+    Raises:
+      ValueError: a layer has other weights there.
+    """
+    layers, groups = config.num_hidden_layers, config.num_own_layers()
+    for layer in range(layers):
+        ours, theirs = config.group_of(layer), _GROUP_OF[project](layer, layers, groups)
+        if ours != theirs:
+            raise ValueError(
+                f"{path}: num_hidden_layers={layers} with num_hidden_groups={groups} cannot be "
+                f"exchanged with {project}: layer {layer} has the weights of group {ours} here, "
+                f"and of group {theirs} there, where fractions are rounded (both count from 0). "
+                "Train a network with another number of groups, such as 1"
+            )

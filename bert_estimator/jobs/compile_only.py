@@ -82,11 +82,11 @@ def run(
     Raises:
       flags.FlagError: the topology is unknown, or the batch does not divide by its cores.
     """
-    from bert_estimator.tpu import compile_report, topology
+    from bert_estimator.tpu import compile_report
 
     name = config.tpu_topology
     try:
-        found_cores = topology.find(name)
+        found_cores = compile_report.find(name)
     except (RuntimeError, ValueError) as error:
         raise flags.FlagError(f"--tpu_topology={name}: {error}") from None
     cores, hosts = len(found_cores), len({core.process_index for core in found_cores})

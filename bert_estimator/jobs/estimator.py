@@ -2,13 +2,12 @@
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, sharding, tpu
+from bert_estimator import interchange, memory_needed, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import host_agreement, roll_call
 from bert_estimator.command_line import flags
@@ -25,8 +24,13 @@ _LEAST_POINTS = 20  # of a curve
 _OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 # How many moments of each weight an optimizer keeps.
-_MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "adafactor": 0}
-_NEARLY_ALL = 0.8
+MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "adafactor": 0}
+# Flags of batches, and the flags that ask for what has such batches.
+_VERBS_OF_BATCHES = {
+    "train_batch_size": ("do_train",),
+    "eval_batch_size": ("do_eval",),
+    "predict_batch_size": ("do_predict", "do_export"),
+}
 
 # Names of TensorFlow's passes over the graph of a training step, in their order.
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
@@ -122,28 +126,60 @@ def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
 
 
 def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
-    """Checks that the network's weights, and what training keeps for each, fit this machine.
+    """Says how much of this machine's memory a run needs, and refuses what is far beyond it.
+
+    What a GPU or a TPU computes is in the memory of that device, which is not compared.
 
     Raises:
-      FlagError: they alone are larger than its memory.
+      FlagError: this machine has far less memory.
     """
-    memory = malloc.machine_bytes()
-    if memory is None or config.compile_only:
+    if config.compile_only:
         return
-    needed, what = 4 * bert_config.num_parameters(), "they"
-    if config.do_train:
-        moments = _MOMENTS.get(config.optimizer, 0)
-        half = getattr(config, "bfloat16_first_moments", False) and moments
-        needed *= 2 + moments - (0.5 if half else 0)
-        what = "they, their gradients and what the optimizer keeps"
+    master = _master(config)
+    cores = devices.num_virtual_cores(master)
+    is_on_device = not cores and (master or tf.config.list_physical_devices("GPU"))
+    num_hosts = flags.find_hosts().number
+    moments = MOMENTS.get(config.optimizer, 0)
+    if getattr(config, "bfloat16_first_moments", False) and moments:
+        moments -= 0.5
+
+    def needed(name):
+        step = memory_needed.Step(
+            rows=0 if is_on_device else getattr(config, name) // num_hosts,
+            length=config.max_seq_length,
+            precision=config.precision,
+            replicas=cores // num_hosts // config.num_cores_per_replica,
+            micro_batch_size=config.micro_batch_size,
+            recompute=config.recompute,
+            predictions=getattr(config, "max_predictions_per_seq", 0),
+        )
+        if name == "train_batch_size":
+            return memory_needed.of_training(bert_config, step, moments)
+        return memory_needed.of_running(bert_config, step)
+
+    names = [
+        name
+        for name, verbs in _VERBS_OF_BATCHES.items()
+        if any(getattr(config, verb, False) for verb in verbs)
+    ]
+    name = max(names, key=needed)
     rule = (
-        f"its network has {bert_config.num_parameters():,} weights; {what} take "
-        f"{needed / 2**30:,.1f} GiB, and this machine has {memory / 2**30:.1f} GiB"
+        f"take a smaller network than one of {bert_config.num_parameters():,} weights, shorter "
+        "sequences, or a smaller batch"
     )
-    name = "bert_config_file" if config.bert_config_file else "init_checkpoint"
-    flags.check(needed <= memory, name, getattr(config, name), rule)
-    if needed > _NEARLY_ALL * memory:
-        print(f"Warning: --{name}: {rule}, for activations and the rest, too.", file=sys.stderr)
+    if name == "train_batch_size":
+        rule += "; --micro_batch_size and --recompute save memory, too"
+    try:
+        line = memory_needed.check(needed(name), f"--{name}={getattr(config, name)}", rule)
+    except memory_needed.TooLargeError as error:
+        raise flags.FlagError(str(error)) from None
+    if line is not None:
+        print(f"Memory: {line}.", flush=True)
+
+
+def _master(config):
+    """Returns the master that a configuration asks for; "" for the session runtime."""
+    return config.tpu_name or (devices.default_master() if config.use_tpu else "")
 
 
 def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
@@ -162,7 +198,7 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
       roll_call.MissingHostsError: a host has not come in time.
     """
     per_replica, num_hosts = config.num_cores_per_replica, flags.find_hosts().number
-    master = config.tpu_name or (devices.default_master() if config.use_tpu else "")
+    master = _master(config)
     if not master:
         if num_hosts > 1:
             raise flags.FlagError(

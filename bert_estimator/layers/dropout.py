@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import kernels, primitives
+from bert_estimator.layers.kernels import masks
 from bert_estimator.layers.kernels.masks import BLOCK_ELEMENTS, HALF_BITS, Drop, Mask
 
 _LEVELS = 1 << HALF_BITS
@@ -47,7 +48,7 @@ class Dropout:
           seed: Python int, 0 <= seed < 2^32.
           step: the training step; an int, or a scalar int32 or int64 tensor.
           first_row: the index in the global batch of the first row of x in each call; an int, or
-            a scalar int32 or int64 tensor.
+            a scalar int32 or int64 tensor. A tensor [B] has the index of every row.
           longest: the greatest sequence length of any batch, if lengths differ. If a length of x is
             not static, x gets the first part of the mask that it would have if it were as long as
             this. So the masks do not depend on how much padding a batch has.
@@ -99,7 +100,14 @@ class Dropout:
     def mask(self, x: tf.Tensor, rate: float) -> Mask | None:
         """Returns the mask that a call would apply to x; None if it would drop nothing.
 
-        Use it instead of a call: it counts as one, with the same arguments and errors.
+        Use it instead of a call: it counts as one, with the same arguments.
+
+        Args:
+          x: float tensor [B, ...].
+          rate: the dropout rate, 0 <= rate < 1.
+
+        Raises:
+          ValueError: the rate is out of range, or a dimension of x but the first is not static.
         """
         if not 0.0 <= rate < 1.0:
             raise ValueError(
@@ -124,11 +132,21 @@ class Dropout:
         """Returns another Dropout, which draws the masks that this one would draw from here on.
 
         Args:
-          state: tensors to use instead of `self.state`, with equal values; None uses `self.state`.
+          state: uint64 scalar tensors to use instead of `self.state`, with equal values; None uses
+            `self.state`.
         """
         fork = Dropout(self._seed, *(state or self.state), longest=self._longest)
         fork._calls = dict(self._calls)
         return fork
+
+    def at_rows(self, rows: tf.Tensor) -> "Dropout":
+        """Returns a Dropout for an x whose rows are any rows [B] of the global batch.
+
+        Its calls count as calls of this object.
+        """
+        dropout = self.fork([self._step, _as_uint64(rows)])
+        dropout._calls = self._calls
+        return dropout
 
     def _kept(self, x, threshold):
         """Returns `Mask.keep` for x: whether 16 random bits reach the threshold.
@@ -154,12 +172,15 @@ class Dropout:
         # A row takes a whole number of blocks, so that it begins with a block in every batch.
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
-        counter = tf.stack([first_block, self._step])
         shape = (rows, *block_shape)
         row_elements = math.prod(row_shape)
         threshold = tf.constant(threshold << HALF_BITS, tf.uint32)
         may_pack = not is_cut and row_elements % BLOCK_ELEMENTS == 0
-        keep = kernels.of_graph().draw_mask(shape, key, counter, threshold, may_pack)
+        if first_block.shape.rank:
+            keep = masks.draw_rows(shape, key, first_block, self._step, threshold)
+        else:
+            counter = tf.stack([first_block, self._step])
+            keep = kernels.of_graph().draw_mask(shape, key, counter, threshold, may_pack)
         if keep.dtype == tf.uint8:
             return keep
         if row_elements % BLOCK_ELEMENTS:
@@ -178,8 +199,8 @@ def at_rate(dropout: Callable[[tf.Tensor, float], tf.Tensor] | None, rate: float
     """Returns dropout at a rate; None for the rate 0.
 
     Args:
-      dropout: a `Dropout`, or any function (x, rate) -> tensor like x. A subclass of `Dropout`
-        counts as any function. It may be None if the rate is 0.
+      dropout: a `Dropout`, or any function (x, rate) -> tensor of the shape and dtype of x. A
+        subclass of `Dropout` counts as any function. It may be None if the rate is 0.
       rate: the dropout rate.
     """
     if not rate:

@@ -66,7 +66,7 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
 
 
 def barrier(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor, in a layout of its own; only for programs for XLA (`xla_context`).
+    """Returns the tensor, in a layout of its own; only in programs for XLA.
 
     XLA does not move operations over a barrier, nor does it give both sides one layout.
     """

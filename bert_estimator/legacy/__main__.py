@@ -29,6 +29,9 @@ def main(argv: list[str]) -> int:
     if arguments == ["--version"]:
         print(f"bert-estimator {bert_estimator.__version__}")
         return 0
+    if arguments in (["--help"], ["-h"]):
+        print(f"{_USAGE}\n\n{__doc__.strip()}")
+        return 0
     given = arguments.pop(0) if arguments[:1] in (["--tf1"], ["--tf2"]) else None
     if arguments[:1] == ["-m"] and len(arguments) > 1:
         return _run_module(arguments[1], arguments[2:], given)

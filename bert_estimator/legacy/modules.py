@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 from bert_estimator.legacy import names, paths, wheel
-from bert_estimator.legacy.removed import IMPORTABLE, REMOVED
+from bert_estimator.legacy.paths import IMPORTABLE, REMOVED
 
 _V1, _V2 = "tensorflow.compat.v1", "tensorflow.compat.v2"
 _KERAS_TREE = "tensorflow.python.keras"

@@ -90,9 +90,9 @@ _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_r
 
 # tf.estimator of TensorFlow 1 and 2.
 _ESTIMATOR = [
-    ("bert_estimator.legacy.stand_ins.run_config", "RunConfig"),
+    ("bert_estimator.legacy.stand_ins.contrib_estimator", "RunConfig"),
     (
-        "bert_estimator.legacy.stand_ins.checkpoints",
+        "bert_estimator.legacy.stand_ins.contrib_estimator",
         "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
     ),
     (
@@ -101,7 +101,7 @@ _ESTIMATOR = [
         "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate",
     ),
     (
-        "bert_estimator.legacy.stand_ins.canned",
+        "bert_estimator.legacy.stand_ins.contrib_estimator",
         "add_metrics call_logit_fn AVERAGE_LOSS_METRIC_KEY LOSS_METRIC_KEY "
         "_canned_estimator_api_gauge=API_GAUGE",
     ),
@@ -120,7 +120,7 @@ _EXPERIMENTAL = [
     _SUPERVISED_INPUT,
     (f"{_WHEEL}.canned.linear", "LinearSDCA"),
     (f"{_WHEEL}.canned.rnn", "RNNClassifier RNNEstimator"),
-    ("bert_estimator.legacy.stand_ins.canned", "call_logit_fn"),
+    ("bert_estimator.legacy.stand_ins.contrib_estimator", "call_logit_fn"),
 ]
 _EXPERIMENTAL_OF_1 = [
     (f"{_WHEEL}.canned.dnn", "dnn_logit_fn_builder"),
@@ -160,7 +160,7 @@ MODULES = {
     },
     "tensorflow.compat.v2.distribute": [(V2 + ".distribute", "*")],
     "tensorflow.compat.v2.distribute.cluster_resolver": [
-        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        ("bert_estimator.tpu.config", "TPUClusterResolver"),
         (V2 + ".distribute.cluster_resolver", "*"),
     ],
     "tensorflow.nn": [(V1 + ".nn", "*")],
@@ -182,13 +182,13 @@ MODULES = {
     "tensorflow.compat.v2.estimator.experimental": _EXPERIMENTAL,
     "tensorflow.compat.v2.estimator.export": _EXPORT,
     "tensorflow.estimator.inputs": [
-        ("bert_estimator.legacy.stand_ins.array_inputs", "numpy_input_fn pandas_input_fn"),
+        ("bert_estimator.legacy.stand_ins.data", "numpy_input_fn pandas_input_fn"),
     ],
     "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
     "tensorflow.tpu": [_ACROSS_CORES, _REPLICATED, (V1 + ".tpu", "*")],
     "tensorflow.distribute": [(V1 + ".distribute", "*")],
     "tensorflow.distribute.cluster_resolver": [
-        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        ("bert_estimator.tpu.config", "TPUClusterResolver"),
         (V1 + ".distribute.cluster_resolver", "*"),
     ],
     "tensorflow.contrib": [],
@@ -197,7 +197,7 @@ MODULES = {
         _ACROSS_CORES,
         _REPLICATED,
         ("bert_estimator.tpu", "ExportSavedModelApiVersion TPUContext"),
-        ("bert_estimator.legacy.stand_ins.checkpoints", "AsyncCheckpointSaverHook"),
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "AsyncCheckpointSaverHook"),
         (V1 + ".tpu", "bfloat16_scope core"),
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
@@ -212,7 +212,7 @@ MODULES = {
     },
     "tensorflow.contrib.autograph": [(V1 + ".autograph", "*")],
     "tensorflow.contrib.cluster_resolver": [
-        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        ("bert_estimator.tpu.config", "TPUClusterResolver"),
         (
             V1 + ".distribute.cluster_resolver",
             "ClusterResolver GCEClusterResolver KubernetesClusterResolver SimpleClusterResolver "
@@ -244,7 +244,7 @@ MODULES = {
         _IN_MEMORY,
         _EARLY_STOPPING,
         _SUPERVISED_INPUT,
-        ("bert_estimator.legacy.stand_ins.canned", "add_metrics call_logit_fn"),
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "add_metrics call_logit_fn"),
         (
             "bert_estimator.legacy.stand_ins.contrib_estimator",
             "binary_classification_head clip_gradients_by_norm logistic_regression_head "
@@ -291,13 +291,13 @@ MODULES = {
     ],
     "tensorflow.contrib.learn.datasets.base": [
         (
-            "bert_estimator.legacy.stand_ins.csv_data",
+            "bert_estimator.legacy.stand_ins.data",
             "Dataset Datasets load_csv_with_header load_csv_without_header maybe_download",
         ),
     ],
     "tensorflow.contrib.lookup": [
         (
-            "bert_estimator.legacy.stand_ins.lookup",
+            "bert_estimator.legacy.stand_ins.data",
             "index_table_from_tensor index_to_string_table_from_tensor",
         ),
         (V1 + ".lookup", "KeyValueTensorInitializer TextFileIndex TextFileInitializer"),
@@ -368,7 +368,7 @@ MODULES = {
     ],
     "tensorflow_estimator": [],
     "tensorflow_estimator.python.estimator.estimator_export": [
-        ("bert_estimator.legacy.stand_ins.canned", "estimator_export"),
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "estimator_export"),
     ],
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),

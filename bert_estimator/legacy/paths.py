@@ -1,4 +1,7 @@
-"""Further import paths of TensorFlow 1, for modules of the table in `names.py`."""
+"""Further import paths of TensorFlow 1: what they lead to, and what to use instead of the others.
+
+The table in `names.py` has the modules.
+"""
 
 # An import path -> the module of the table that it imports.
 PATHS = {
@@ -103,4 +106,218 @@ PATHS_OF_2 = {
     if path.startswith("tensorflow_estimator.estimator")
     else target
     for path, target in PATHS.items()
+}
+
+
+_BOOSTED_TREES = "BoostedTreesClassifier BoostedTreesEstimator BoostedTreesRegressor"
+
+_OLD_COLUMNS = (
+    "bucketized_column crossed_column embedding_column input_from_feature_columns one_hot_column "
+    "real_valued_column sparse_column_with_hash_bucket sparse_column_with_keys"
+)
+
+_FURTHER_OPTIMIZERS = (
+    "AGNOptimizer AdaMaxOptimizer AddSignOptimizer ElasticAverageOptimizer GGTOptimizer "
+    "ModelAverageOptimizer MovingAverageOptimizer MultitaskOptimizerWrapper NadamOptimizer "
+    "PowerSignOptimizer ScipyOptimizerInterface ShampooOptimizer VariableClippingOptimizer"
+)
+
+_NOT_OF_CONTRIB_ESTIMATOR = (
+    "RNNClassifier RNNEstimator SavedModelEstimator TowerOptimizer forward_features "
+    "replicate_model_fn"
+)
+
+_IMPORTABLE_OF_CONTRIB = (
+    "crf cudnn_rnn distribute eager lite mixed_precision quantize seq2seq tensorboard tensorrt"
+)
+
+# Modules that can be imported, because many scripts import them and use nothing of them: using a
+# name of such a module is the error.
+IMPORTABLE = (
+    *(f"tensorflow.contrib.{name}" for name in _IMPORTABLE_OF_CONTRIB.split()),
+    *(
+        f"tensorflow.{package}.{module}"
+        for package in ("contrib.tpu.python.tpu", "python.tpu")
+        for module in ("error_handling", "session_support")
+    ),
+    "tensorflow.contrib.tpu.profiler",
+    "tensorflow.estimator.tpu.experimental",
+    "tensorflow.python.keras.estimator",
+    "tensorflow.python.keras.utils.multi_gpu_utils",
+    "tensorflow.python.keras.wrappers",
+    "tensorflow.python.keras.wrappers.scikit_learn",
+)
+
+# The name of an object or a module -> (what it was, what to use).
+REMOVED = {
+    "tensorflow.contrib.crf": (
+        "conditional random fields",
+        "a copy of TensorFlow 1.15's contrib/crf/python/ops/crf.py, which runs here unchanged",
+    ),
+    "tensorflow.contrib.distribute": (
+        "distribution strategies",
+        "TPUEstimator's own cores, RunConfig(master=...)",
+    ),
+    **{
+        f"tensorflow.contrib.estimator.{name}": (
+            "an addition to tf.estimator",
+            "a model_fn for tf.estimator",
+        )
+        for name in _NOT_OF_CONTRIB_ESTIMATOR.split()
+    },
+    "tensorflow.contrib.eager": ("eager execution before TF 2", "tf.compat.v2"),
+    **dict.fromkeys(
+        ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),
+        ("an embedding of ids", "tf.nn.embedding_lookup"),
+    ),
+    "tensorflow.contrib.learn": (
+        "the estimators before tf.estimator",
+        "tf.estimator and tf.contrib.training",
+    ),
+    **{
+        f"tensorflow.contrib.layers.{name}": ("a feature column", "tf.feature_column")
+        for name in _OLD_COLUMNS.split()
+    },
+    "tensorflow.contrib.cudnn_rnn": ("recurrent layers of cuDNN", "tf.nn.dynamic_rnn"),
+    **{
+        f"tensorflow.contrib.image.{name}": (
+            "an operation on images",
+            "a copy of TensorFlow 1.15's function in contrib/image/python/ops",
+        )
+        for name in ("dense_image_warp", "interpolate_spline", "sparse_image_warp")
+    },
+    "tensorflow.contrib.rnn.LayerNormBasicLSTMCell": (
+        "an LSTM with layer normalization",
+        "a copy of the class in TensorFlow 1.15's contrib/rnn/python/ops/rnn_cell.py",
+    ),
+    **dict.fromkeys(
+        ("tensorflow.contrib.rnn.LSTMBlockCell", "tensorflow.contrib.rnn.LSTMBlockFusedCell"),
+        ("an LSTM as one operation", "tf.contrib.rnn.LSTMCell"),
+    ),
+    "tensorflow.contrib.rnn.stack_bidirectional_dynamic_rnn": (
+        "recurrent layers in both directions",
+        "tf.nn.bidirectional_dynamic_rnn, one layer after the other",
+    ),
+    "tensorflow.data.experimental.CheckpointInputPipelineHook": (
+        "a hook that saves the position in the data",
+        "Dataset.skip in the input_fn, by the steps that were trained before",
+    ),
+    "tensorflow.examples": (
+        "code and data of the tutorials",
+        "a copy of the file in TensorFlow 1.15's examples/tutorials",
+    ),
+    "tensorflow.contrib.tensorboard": (
+        "TensorBoard's projector",
+        "tensorboard.plugins.projector, of the tensorboard package",
+    ),
+    "tensorflow.contrib.tpu.TPUDistributionStrategy": (
+        "a distribution strategy",
+        "tf.contrib.tpu.TPUEstimator, whose cores RunConfig(master=...) names",
+    ),
+    **{
+        f"tensorflow.{package}.{module}": (
+            "a part of TPUEstimator",
+            "tf.contrib.tpu.TPUEstimator, not a copy of its code, which needs TensorFlow's own "
+            "TPU runtime",
+        )
+        for package in ("contrib.tpu.python.tpu", "python.tpu")
+        for module in ("error_handling", "session_support")
+    },
+    **{
+        f"tensorflow.tpu.experimental.{name}": (
+            "the optimizer of a table on the TPU's own embedding hardware",
+            "tf.nn.embedding_lookup of a variable, which the model's own optimizer updates",
+        )
+        for name in (
+            "AdagradParameters",
+            "AdamParameters",
+            "FtrlParameters",
+            "StochasticGradientDescentParameters",
+        )
+    },
+    "tensorflow.contrib.tpu.profiler": ("profiles of a TPU", "tf.train.ProfilerHook"),
+    "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
+    "tensorflow.contrib.mixed_precision": (
+        "loss scaling for float16",
+        "bfloat16, which does not need loss scaling: tf.contrib.tpu.bfloat16_scope",
+    ),
+    **{
+        f"tensorflow.contrib.opt.{name}": (
+            "a further optimizer",
+            "tf.contrib.opt.AdamWOptimizer or tf.contrib.opt.LARSOptimizer, or a copy of "
+            "TensorFlow 1.15's class in contrib/opt/python/training",
+        )
+        for name in _FURTHER_OPTIMIZERS.split()
+    },
+    "tensorflow.contrib.quantize": (
+        "training for quantization",
+        "the tensorflow-model-optimization package on a Keras model, without this runner",
+    ),
+    "tensorflow.contrib.seq2seq": (
+        "decoders and attention",
+        "copies of TensorFlow 1.15's contrib/seq2seq/python/ops/*.py with their imports of contrib "
+        "changed; only the beam search does not work, because it needs a kernel",
+    ),
+    "tensorflow.contrib.tensorrt": (
+        "TensorRT conversion",
+        "tf.compat.v2.experimental.tensorrt, in a TensorFlow built with TensorRT; TensorFlow's own "
+        "packages are built without it since 2.18",
+    ),
+    "tensorflow.contrib.data.sliding_window_batch": (
+        "overlapping batches",
+        "tf.data.Dataset.window",
+    ),
+    "tensorflow.contrib.data.read_batch_features": (
+        "batches of parsed examples",
+        "tf.contrib.data.make_batched_features_dataset",
+    ),
+    "tensorflow.contrib.summary.create_db_writer": (
+        "summaries in a database",
+        "tf.contrib.summary.create_file_writer",
+    ),
+    "tensorflow.contrib.tpu.keras_to_tpu_model": ("Keras on TPUs", "a model_fn"),
+    **{
+        f"tensorflow.estimator.{name}": (
+            "gradient-boosted trees, which the last tensorflow-estimator does not have either",
+            "the tensorflow-decision-forests package, without this runner",
+        )
+        for name in _BOOSTED_TREES.split()
+    },
+    "tensorflow.estimator.tpu.experimental": (
+        "tables on the TPU's own embedding hardware",
+        "tf.nn.embedding_lookup of a variable",
+    ),
+    "tensorflow.keras.estimator": (
+        "an Estimator of a Keras model",
+        "a model_fn that calls the Keras model",
+    ),
+    "tensorflow.python.keras.estimator": (
+        "an Estimator of a Keras model",
+        "a model_fn that calls the Keras model",
+    ),
+    **dict.fromkeys(
+        (
+            "tensorflow.python.keras.utils.multi_gpu_model",
+            "tensorflow.python.keras.utils.multi_gpu_utils",
+        ),
+        (
+            "a Keras model on several GPUs",
+            "a model_fn and TPUEstimator's own cores, RunConfig(master=...)",
+        ),
+    ),
+    **dict.fromkeys(
+        (
+            "tensorflow.python.keras.utils.HDF5Matrix",
+            "tensorflow.python.keras.utils.io_utils.HDF5Matrix",
+        ),
+        ("a matrix in an HDF5 file", "h5py"),
+    ),
+    "tensorflow.python.keras.wrappers": (
+        "Keras models as scikit-learn's",
+        "the scikeras package",
+    ),
+    "tensorflow.pywrap_tensorflow": (
+        "TensorFlow's C++ internals",
+        "tf.train.NewCheckpointReader for checkpoints",
+    ),
 }

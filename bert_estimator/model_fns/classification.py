@@ -5,6 +5,7 @@
 Letters: B examples of one core's batch, F sequence length, H hidden size, L labels.
 
 Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
+`unique_ids` int32 [B], the examples' numbers, which predictions then have, too, and
 `is_real_example` int32 [B], 0 for examples that only pad a batch and do not count, may be absent;
 `label_ids`, which prediction does not need, depends on the kind of the task:
 
@@ -119,17 +120,20 @@ def model_fn_builder(
     """
 
     def model_fn(features, labels, mode, params):
-        del labels, params
+        del labels
         if mode == tpu.ModeKeys.TRAIN:
 
             def make_loss_fn(step):
                 return _loss_fn(network, head, features, step)
 
             scaffold_fn = network.scaffold_fn(head.new_variables())
-            return rule.train_spec(make_loss_fn, features, scaffold_fn)
+            return rule.train_spec(make_loss_fn, features, scaffold_fn, params.get("batch_size"))
         logits = _logits(network, head, features, None)
         if mode == tpu.ModeKeys.PREDICT:
-            return tpu.TPUEstimatorSpec(mode, predictions=_predictions(head, logits))
+            predictions = _predictions(head, logits)
+            if "unique_ids" in features:
+                predictions["unique_ids"] = features["unique_ids"]
+            return tpu.TPUEstimatorSpec(mode, predictions=predictions)
         losses = _losses(head, logits, features["label_ids"])
         weights = head.weights_of(features) * _class_weights(head, features)
         return tpu.TPUEstimatorSpec(
@@ -150,6 +154,8 @@ def _logits(network, head, features, dropout):
         model = network.build(features, dropout)
         hidden = head.input_of(model)
         if dropout is not None:
+            if hidden.shape.rank == 2 and "sequence_numbers" in features:
+                dropout = dropout.at_rows(features["sequence_numbers"])
             hidden = dropout(hidden, _DROPOUT)
         width = hidden.shape.as_list()[-1]
         # The dimensions between B and L: F if each token has logits.
@@ -165,7 +171,8 @@ def _logits(network, head, features, dropout):
             )
         logits = tf.matmul(tf.reshape(hidden, [-1, width]), weights, transpose_b=True)
     logits = tf.nn.bias_add(to_float32(logits), bias)
-    return tf.reshape(logits, [-1, *outer, head.num_labels])
+    logits = tf.reshape(logits, [-1, *outer, head.num_labels])
+    return model.by_sequence(logits) if outer else logits
 
 
 def _predictions(head, logits):

@@ -8,10 +8,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import modeling, tpu
+from bert_estimator import modeling
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.layers import primitives
 from bert_estimator.layers.dropout import Dropout
+from bert_estimator.model_fns import update
 from bert_estimator.model_fns.init_checkpoint import scaffold_fn
 from bert_estimator.system.errors import ArgumentError
 
@@ -47,7 +48,8 @@ class Network:
         """Builds the network on `input_ids`, `input_mask` and `segment_ids`, int32 [B, F].
 
         Args:
-          features: the batch; F may be unknown.
+          features: the batch; F may be unknown. Rows are packed if there are `position_ids` and
+            `sequence_starts`; see `modeling.BertModel`.
           dropout: the dropout of a training step; None outside of training.
         """
         is_fixed = features["input_ids"].shape.as_list()[1] is not None
@@ -64,6 +66,8 @@ class Network:
                 dropout=dropout,
                 recompute=self.recompute,
                 use_one_hot_embeddings=self.use_one_hot_embeddings,
+                position_ids=features.get("position_ids"),
+                sequence_starts=features.get("sequence_starts"),
             )
 
     def dropout_of(
@@ -75,7 +79,7 @@ class Network:
           features: the core's batch.
           step: the number of updates so far, a scalar.
         """
-        core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
+        core_first_row = update.core_first_row(features)
         return lambda first_row: Dropout(
             self.random_seed, step, core_first_row + first_row, self.max_seq_length
         )

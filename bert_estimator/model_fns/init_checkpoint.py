@@ -7,10 +7,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import loading, weights_table
+from bert_estimator.interchange import weights
 from bert_estimator.interchange.network_variables import POOLER
 from bert_estimator.interchange.source import ELECTRA
-from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
+from bert_estimator.interchange.weights import INITIALIZED, NEW, RESTORED, UNUSED, table
 from bert_estimator.system.errors import ArgumentError
 
 
@@ -57,7 +57,7 @@ def scaffold_fn(
             del scaffold
             restored = [variables[name] for name, _, what in rows if what == RESTORED]
             try:
-                bad = loading.load(source.read, restored, session)
+                bad = weights.load(source.read, restored, session)
             except ValueError as error:
                 raise ArgumentError("init_checkpoint", str(error)) from None
             if bad:
@@ -67,7 +67,7 @@ def scaffold_fn(
                     "them; use an earlier checkpoint",
                     init_checkpoint,
                 )
-            log("%s", text(f"Initial weights from {init_checkpoint}", rows))
+            log("%s", table(f"Initial weights from {init_checkpoint}", rows))
 
         return tf.train.Scaffold(init_fn=load)
 
@@ -166,7 +166,7 @@ def match(
     return [
         *((name, shape, RESTORED if name in fitting else NEW) for name, shape in shapes.items()),
         *((name, source.shapes[name], UNUSED) for name in unused),
-        *weights_table.left_out(source),
+        *weights.rows_left_out(source),
     ]
 
 

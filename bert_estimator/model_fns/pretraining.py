@@ -67,7 +67,7 @@ def model_fn_builder(
         )
 
     def model_fn(features, labels, mode, params):
-        del labels, params
+        del labels
         if mode == tpu.ModeKeys.EVAL:
             tensors = _per_position(make_model, precision, features, None)
             # An evaluation before the first step needs these weights. If the model's own directory
@@ -79,7 +79,8 @@ def model_fn_builder(
         def make_loss_fn(step):
             return _loss_fn(make_model, precision, features, random_seed, step)
 
-        return rule.train_spec(make_loss_fn, features, initial_weights())
+        batch_size = params.get("batch_size")
+        return rule.train_spec(make_loss_fn, features, initial_weights(), batch_size)
 
     return model_fn
 
@@ -130,6 +131,8 @@ def _per_position(make_model, precision, features, dropout):
             input_mask=features["input_mask"],
             token_type_ids=features["segment_ids"],
             dropout=dropout,
+            position_ids=features.get("position_ids"),
+            sequence_starts=features.get("sequence_starts"),
         )
         masked_lm_logits = heads.masked_lm_logits(model, features["masked_lm_positions"])
         next_sentence_logits = heads.next_sentence_logits(model)
@@ -155,7 +158,7 @@ def _loss_fn(make_model, precision, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     num_masked = update.global_sum(_masked_lm_weights(features))
     num_examples = update.global_sum(update.example_weights(features))
-    core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
+    core_first_row = update.core_first_row(features)
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)

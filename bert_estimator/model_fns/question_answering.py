@@ -25,6 +25,7 @@ from bert_estimator.model_fns.fine_tuning import Network
 from bert_estimator.precision import scope, to_float32
 
 _SCOPE = "cls/squad"
+_NO_TOKEN = -10000.0  # a logit whose exponential is 0
 # What a checkpoint to start from may lack: the head, and the pooler, which is not used.
 _VARIABLES = f"{_SCOPE}/output_(weights|bias)|bert/pooler/dense/(kernel|bias)"
 
@@ -67,13 +68,14 @@ def model_fn_builder(
     """
 
     def model_fn(features, labels, mode, params):
-        del labels, params
+        del labels
         if mode == tpu.ModeKeys.TRAIN:
 
             def make_loss_fn(step):
                 return _loss_fn(network, features, step)
 
-            return rule.train_spec(make_loss_fn, features, network.scaffold_fn(_VARIABLES))
+            scaffold_fn = network.scaffold_fn(_VARIABLES)
+            return rule.train_spec(make_loss_fn, features, scaffold_fn, params.get("batch_size"))
         starts, ends = _logits(network, features, None)
         if mode == tpu.ModeKeys.PREDICT:
             predictions = {"start_logits": starts, "end_logits": ends}
@@ -115,7 +117,9 @@ def _logits(network, features, dropout):
         flat = tf.reshape(tokens, [-1, tokens.shape.as_list()[-1]])
         logits = tf.matmul(flat, weights, transpose_b=True)
     logits = tf.nn.bias_add(to_float32(logits), bias)
-    return tf.unstack(tf.reshape(logits, [-1, embeddings.length_of(tokens), 2]), axis=-1)
+    logits = tf.reshape(logits, [-1, embeddings.length_of(tokens), 2])
+    # google-research/bert's softmax is over padding, too, which packed rows do not have.
+    return tf.unstack(model.by_sequence(logits, padding=_NO_TOKEN), axis=-1)
 
 
 def _losses(starts, ends, features):

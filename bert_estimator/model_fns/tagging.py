@@ -4,8 +4,8 @@ Letters: B windows of one core's batch, F sequence length, H hidden size, L labe
 
 Besides the features of `classification` there are `label_ids` int32 [B, F], the number of the label
 at the first piece of each word; `label_mask` int32 [B, F], 1 at the first pieces of words; and for
-evaluation `continues_sentence` int32 [B], 1 if the window goes on with the sentence of the window
-before it.
+evaluation `unique_ids` int32 [B], the window's number, and `continues_sentence` int32 [B], 1 if the
+window goes on with the sentence of the window that has the number before.
 
 The head is `output_weights` [L, H], `output_bias` [L] on the last layer's output of each piece
 (Devlin et al., 2018, section 5.3), with dropout 0.1 in training. The pooler is not used, and is not
@@ -53,9 +53,10 @@ class TaggingHead(classification.Head):
     def eval_metrics(self, features, logits, losses):
         """Returns `eval_metrics` as `Head` does, with the words' places in their sentences."""
         metric_fn, tensors = super().eval_metrics(features, logits, losses)
-        return metric_fn, {**tensors, "continues_sentence": features["continues_sentence"]}
+        names = ("unique_ids", "continues_sentence")
+        return metric_fn, {**tensors, **{name: features[name] for name in names}}
 
-    def _metric_fn(self, logits, label_ids, losses, weights, continues_sentence):
+    def _metric_fn(self, logits, label_ids, losses, weights, unique_ids, continues_sentence):
         words = metrics.Examples(
             tf.reshape(label_ids, [-1]),
             tf.reshape(logits, [-1, self.num_labels]),
@@ -69,7 +70,7 @@ class TaggingHead(classification.Head):
         if set(self.metrics) & set(ENTITY_METRICS):
             predictions = tf.argmax(logits, -1, output_type=tf.int32)
             scores = entity_metrics(
-                self.labels, label_ids, predictions, weights, continues_sentence
+                self.labels, label_ids, predictions, weights, unique_ids, continues_sentence
             )
             results.update((name, scores[name]) for name in scores if name in self.metrics)
         results = {name: results[name] for name in self.metrics}
@@ -86,18 +87,20 @@ def entity_metrics(
     label_ids: tf.Tensor,
     predictions: tf.Tensor,
     weights: tf.Tensor,
+    unique_ids: tf.Tensor,
     continues_sentence: tf.Tensor,
 ) -> dict[str, metrics.Metric]:
     """Computes precision, recall and F1 of the entities of all sentences, as conlleval does.
 
     The windows of a sentence are joined first, in whichever batches they are, so the scores do not
-    depend on the batch size or on the sequence length; windows come in order.
+    depend on the batch size, on the sequence length, or on the order of the windows.
 
     Args:
       labels: the names of the labels.
       label_ids, predictions: int32 [B, F], the labels of words, and their predicted labels.
       weights: float32 [B, F], above 0 at the first pieces of words.
-      continues_sentence: int32 [B].
+      unique_ids: int32 [B], the windows' numbers.
+      continues_sentence: int32 [B], 1 if a window goes on with the sentence of the window before.
 
     Returns:
       A dict of ENTITY_METRICS -> (value, update operation); they share one update.
@@ -105,8 +108,10 @@ def entity_metrics(
     is_word = weights > 0
     first_of_window = tf.equal(tf.cumsum(tf.cast(is_word, tf.int32), axis=1), 1)
     begins = tf.cast(first_of_window & tf.equal(continues_sentence, 0)[:, tf.newaxis], tf.int32)
-    batch = tf.boolean_mask(tf.stack([begins, label_ids, predictions], axis=-1), is_word)
-    words = metrics.local_variable(tf.zeros([0, 3], tf.int32), [None, 3])
+    windows = tf.broadcast_to(unique_ids[:, tf.newaxis], tf.shape(begins))
+    batch = tf.stack([windows, begins, label_ids, predictions], axis=-1)
+    batch = tf.boolean_mask(batch, is_word)
+    words = metrics.local_variable(tf.zeros([0, 4], tf.int32), [None, 4])
 
     def scores(rows):
         return np.float32(_scores(labels, rows))
@@ -122,7 +127,8 @@ def entity_metrics(
 
 
 def _scores(labels, rows):
-    """Returns the scores of words, int32 [N, 3]: begins a sentence, label, predicted label."""
+    """Returns the scores of words, int32 [N, 4]: window, begins a sentence, label, prediction."""
+    rows = rows[np.argsort(rows[:, 0], kind="stable"), 1:]
     starts = np.flatnonzero(rows[:, 0])
     names = np.array(labels, object)[rows[:, 1:]]
     sentences = np.split(names, starts[1:]) if len(names) else []

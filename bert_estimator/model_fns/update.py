@@ -55,6 +55,7 @@ class UpdateRule:
         make_loss_fn: Callable[[tf.Tensor], Callable[..., Any]],
         features: dict[str, tf.Tensor],
         scaffold_fn: Callable[[], tf.train.Scaffold] | None = None,
+        batch_size: int | None = None,
     ) -> tpu.TPUEstimatorSpec:
         """Builds the training step.
 
@@ -65,6 +66,7 @@ class UpdateRule:
             batch's values; they are summed over micro-batches and cores, and reported.
           features: dict of [B, ...] tensors, the batch of one core.
           scaffold_fn: the spec's scaffold_fn.
+          batch_size: examples of a core's batch; micro-batches of packed rows need it.
 
         Returns:
           A `TPUEstimatorSpec` with the loss of the global batch.
@@ -72,8 +74,8 @@ class UpdateRule:
         global_step = tf.train.get_or_create_global_step()
         # The step is read once, before the update, for dropout, the learning rate and the report.
         step = tf.identity(global_step)
-        loss, sums, gradients_and_variables = optimization.accumulate(
-            make_loss_fn(step), features, self.micro_batch_size
+        loss, sums, gradients_and_variables = _accumulate(
+            make_loss_fn(step), features, self.micro_batch_size, batch_size
         )
         loss = tpu.cross_replica_sum(loss)
         sums = {name: tpu.cross_replica_sum(value) for name, value in sums.items()}
@@ -139,6 +141,27 @@ class UpdateRule:
         return lambda name: rate * self.rate_scale(name)
 
 
+def _accumulate(loss_fn, features, micro_batch_size, batch_size):
+    """Calls `optimization.accumulate`, also for packed rows, whose number is not the batch's.
+
+    A micro-batch is then a part of the rows, see `input_pipelines.records.packed_rows`.
+    """
+    if "sequence_starts" not in features or micro_batch_size is None:
+        return optimization.accumulate(loss_fn, features, micro_batch_size)
+    num_parts = max(1, batch_size // micro_batch_size)
+
+    def parts(tensor):
+        size, *shape = tensor.shape.as_list()
+        return tf.reshape(tensor, [num_parts, size // num_parts, *shape])
+
+    def loss_of_part(part, number):
+        micro_features = {name: tensor[0] for name, tensor in part.items()}
+        return loss_fn(micro_features, number * micro_features["input_ids"].shape.as_list()[0])
+
+    parts_by_name = {name: parts(tensor) for name, tensor in features.items()}
+    return optimization.accumulate(loss_of_part, parts_by_name, 1)
+
+
 def _summed(gradient, variable, shards):
     """Sums a gradient over the cores: the whole of it, or this core's part if they are shared."""
     axis = shards and shards.axis_of(variable)
@@ -173,7 +196,16 @@ def example_weights(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns float32 [B]: 0 for examples that only pad a batch (`is_real_example`), else 1."""
     if "is_real_example" in features:
         return tf.cast(tf.reshape(features["is_real_example"], [-1]), tf.float32)
+    if "sequence_starts" in features:  # Rows are packed: the batch has other rows than examples.
+        return tf.ones_like(features["sequence_starts"], tf.float32)
     return tf.ones_like(features["input_ids"][:, 0], tf.float32)
+
+
+def core_first_row(features: dict[str, tf.Tensor]) -> int | tf.Tensor:
+    """Returns the number in the global batch of the first row of `input_ids` of this core."""
+    rows = features["input_ids"].shape.as_list()[0]
+    # Batches with any number of rows are batches of a single core.
+    return 0 if rows is None else tpu.replica_id() * rows
 
 
 def _host_call(summary_dir, names):

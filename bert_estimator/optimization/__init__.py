@@ -12,9 +12,7 @@ In a `model_fn`:
 """
 
 from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
-from bert_estimator.optimization.clipping import clip_by_global_norm
-from bert_estimator.optimization.micro_batches import accumulate
-from bert_estimator.optimization.moments import Momentum, ScaleByAdam, ScaleByFactoredMoments
+from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,
@@ -24,10 +22,13 @@ from bert_estimator.optimization.optimizers import (
     create_optimizer,
 )
 from bert_estimator.optimization.piece import Part, Piece, Shards, Slot, Step
-from bert_estimator.optimization.scaling import (
+from bert_estimator.optimization.pieces import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
     ClipByRms,
+    Momentum,
+    ScaleByAdam,
+    ScaleByFactoredMoments,
     ScaleByLearningRate,
     ScaleByParameterRms,
     ScaleByTrustRatio,

@@ -6,11 +6,13 @@ The arguments are the pieces' arguments, by the same names: `moments` and `scali
 from collections.abc import Sequence
 
 from bert_estimator.optimization.chain import ChainOptimizer, LearningRate
-from bert_estimator.optimization.moments import Momentum, ScaleByAdam, ScaleByFactoredMoments
-from bert_estimator.optimization.scaling import (
+from bert_estimator.optimization.pieces import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
     ClipByRms,
+    Momentum,
+    ScaleByAdam,
+    ScaleByFactoredMoments,
     ScaleByLearningRate,
     ScaleByParameterRms,
     ScaleByTrustRatio,

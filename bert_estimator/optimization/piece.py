@@ -24,7 +24,7 @@ class Shards(Protocol):
     """
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns the sum of the cores' tensors."""
+        """Returns the sum of the cores' tensors, a float32 tensor of their shape."""
 
     def hold_part(self, variable: tf.Variable, axis: int) -> Any:
         """Makes this core hold only its part of a variable.

@@ -177,14 +177,15 @@ def _answers(part, first_number, is_pair, answer):
         except LineError as error:
             answers[number] = None, f"line {number}: {error}"
     try:
-        for number, found in zip(texts, answer(list(texts.values())), strict=True):
-            answers[number] = found, None
+        for number, of_text in zip(texts, answer(list(texts.values())), strict=True):
+            answers[number] = of_text, None
     except Exception as error:  # whatever it is, the other lines are answered
         if len(part) > 1:
-            one_by_one = (
-                _answers([line], n, is_pair, answer) for n, line in enumerate(part, first_number)
-            )
-            return [found for (found,) in one_by_one]
+            return [
+                of_line
+                for number, line in enumerate(part, first_number)
+                for of_line in _answers([line], number, is_pair, answer)
+            ]
         answers[first_number] = None, f"line {first_number}: {str(error) or repr(error)}"
     return [answers[number] for number in sorted(answers)]
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, modeling
+from bert_estimator import interchange, memory_needed, modeling
 from bert_estimator.command_line.choices import LEAST_TOKENS, POOLINGS
-from bert_estimator.interchange import loading, network_variables
+from bert_estimator.interchange import network_variables, weights
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.layers import primitives
 from bert_estimator.serving import commands
@@ -77,8 +77,8 @@ class Embedder:
         if pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
         source = interchange.open_source(path, checkpoint)
-        given = bert_config_file and config_json.read_any_config(bert_config_file)
-        source = source.with_files(given or None, vocab_file)
+        config = bert_config_file and config_json.read_any_config(bert_config_file)
+        source = source.with_files(config or None, vocab_file)
         self._config, self._source, self._pooling = source.config, source, pooling
         encoder = {name: s for name, s in source.shapes.items() if name.startswith("bert/")}
         network_variables.check(source.config, encoder, path)
@@ -97,6 +97,9 @@ class Embedder:
         self.width = self._config.hidden_size * (1 if pooling == "pooled" else len(layers))
         self.batch_size = batch_size
         self.num_cut = 0
+        step = memory_needed.Step(batch_size, self.max_seq_length)
+        needed = memory_needed.of_running(source.config, step)
+        memory_needed.check(needed, path, "give a smaller batch_size or max_seq_length")
         self._session = tf.Session(graph=tf.Graph())
         with self._session.graph.as_default():
             self._inputs, self._vectors, self._token_vectors = self._graph()
@@ -135,15 +138,15 @@ class Embedder:
         """
         commands.check_list(texts)
         features = self._features(texts)
-        found: dict[int, tuple[list[str], np.ndarray]] = {}
+        answer_of: dict[int, tuple[list[str], np.ndarray]] = {}
         for numbers, feed in self._batches(features):
             layers = self._session.run(self._token_vectors, feed)
             ids = feed[self._inputs["input_ids"]]
             for row, number in enumerate(numbers):
                 length = features.lengths[number]
                 tokens = self._tokenizer.convert_ids_to_tokens(ids[row, :length].tolist())
-                found[number] = tokens, np.stack([layer[row, :length] for layer in layers])
-        answers = [found[number] for number in range(len(texts))]
+                answer_of[number] = tokens, np.stack([layer[row, :length] for layer in layers])
+        answers = [answer_of[number] for number in range(len(texts))]
         _check_finite([vectors for _, vectors in answers])
         self.num_cut += features.num_cut
         return answers
@@ -197,7 +200,7 @@ class Embedder:
             variables = tf.global_variables()
         stored = [v for v in variables if v.op.name in self._source.shapes]
         others = [v.initializer for v in variables if v.op.name not in self._source.shapes]
-        bad = loading.load(self._source.read, stored, self._session)
+        bad = weights.load(self._source.read, stored, self._session)
         if bad:
             raise ValueError(f"{self._source.path}: these weights are not finite: {', '.join(bad)}")
         # A pooler that the file does not have is not used.

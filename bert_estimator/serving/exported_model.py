@@ -5,7 +5,8 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from bert_estimator import tokenization
+from bert_estimator import memory_needed, tokenization
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import LEAST_TOKENS, TASK_KINDS
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
@@ -135,11 +136,12 @@ class OpenModel(NamedTuple):
     pads_to_longest: bool
 
 
-def open_session(export_dir: str, task: TextTask) -> OpenModel:
-    """Loads an exported model into a session.
+def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
+    """Loads an exported model into a session, whose batches have at most so many examples.
 
     Raises:
-      ValueError: the SavedModel is damaged, or is not a classifier of the task.
+      ValueError: the SavedModel is damaged, is not a classifier of the task, or needs far more
+        memory than this machine has.
     """
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
@@ -149,6 +151,7 @@ def open_session(export_dir: str, task: TextTask) -> OpenModel:
     missing = ""  # a model that takes ids does not need it
     if task.vocab_file.endswith(".model"):
         missing = graph_sentencepiece.load_operations()
+    _check_memory(export_dir, task, batch_size)
     session = tf.Session(graph=tf.Graph())
     try:
         with session.graph.as_default():
@@ -167,6 +170,34 @@ def open_session(export_dir: str, task: TextTask) -> OpenModel:
     inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
     outputs = {name: tensor.name for name, tensor in signature.outputs.items() if name in _OUTPUTS}
     return OpenModel(session, inputs, outputs, pads_to_longest)
+
+
+def _check_memory(export_dir, task, batch_size):
+    """Raises ValueError if a model needs far more memory than this machine has."""
+    import tensorflow.compat.v1 as tf
+
+    try:
+        stored = tf.train.list_variables(os.path.join(export_dir, "variables", "variables"))
+    except (tf.errors.OpError, ValueError):
+        return  # it cannot be loaded either, and the error says why
+    shapes = {name.removeprefix("bert/"): shape for name, shape in stored}
+    layers = [name for name in shapes if name.endswith("/intermediate/dense/kernel")]
+    embeddings = [shapes.get(f"embeddings/{name}_embeddings") for name in ("word", "position")]
+    if not layers or None in embeddings:
+        return  # not a network of this project
+    hidden, inner = shapes[layers[0]]
+    network = BertConfig(
+        vocab_size=embeddings[0][0],
+        hidden_size=hidden,
+        num_hidden_layers=len(layers),
+        # The graph alone knows the number of heads. Published networks have one for 64 columns.
+        num_attention_heads=1 if hidden % 64 else hidden // 64,
+        intermediate_size=inner,
+        max_position_embeddings=embeddings[1][0],
+    )
+    step = memory_needed.Step(batch_size, task.max_seq_length)
+    needed = memory_needed.of_running(network, step)
+    memory_needed.check(needed, export_dir, "give a smaller batch_size")
 
 
 def _check_signature(signature, task):

@@ -38,8 +38,7 @@ from bert_estimator.serving.commands import (
 from bert_estimator.system import memory, tensorflow_import
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks.examples import Example
-from input_pipelines.tasks.features import Features
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 
 
@@ -82,7 +81,7 @@ class Predictor:
         self.is_pair: bool = task.is_pair
         self._tokenizer = task.open_tokenizer()
         self.max_seq_length: int = task.max_seq_length
-        self._model = exported_model.open_session(self.export_dir, task)
+        self._model = exported_model.open_session(self.export_dir, task, batch_size)
         self.num_cut = 0
         self._counting = threading.Lock()
 
@@ -102,8 +101,8 @@ class Predictor:
         texts = list(texts) if not isinstance(texts, str) else texts
         outputs = self.predict(texts)
         if self.kind == "tagging":
-            found = zip(texts, outputs["probabilities"], strict=True)
-            return [self._tagged(words_of(text), rows) for text, rows in found]
+            sentences = zip(texts, outputs["probabilities"], strict=True)
+            return [self._tagged(words_of(text), rows) for text, rows in sentences]
         if self.kind == "regression":
             return [{"number": float(row[0])} for row in outputs["logits"]]
         return [self._answer(row) for row in outputs["probabilities"]]

@@ -116,7 +116,7 @@ def read(url: str, most_bytes: int = 1 << 20) -> bytes | None:
     return _retried(try_it, url)
 
 
-def read_json(path: str, kind: type = dict) -> Any:
+def read_json(path: str, kind: type = dict, most_bytes: int = json_files.MOST_BYTES) -> Any:
     """Reads a JSON file of this machine or of a URL, as `json_files.read` does.
 
     Raises:
@@ -124,9 +124,9 @@ def read_json(path: str, kind: type = dict) -> Any:
       StorageError: the file cannot be read from a URL.
     """
     if not paths.is_remote(path):
-        return json_files.read(path, kind)
+        return json_files.read(path, kind, most_bytes)
     with explaining(path), _gfile().GFile(path, "rb") as reader:
-        return json_files.parse(reader.read(json_files.MOST_BYTES + 1), path, kind)
+        return json_files.parse(reader.read(most_bytes + 1), path, kind, most_bytes)
 
 
 def write(data: bytes, url: str) -> None:

@@ -5,9 +5,11 @@ return a value of the kind that was asked for, or raise `JsonError`. Nothing els
 calls Python's `json.load` or `json.loads` (a test).
 """
 
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_estimator.system import disk_files
@@ -16,7 +18,8 @@ MOST_BYTES = 1 << 27
 MOST_DEPTH = 64  # objects and lists within each other
 
 _MISSING: Any = object()
-_STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+# A string, which may lack its end, or a bracket.
+_STRUCTURE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 # What errors show of a value.
 _MOST_SHOWN = 60
@@ -69,7 +72,7 @@ def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = M
       JsonError: the text does not hold such a value.
     """
     if len(data) > most_bytes:
-        raise JsonError(f"{source}: is not JSON of at most {most_bytes} bytes: it is longer")
+        raise JsonError(f"{source}: is longer than {most_bytes} bytes, the most that is read")
     if isinstance(data, bytes):
         try:
             data = data.decode("utf-8-sig")
@@ -87,6 +90,56 @@ def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = M
     except ValueError as error:  # also for a number of too many digits
         raise JsonError(f"{source}: is not JSON: {error}") from None
     return check(value, kind, source)
+
+
+def values(
+    lines: Iterable[str], source: str, most_bytes: int = MOST_BYTES
+) -> Iterator[tuple[int, Any]]:
+    """Yields (line number, value) of JSON lines, or of the items of a single array.
+
+    Args:
+      lines: all lines, empty ones included, with or without their ends. If the first value begins
+        with [, it is the array, which may be on several lines.
+      source: the file, for messages.
+      most_bytes: the most characters of a line, or of the array, which memory holds as a whole.
+
+    Raises:
+      JsonError: a line, or the array, is not JSON.
+    """
+    is_first = True
+    numbered = enumerate(lines, 1)
+    for number, line in numbered:
+        if is_first and line.lstrip().startswith("["):
+            others = (line for _, line in numbered)
+            yield from _items_with_lines(line, others, number, source, most_bytes)
+        elif line.strip():
+            is_first = False
+            yield number, parse(line, f"{source}:{number}", object, most_bytes)
+
+
+def _items_with_lines(first, others, line, source, most_bytes):
+    """Yields the items of an array that begins in the text of a line, `first`, for `values`."""
+    parts, size = [], 0
+    for part in itertools.chain([first], others):
+        parts.append(part.rstrip("\n"))
+        size += len(part)
+        if size > most_bytes:
+            break  # which `parse` refuses
+    text = "\n".join(parts)
+    array = parse(text, source, list, most_bytes)
+    depth = place = number = 0
+    for match in _STRUCTURE.finditer(text):
+        if match[0] in ("]", "}"):
+            depth -= 1
+            continue
+        if depth == 1 and number < len(array):  # numbers, true and null are not matched
+            line += text.count("\n", place, match.start())
+            place = match.start()
+            yield line, array[number]
+            number += 1
+        depth += match[0] in ("[", "{")
+    for value in array[number:]:
+        yield line, value
 
 
 def check(value: Any, kind: type, what: str) -> Any:
@@ -157,16 +210,14 @@ def _check_depth(text, source):
     """Raises JsonError for text that is nested too deeply for Python's parser, which recurs."""
     if text.count("{") + text.count("[") <= MOST_DEPTH:
         return
-    depth, in_string = 0, False
+    depth = 0
     for match in _STRUCTURE.finditer(text):
         sign = match[0]
-        if sign == '"':
-            in_string = not in_string
-        elif not in_string and sign in ("{", "["):
+        if sign in ("{", "["):
             depth += 1
             if depth > MOST_DEPTH:
                 raise JsonError(
                     f"{source}: is not JSON of at most {MOST_DEPTH} levels: it is nested deeper"
                 )
-        elif not in_string and sign in ("}", "]"):
+        elif sign in ("}", "]"):
             depth -= 1

@@ -7,10 +7,14 @@ from bert_estimator.tokenization.tokenizer import (
     Tokenizer,
     open_tokenizer,
     reopen_tokenizer,
+    unknown_warning,
 )
 from bert_estimator.tokenization.vocabulary import (
+    count_words,
     train_sentencepiece,
     train_vocabulary,
+    unknown_words_share,
+    vocabulary_of,
     write_vocab,
 )
 from bert_estimator.tokenization.wordpiece import (
@@ -40,11 +44,15 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordpieceTokenizer",
+    "count_words",
     "is_cased",
     "load_vocab",
     "open_tokenizer",
     "reopen_tokenizer",
     "train_sentencepiece",
     "train_vocabulary",
+    "unknown_warning",
+    "unknown_words_share",
+    "vocabulary_of",
     "write_vocab",
 ]

@@ -1,14 +1,16 @@
 """Entities in sequences of tags, and the scores of predicted entities.
 
 A tag is O for a word outside of all entities. Else it is a prefix, a hyphen and the entity's type,
-such as B-PER; if there is only one type, it may be the prefix alone. Three schemes are in use:
+such as B-PER; if there is only one type, it may be the prefix alone. These schemes are in use:
 
     IOB1   I within an entity; B only at a word that begins an entity right after another entity of
            the same type (CoNLL-2003 as it is distributed)
     IOB2   B at the first word of every entity, and I at the others (CoNLL-2002)
     IOBES  also E at the last word, and S at the word of an entity of one word
+    BILOU  IOBES with L for E, and U for S
+    BMES   IOBES with M for I; also BMEWO, with W for S
 
-One rule reads all three, and reads broken sequences as conlleval (the script of CoNLL-2000) and
+One rule reads all of them, and reads broken sequences as conlleval (the script of CoNLL-2000) and
 seqeval do: a word goes on with the entity of the word before it if both have the same type, its
 own prefix is I or E, and the prefix before is B or I. Any other word with a tag other than O begins
 an entity.
@@ -18,11 +20,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 OUTSIDE = "O"
-PREFIXES = tuple("BIES")
+_SCHEMES = ("BIES", "BILU", "BMES", "BMEW")  # the prefixes of each
+_IN_IOBES = {**dict(zip("BIES", "BIES", strict=True)), "L": "E", "U": "S", "M": "I", "W": "S"}
 
 Entity = tuple[str, int, int]  # type, place of its first word, place after its last word
 
-_TYPED = re.compile(r"[BIES]-.+", re.DOTALL)
+_TYPED = re.compile(r"[A-Z]-.+", re.DOTALL)
 
 
 class TagError(ValueError):
@@ -39,15 +42,27 @@ def are_entity_tags(labels: Iterable[str]) -> bool:
     Labels that are not, such as parts of speech, are classes of single words.
 
     Raises:
-      TagError: some labels are tags of typed entities, and another label is not a tag.
+      TagError: some labels are tags of typed entities, and another label is not a tag of the same
+        scheme.
     """
     inside = [label for label in labels if label != OUTSIDE]
-    strangers = [label for label in inside if label not in PREFIXES and not _TYPED.fullmatch(label)]
-    typed = [label for label in inside if _TYPED.fullmatch(label)]
+    begins = any(label in ("B", "I") or label.startswith(("B-", "I-")) for label in inside)
+    # U-Bahn and M are words and sizes, unless there are tags for beginnings.
+    schemes = _SCHEMES if begins else _SCHEMES[:1]
+    typed, strangers = [], []
+    for label in inside:
+        is_typed = _TYPED.fullmatch(label) is not None
+        fitting = [s for s in schemes if label[:1] in s] if is_typed or len(label) == 1 else []
+        schemes = fitting or schemes
+        if not fitting:
+            strangers.append(label)
+        elif is_typed:
+            typed.append(label)
     if typed and strangers:
         raise TagError(
-            f"the tag {strangers[0]!r} stands beside {typed[0]!r}, which is a tag of IOB1, IOB2 or "
-            "IOBES; so it must be O, or begin with B-, I-, E- or S-",
+            f"the tag {strangers[0]!r} stands beside {typed[0]!r}, which is a tag of IOB1, IOB2, "
+            "IOBES, BILOU or BMES; so it must be O, or begin with "
+            f"{' or '.join(', '.join(f'{prefix}-' for prefix in scheme) for scheme in schemes)}",
             strangers[0],
         )
     return bool(inside) and not strangers
@@ -59,16 +74,16 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     Args:
       tags: the tags of its words, for which `are_entity_tags` holds.
     """
-    found: list[Entity] = []
-    before = OUTSIDE
+    result: list[Entity] = []
+    before = OUTSIDE, ""
     for place, tag in enumerate(tags):
-        prefix, kind = tag[:1], tag[2:]
-        if tag != OUTSIDE:
-            goes_on = prefix in "IE" and before[:1] in ("B", "I") and before[2:] == kind
-            first = found.pop()[1] if goes_on else place
-            found.append((kind, first, place + 1))
-        before = tag
-    return found
+        prefix, kind = _IN_IOBES.get(tag[:1], OUTSIDE), tag[2:]
+        if prefix != OUTSIDE:
+            goes_on = prefix in "IE" and before in (("B", kind), ("I", kind))
+            first = result.pop()[1] if goes_on else place
+            result.append((kind, first, place + 1))
+        before = prefix, kind
+    return result
 
 
 def scores(

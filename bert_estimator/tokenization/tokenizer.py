@@ -102,3 +102,23 @@ def reopen_tokenizer(vocab_file: str, casing: Casing) -> Tokenizer:
     """
     make = SentencePieceTokenizer if vocab_file.endswith(".model") else FullTokenizer
     return make(vocab_file, *casing)
+
+
+_MOST_UNKNOWN = 0.2  # share of the tokens; published vocabularies have far below 1 % on their text
+
+
+def unknown_warning(share: float, what: str) -> str:
+    """Returns a warning if too many tokens are unknown; else "".
+
+    Args:
+      share: the share of the tokens that are unknown.
+      what: the text, such as "the tokens of train.tsv".
+    """
+    if share <= _MOST_UNKNOWN:
+        return ""
+    return (
+        f"WARNING: {100 * share:.0f} % of {what} are [UNK], of which nothing can be learnt. A word "
+        "is [UNK] if it has a character that the vocabulary lacks, or more than 200 characters, as "
+        "in scripts without spaces. Use another vocabulary, such as a SentencePiece model, or put "
+        "spaces between words."
+    )

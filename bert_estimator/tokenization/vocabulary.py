@@ -1,13 +1,15 @@
 """Trains vocabularies from text: WordPiece's list of tokens, or a SentencePiece model.
 
-For WordPiece, SentencePiece's byte-pair trainer gets the words that `BasicTokenizer` makes, with
-their counts. Pieces at the beginning of words become tokens, and other pieces get the prefix `##`.
+Words are counted in bounded memory, whatever the text is. For WordPiece, SentencePiece's byte-pair
+trainer gets the words that `BasicTokenizer` makes, with their counts. Pieces at the beginning of
+words become tokens, and other pieces get the prefix `##`.
 """
 
 import collections
 import io
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
 
 import sentencepiece
 
@@ -15,7 +17,6 @@ from bert_estimator.system import disk_files
 from bert_estimator.system.errors import ArgumentError
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
-from bert_estimator.tokenization.word_counts import WordCounts, sample
 from bert_estimator.tokenization.wordpiece import (
     CLS,
     CONTINUATION,
@@ -24,6 +25,107 @@ from bert_estimator.tokenization.wordpiece import (
     SPECIAL_TOKENS,
     BasicTokenizer,
 )
+
+_MOST_WORDS = 1 << 22
+_MOST_CHUNKS = 1 << 20
+_CHARACTERS_AT_ONCE = 1 << 16
+_MOST_SAMPLED_CHARACTERS = 1 << 26
+
+
+class WordCounts:
+    """Counts words; if there are too many different words, it forgets the rarest.
+
+    A text of a few gigabytes has fewer different words than the limit; then the counts are exact.
+
+    Attributes:
+      words: word -> count.
+      characters_forgotten: character -> its count in the words that were forgotten.
+      least: the count that a word had at least when others were forgotten; 0 if none was.
+    """
+
+    def __init__(self, split: Callable[[str], Iterable[str]], most_words: int = _MOST_WORDS):
+        """Makes an empty count.
+
+        Args:
+          split: function that splits a text into words. Spaces separate words for it, whatever is
+            beside them: the words of "a b" are the words of "a", then the words of "b".
+          most_words: how many different words are counted, at most.
+        """
+        self.words: collections.Counter[str] = collections.Counter()
+        self.characters_forgotten: collections.Counter[str] = collections.Counter()
+        self.least = 0
+        self._split, self._most_words = split, most_words
+        # What spaces separate is split once for all its occurrences.
+        self._chunks: collections.Counter[str] = collections.Counter()
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Counts the words of texts."""
+        for joined in _joined(texts):
+            self._chunks.update(joined.split(" "))
+            if len(self._chunks) > _MOST_CHUNKS:
+                self._split_chunks()
+        self._split_chunks()
+
+    def _split_chunks(self):
+        words = self.words
+        for chunk, count in self._chunks.items():
+            for word in self._split(chunk):
+                words[word] += count
+        self._chunks.clear()
+        if len(words) > self._most_words:
+            self._forget()
+
+    def _forget(self):
+        """Forgets the rarest words, so that at most half of the limit is left."""
+        counts = sorted(self.words.values(), reverse=True)
+        self.least = max(self.least, counts[self._most_words // 2] + 1)
+        for word in [word for word, count in self.words.items() if count < self.least]:
+            count = self.words.pop(word)
+            for char in word:
+                self.characters_forgotten[char] += count
+
+
+def _joined(texts: Iterable[str]) -> Iterator[str]:
+    """Yields texts joined by spaces to strings that are worth a call."""
+    together: list[str] = []
+    size = 0
+    for text in texts:
+        together.append(text)
+        size += len(text)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield " ".join(together)
+            together, size = [], 0
+    if together:
+        yield " ".join(together)
+
+
+def sample(
+    texts: Iterable[str], most_characters: int = _MOST_SAMPLED_CHARACTERS
+) -> tuple[list[str], float]:
+    """Draws texts at random, in their order, so that they fit into memory.
+
+    The same texts give the same sample, and all of them if they are few enough.
+
+    Returns:
+      (the texts, the share of all texts that they are).
+    """
+    random = Random(0)
+    kept: list[tuple[float, str]] = []
+    number = size = 0
+    share = 1.0
+    for text in texts:
+        number += 1
+        place = random.random()
+        if place >= share:
+            continue
+        kept.append((place, text))
+        size += len(text)
+        while size > most_characters and len(kept) > 1:
+            share /= 2
+            kept = [(place, text) for place, text in kept if place < share]
+            size = sum(len(text) for _, text in kept)
+    return [text for _, text in kept], len(kept) / max(number, 1)
+
 
 CHARACTER_COVERAGE = 0.9999
 
@@ -62,8 +164,35 @@ def train_vocabulary(
       ArgumentError: `vocab_size` is too small for the characters, or too large for the text.
       ValueError: the text does not have words.
     """
+    counted = count_words(texts, do_lower_case, strip_accents)
+    return vocabulary_of(counted, vocab_size, character_coverage)
+
+
+def count_words(
+    texts: Iterable[str], do_lower_case: bool, strip_accents: bool | None
+) -> WordCounts:
+    """Counts the words of texts; see `train_vocabulary` for the arguments."""
     counted = WordCounts(BasicTokenizer(do_lower_case, strip_accents).tokenize)
     counted.add(texts)
+    return counted
+
+
+def unknown_words_share(counted: WordCounts, vocab: Sequence[str]) -> float:
+    """Returns the share of the counted words that are [UNK] in a vocabulary that was trained of
+    them: words of too many characters, and words with a character that the vocabulary lacks."""
+    known = set(vocab)
+    unknown = sum(
+        count
+        for word, count in counted.words.items()
+        if len(word) > _MAX_WORD_LENGTH or not known.issuperset(word)
+    )
+    return unknown / max(counted.words.total(), 1)
+
+
+def vocabulary_of(
+    counted: WordCounts, vocab_size: int, character_coverage: float = CHARACTER_COVERAGE
+) -> list[str]:
+    """Returns the vocabulary of counted words; see `train_vocabulary`."""
     word_counts = counted.words
     alphabet = _alphabet(word_counts, counted.characters_forgotten, character_coverage)
     if not alphabet:

@@ -19,7 +19,7 @@ _MODULE_OF = {
     "ExportSavedModelApiVersion": "serving",
     "Exporter": "train_eval.exporters",
     "FinalExporter": "train_eval.exporters",
-    "InMemoryEvaluatorHook": "train_eval.evaluator_hook",
+    "InMemoryEvaluatorHook": "train_eval.train_and_evaluate",
     "InputPipelineConfig": "config",
     "LatestExporter": "train_eval.exporters",
     "LogListener": "verbs.progress",
@@ -28,7 +28,7 @@ _MODULE_OF = {
     "NanLossDuringTrainingError": "errors",
     "NonFiniteWeightsError": "errors",
     "RunConfig": "config",
-    "TPUClusterResolver": "cluster_resolver",
+    "TPUClusterResolver": "config",
     "TPUConfig": "config",
     "TPUContext": "call",
     "TPUEstimator": "estimator",
@@ -52,7 +52,6 @@ _MODULES_OF_THIS_PROJECT = {
     "checkpoints": "verbs.checkpoints",
     "compile_report": "program.compile_report",
     "devices": "program.devices",
-    "topology": "program.topology",
 }
 
 # Names of upstream that are not given, and what to use.

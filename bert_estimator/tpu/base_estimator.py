@@ -12,7 +12,7 @@ import tempfile
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import host_agreement, hosts
-from bert_estimator.tpu import call, checks, warm_start
+from bert_estimator.tpu import call, warm_start
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.spec import ModeKeys
@@ -52,7 +52,7 @@ class Estimator:
     def __init__(
         self, model_fn=None, model_dir=None, config=None, params=None, warm_start_from=None
     ):
-        checks.members(type(self), Estimator, _MAY_BE_OVERRIDDEN)
+        call.members(type(self), Estimator, _MAY_BE_OVERRIDDEN)
         config = RunConfig() if config is None else config
         if not isinstance(config, RunConfig):
             raise ValueError(
@@ -116,7 +116,7 @@ class Estimator:
         """
         self._check_trains()
         self._check_call(ModeKeys.TRAIN, steps, max_steps)
-        hooks = list(checks.hooks(hooks, "hooks"))
+        hooks = list(call.hooks(hooks, "hooks"))
         for listener in saving_listeners or ():
             if not isinstance(listener, tf.train.CheckpointSaverListener):
                 raise TypeError(
@@ -137,7 +137,7 @@ class Estimator:
           name: if given, events go to `model_dir/eval_<name>`, not to `model_dir/eval`.
         """
         self._check_call(ModeKeys.EVAL, steps)
-        hooks = list(checks.hooks(hooks, "hooks"))
+        hooks = list(call.hooks(hooks, "hooks"))
         job = self._job(ModeKeys.EVAL)
         opened = functools.partial(opened_run, job, _runtime(job), self._input_fn(job, input_fn))
         eval_dir = self.eval_dir(name)
@@ -175,7 +175,7 @@ class Estimator:
             batch.
         """
         self._check_call(ModeKeys.PREDICT)
-        hooks = list(checks.hooks(hooks, "hooks"))
+        hooks = list(call.hooks(hooks, "hooks"))
         job = self._job(ModeKeys.PREDICT)
         return prediction.predict(
             job,
@@ -247,11 +247,14 @@ class Estimator:
         checkpoint_path=None,
         strip_default_attrs=False,
     ):
-        """The old name of `export_saved_model`.
+        """Exports a SavedModel; this is the old name of `export_saved_model`.
 
         Args:
           strip_default_attrs: whether attributes with default values are left out of the graph,
             so that older versions of TensorFlow can read it.
+
+        Raises:
+          ValueError: serving_input_receiver_fn is None.
         """
         if serving_input_receiver_fn is None:
             raise ValueError("serving_input_receiver_fn must be given")

@@ -1,4 +1,4 @@
-"""RunConfig, TPUConfig and InputPipelineConfig: how an estimator runs, not what it computes.
+"""RunConfig, TPUConfig, InputPipelineConfig, TPUClusterResolver: how an estimator runs, and where.
 
 Names, arguments, defaults and meaning are as in `tf.compat.v1.estimator.tpu`. Values are checked on
 construction, so that a wrong value is found before a graph is built.
@@ -6,7 +6,9 @@ construction, so that a wrong value is found before a graph is built.
 
 import copy
 import inspect
+import itertools
 import numbers
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.cluster import cluster_task
 from bert_estimator.command_line.choices import CORES_PER_REPLICA
 from bert_estimator.system import paths
-from bert_estimator.tpu.checks import checked, positive_int
+from bert_estimator.tpu.call import checked, positive_int
 
 
 class InputPipelineConfig:
@@ -146,6 +148,7 @@ def _input_mode(value):
 
 
 _DEFAULT_SAVE_SECS = 600
+_SAVE_INTERVALS = ("save_checkpoints_steps", "save_checkpoints_secs")
 _UNSET = object()
 
 
@@ -153,21 +156,15 @@ _UNSET = object()
 # argument's name.
 
 
-def _check_number(value, name):
+def _not_negative(value, name, bound=">= 0"):
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"RunConfig: {name} must be a number or None, not {value!r}")
-
-
-def _not_negative(value, name):
-    _check_number(value, name)
-    if value < 0:
-        raise ValueError(f"RunConfig: {name} should be >= 0, but is {value!r}")
+    if value < 0 or (value == 0 and bound == "> 0"):
+        raise ValueError(f"RunConfig: {name} should be {bound}, but is {value!r}")
 
 
 def _positive(value, name):
-    _check_number(value, name)
-    if value <= 0:
-        raise ValueError(f"RunConfig: {name} should be > 0, but is {value!r}")
+    _not_negative(value, name, bound="> 0")
 
 
 def _integer(value, name):
@@ -310,7 +307,13 @@ class RunConfig:
         self._cluster = cluster
         self._cluster_spec = tf.train.ClusterSpec(task.cluster)
         if cluster is not None:
-            self._settle_cluster(cluster)
+            session_config = self._values["session_config"]
+            if session_config and session_config.HasField("cluster_def"):
+                raise ValueError(
+                    "RunConfig: session_config has a cluster_def, and cluster gives one: leave one "
+                    "out"
+                )
+            self._cluster_spec = cluster.cluster_spec()
         if master is None:
             master = task.master if cluster is None else cluster.master()
         if evaluation_master is None:
@@ -321,14 +324,6 @@ class RunConfig:
             )
             evaluation_master = task.evaluation_master if evaluates_apart else master
         self._master, self._evaluation_master = master, evaluation_master
-
-    def _settle_cluster(self, cluster):
-        session_config = self._values["session_config"]
-        if session_config and session_config.HasField("cluster_def"):
-            raise ValueError(
-                "RunConfig: session_config has a cluster_def, and cluster gives one: leave one out"
-            )
-        self._cluster_spec = cluster.cluster_spec()
 
     # Whether `master` is the default of `evaluation_master`. It is not in `tf.estimator.RunConfig`.
     _evaluates_on_master = True
@@ -389,7 +384,11 @@ class RunConfig:
         return self.replace(**settings)
 
     def replace(self, **kwargs) -> "RunConfig":
-        """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""
+        """Returns a deep copy with the given fields changed; `tpu_config` may be one of them.
+
+        Raises:
+          ValueError: there is no such field, or a value cannot work.
+        """
         changeable = [*_FIELDS, "tpu_config"]
         unknown = sorted(set(kwargs) - set(changeable))
         if unknown:
@@ -401,11 +400,8 @@ class RunConfig:
         if "tpu_config" in kwargs:
             new._tpu_config = _checked_tpu_config(kwargs.pop("tpu_config"))
         # Giving one save interval turns the other off, as in the constructor.
-        for given, other in (
-            ("save_checkpoints_steps", "save_checkpoints_secs"),
-            ("save_checkpoints_secs", "save_checkpoints_steps"),
-        ):
-            if kwargs.get(given) is not None and other not in kwargs:
+        for interval, other in itertools.permutations(_SAVE_INTERVALS):
+            if kwargs.get(interval) is not None and other not in kwargs:
                 new._values[other] = None
         new._values.update(kwargs)
         _check(new._values)
@@ -421,11 +417,9 @@ _FIELDS = {name: field for name, field in vars(RunConfig).items() if isinstance(
 
 def _settle_save_interval(values):
     """Sets the save intervals that were not given: to None, but if both were not, to 600 s."""
-    steps, secs = values["save_checkpoints_steps"], values["save_checkpoints_secs"]
-    if steps is _UNSET and secs is _UNSET:
-        steps, secs = None, _DEFAULT_SAVE_SECS
-    values["save_checkpoints_steps"] = None if steps is _UNSET else steps
-    values["save_checkpoints_secs"] = None if secs is _UNSET else secs
+    if all(values[name] is _UNSET for name in _SAVE_INTERVALS):
+        values["save_checkpoints_secs"] = _DEFAULT_SAVE_SECS
+    values.update({name: None for name in _SAVE_INTERVALS if values[name] is _UNSET})
 
 
 def _model_dir(given, of_tf_config):
@@ -439,7 +433,7 @@ def _model_dir(given, of_tf_config):
 
 
 def _check(values):
-    if values["save_checkpoints_steps"] is not None and values["save_checkpoints_secs"] is not None:
+    if None not in [values[name] for name in _SAVE_INTERVALS]:
         raise ValueError(
             "RunConfig: `save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set: "
             "give either of them"
@@ -452,3 +446,57 @@ def _checked_tpu_config(tpu_config):
     if not isinstance(tpu_config, TPUConfig):
         raise TypeError(f"RunConfig: tpu_config must be a TPUConfig, not {tpu_config!r}")
     return tpu_config
+
+
+class TPUClusterResolver:
+    """Names the TPU to run on, as `tf.distribute.cluster_resolver.TPUClusterResolver` does.
+
+    TensorFlow's resolver asks Google Cloud for the addresses of a TPU's workers. Here a program
+    runs on the TPU's own machine and does not need addresses. The resolver only holds the name,
+    which is looked up when a TPUEstimator needs cores.
+
+    Args:
+      tpu: "local", "gpu" or "rehearse:N". None means the environment variable `TPU_NAME`. "" does
+        not name a TPU, like `RunConfig(master="")`.
+      zone: accepted and ignored, as all arguments after it are.
+
+    Raises:
+      ValueError: `tpu` is None and `TPU_NAME` is not set.
+    """
+
+    def __init__(
+        self,
+        tpu=None,
+        zone=None,
+        project=None,
+        job_name="worker",
+        coordinator_name=None,
+        coordinator_address=None,
+        credentials="default",
+        service=None,
+        discovery_url=None,
+        tpu_hardware_feature=None,
+    ):
+        if isinstance(tpu, list | tuple):
+            (tpu,) = tpu
+        name = (os.environ.get("TPU_NAME") or None) if tpu is None else tf.compat.as_str(tpu)
+        if name is None:
+            raise ValueError(
+                "TPUClusterResolver: please provide a TPU name to connect to, as the argument tpu "
+                "or in the environment variable TPU_NAME"
+            )
+        self._name = name
+
+    def master(self, task_type=None, task_id=None, rpc_layer=None) -> str:
+        """Returns the TPU's name, or "", in the form that `RunConfig(master=...)` takes."""
+        return self._name
+
+    get_master = master
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Returns an empty `tf.train.ClusterSpec`, since the program does not talk to workers."""
+        return tf.train.ClusterSpec({})
+
+    def get_job_name(self) -> str:
+        """Returns the job of the TPU's workers."""
+        return "worker"

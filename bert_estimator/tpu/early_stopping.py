@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu.verbs import event_files
+from bert_estimator.tpu import summary
 
 
 def make_early_stopping_hook(
@@ -127,7 +127,7 @@ def read_eval_metrics(eval_dir: str) -> collections.OrderedDict[int, dict[str, f
     Returns:
       A dict of global step -> dict of metric name -> value, sorted by step.
     """
-    return event_files.read_events(f"{eval_dir}/events.out.tfevents.*")
+    return summary.read_events(f"{eval_dir}/events.out.tfevents.*")
 
 
 class _StoppingHook(tf.train.SessionRunHook):

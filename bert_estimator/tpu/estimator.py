@@ -9,7 +9,7 @@ from bert_estimator.cluster import hosts
 from bert_estimator.storage import remote
 from bert_estimator.system import lock
 from bert_estimator.tpu.base_estimator import Estimator
-from bert_estimator.tpu.checks import positive_int
+from bert_estimator.tpu.call import positive_int
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import devices
@@ -17,7 +17,7 @@ from bert_estimator.tpu.serving import ExportSavedModelApiVersion
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import inputs
 from bert_estimator.tpu.step.xla import step_graph
-from bert_estimator.tpu.verbs import checkpoints, interrupts, lowering
+from bert_estimator.tpu.verbs import checkpoints, exporting, interrupts
 from bert_estimator.tpu.warm_start import WarmStartSettings
 
 _RESERVED_PARAMS = ("batch_size", "context")
@@ -137,7 +137,7 @@ class TPUEstimator(Estimator):
         job = dataclasses.replace(
             job, cores_per_replica=self._cores_per_replica, update_groups=num_hosts
         )
-        return lowering.lower(job, self._input_fn(job, input_fn))
+        return exporting.lower(job, self._input_fn(job, input_fn))
 
     def export_training_program(self, input_fn: Callable, directory: str, num_batches: int = 4):
         """Writes the training step as a program that runs without TensorFlow.
@@ -153,14 +153,16 @@ class TPUEstimator(Estimator):
 
         Raises:
           ValueError: the estimator has use_tpu=False; or cores share more than a batch, see
-            `lowering.export`.
+            `lowering.export_program`.
           lock.InUseError: another process writes in the directory.
         """
         self._check_lowers("export_training_program")
         job = self._job(ModeKeys.TRAIN)
-        lowering.check_exportable(job)  # the lock would already make the directory
+        exporting.check_exportable(job)  # the lock would already make the directory
         with lock.held(directory):
-            lowering.export(job, self._input_fn(job, input_fn), num_batches).save(directory)
+            exporting.export_program(job, self._input_fn(job, input_fn), num_batches).save(
+                directory
+            )
 
     def _check_lowers(self, method):
         if not self._use_tpu:

@@ -163,7 +163,8 @@ def build_raw_supervised_input_receiver_fn(
     """Returns a receiver function for features and labels that callers feed as tensors.
 
     Args:
-      features, labels: tensors, or dicts of name -> tensor, as the model_fn gets them.
+      features, labels: tensors, or dicts of name -> tensor, as the model_fn gets them; callers feed
+        the same dtypes, and shapes with another number of examples.
       default_batch_size: number of examples at a time. None means any number.
 
     Raises:

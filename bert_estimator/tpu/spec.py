@@ -1,5 +1,12 @@
-"""What a `model_fn` returns: ModeKeys, EstimatorSpec and TPUEstimatorSpec."""
+"""What a `model_fn` returns: ModeKeys, EstimatorSpec and TPUEstimatorSpec, and their metrics.
 
+A metric is a pair of a value and an update, or an object in the style of Keras. Such an object has
+methods `update_state` and `result`, a list `updates` of the operations that `update_state` made,
+and a list `variables`, as a `tf.keras.metrics.Metric` has. The model_fn, or the metric function,
+calls `update_state`; evaluation runs the updates in every step, and reads the result at the end.
+"""
+
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,9 +15,78 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
 from bert_estimator.graph.graph_walk import is_computed_from
-from bert_estimator.tpu import checks
-from bert_estimator.tpu.checks import checked
-from bert_estimator.tpu.eval_metrics import metric_pairs
+from bert_estimator.tpu import call
+from bert_estimator.tpu.call import checked
+
+_COLLECTIONS = (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES)
+
+
+def metric_pairs(metrics: dict | None, what: str) -> dict[str, tuple]:
+    """Returns metrics as a dict of (value, update operation) pairs.
+
+    The variables of metric objects are added to the graph's collections of local variables and of
+    metric variables: they begin anew in each evaluation, and no checkpoint has them.
+
+    Args:
+      metrics: dict of name -> pair or metric object, or None.
+      what: what they are, for the message.
+
+    Raises:
+      TypeError: they are something else.
+      ValueError: `update_state` of a metric object was not called.
+    """
+    if not isinstance(metrics, dict | None):
+        raise TypeError(f"{what} must be a dict, of a metric by each name, not {metrics!r}")
+    pairs = {}
+    for name, metric in (metrics or {}).items():
+        if hasattr(metric, "update_state") and hasattr(metric, "result"):
+            pairs[name] = _pair_of(metric, f"{what}[{name!r}]")
+        elif isinstance(metric, tuple) and len(metric) == 2:
+            _check_leaves(metric, f"{what}[{name!r}]")
+            pairs[name] = metric
+        else:
+            raise TypeError(
+                f"Values of {what} must be (metric_value, update_op) tuples as tf.metrics.* "
+                f"returns them, or Keras metrics; {what}[{name!r}] is {metric!r}"
+            )
+    return pairs
+
+
+def with_metric_pairs(pair: tuple) -> tuple:
+    """Returns a (metric function, tensors) pair of a spec whose function returns `metric_pairs`."""
+    function, tensors = pair
+
+    @functools.wraps(function)
+    def metric_fn(*args, **kwargs):
+        return metric_pairs(function(*args, **kwargs), "eval_metrics: metric_fn's result")
+
+    return metric_fn, tensors
+
+
+def _check_leaves(pair, where):
+    for leaf in tf.nest.flatten(pair):
+        if not (tf.is_tensor(leaf) or isinstance(leaf, tf.Operation)):
+            raise TypeError(f"{where} has {leaf!r}, which is neither a tensor nor an operation")
+
+
+def _pair_of(metric, where):
+    if not hasattr(metric, "updates") or not hasattr(metric, "variables"):
+        raise TypeError(
+            f"{where} is {metric!r}, a metric object without the lists `updates` and `variables`: "
+            "evaluation cannot know what to run in each step. Use tf.metrics.*, or a metric of "
+            "tf_keras"
+        )
+    updates = list(metric.updates)
+    if not updates:
+        label = getattr(metric, "name", type(metric).__name__)
+        raise ValueError(f'{where}: Please call update_state(...) on the "{label}" metric')
+    for key in _COLLECTIONS:
+        known = {id(variable) for variable in tf.get_collection(key)}
+        for variable in metric.variables:
+            if id(variable) not in known:
+                tf.add_to_collection(key, variable)
+    return metric.result(), tf.group(*updates)
+
 
 _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 
@@ -78,7 +154,7 @@ class EstimatorSpec(NamedTuple):
             raise TypeError(f"scaffold must be tf.train.Scaffold, not {self.scaffold!r}")
         settled["scaffold"] = tf.train.Scaffold() if self.scaffold is None else self.scaffold
         for name in ("training_chief_hooks", *_HOOKS):
-            settled[name] = checks.hooks(getattr(self, name), name)
+            settled[name] = call.hooks(getattr(self, name), name)
         return settled
 
 
@@ -87,8 +163,8 @@ class TPUEstimatorSpec(NamedTuple):
     """Holds what an `EstimatorSpec` holds, in a form that can be split between device and host.
 
     Attributes:
-      mode, predictions, loss, train_op, export_outputs, training_hooks, evaluation_hooks,
-        prediction_hooks: as in an `EstimatorSpec`.
+      mode, predictions, loss, train_op, export_outputs: as in an `EstimatorSpec`.
+      training_hooks, evaluation_hooks, prediction_hooks: as in an `EstimatorSpec`.
       eval_metrics: (metric_fn, list or dict of tensors). The tensors of every step, concatenated
         over the cores along axis 0, are given to `metric_fn` on the host, by position or by
         keyword; it returns a dict of pairs as `tf.metrics` has them, or of Keras metrics.
@@ -120,7 +196,7 @@ class TPUEstimatorSpec(NamedTuple):
                 _check_host_pair(getattr(self, name), name)
         settled = _settled_tensors(self)
         for name in _HOOKS:
-            settled[name] = checks.hooks(getattr(self, name), name)
+            settled[name] = call.hooks(getattr(self, name), name)
         return settled
 
     def as_estimator_spec(self):

@@ -6,11 +6,16 @@ TensorBoard shows. Like TensorFlow's functions, they write to the default writer
 
     with summary.create_file_writer(model_dir).as_default():
         summary.scalar("loss", loss[0], step=global_step[0])
+
+The verbs read here what evaluations wrote, and drop writers whose file is lost.
 """
 
+import collections
 import contextlib
 
+import tensorflow.compat.v1 as tf1
 import tensorflow.compat.v2 as tf
+from google.protobuf import message
 from tensorflow.core.framework import summary_pb2
 
 create_file_writer = tf.summary.create_file_writer
@@ -93,3 +98,45 @@ def _metadata(plugin, description, data_class):
         summary_description=description or "",
         data_class=data_class,
     )
+
+
+def drop_stale_writer(directory: str | None) -> None:
+    """Closes the cached event writer of a directory whose event file is not there any more.
+
+    It was deleted, or the directory is relative and now means another one. The writer would write
+    to the lost file; `tf1.summary.FileWriterCache.get` makes a new writer after this.
+    """
+    cache = tf1.summary.FileWriterCache
+    writer = cache._cache.get(directory)
+    if writer is None:
+        return
+    with contextlib.suppress(Exception):  # What the lost file still misses cannot be written.
+        writer.flush()  # Then the writer's thread does not work on the file.
+        if tf.io.gfile.exists(writer.event_writer._ev_writer.FileName()):
+            return
+    with cache._lock:
+        cache._cache.pop(directory, None)
+    with contextlib.suppress(Exception):
+        writer.close()
+
+
+def read_events(pattern):
+    """Returns what evaluations wrote to event files.
+
+    Args:
+      pattern: glob of the files. A file that is cut short, as by a kill, or damaged is read as far
+        as it goes; of two evaluations of a step, the one in the later file counts.
+
+    Returns:
+      An OrderedDict of global step -> dict of metric name -> float, sorted by step.
+    """
+    by_step = collections.defaultdict(dict)
+    for path in sorted(tf.io.gfile.glob(pattern)):
+        try:
+            for event in tf1.train.summary_iterator(path):
+                for value in event.summary.value:
+                    if value.HasField("simple_value"):
+                        by_step[event.step][value.tag] = value.simple_value
+        except (tf.errors.DataLossError, message.DecodeError) as error:
+            tf1.logging.warning("%s is read up to where it is damaged: %s", path, error)
+    return collections.OrderedDict(sorted(by_step.items()))

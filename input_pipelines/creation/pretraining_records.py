@@ -28,16 +28,14 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import Tokenizer
-from input_pipelines.creation import pair_files, stages, tokenized_text
-from input_pipelines.creation.beam_pool import BeamPool
+from input_pipelines.creation import instances, stages, tokenized_text
+from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
-from input_pipelines.creation.worker_pool import WorkerPool
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records import shards
+from input_pipelines.text import record_names
 from input_pipelines.text.document_filter import in_words
-from input_pipelines.text.documents import no_text
-from input_pipelines.text.text_parts import TextPart
+from input_pipelines.text.documents import TextPart, no_text
 
 MASKINGS = {
     "static": manifests.FORMAT_VERSION,
@@ -103,7 +101,7 @@ def write_pretraining_records(
             f"output_files: {', '.join(output_files)} name a file twice; give each file once."
         )
     work = stages.Work(
-        directory=shards.work_directory(output_files[0]),
+        directory=record_names.work_directory(output_files[0]),
         vocab_file=vocab_file,
         vocab_sha256=manifests.sha256_of_file(vocab_file),
         casing=tokenizer.casing,
@@ -118,7 +116,7 @@ def write_pretraining_records(
         os.makedirs(work.stage, exist_ok=True)
         stages.remove_other_stages(work)
         run(stages.write_pairs, stages.pair_tasks(work), "making pairs")
-        if not any(map(pair_files.num_pairs, work.pair_files())):
+        if not any(map(instances.num_pairs, work.pair_files())):
             raise _NothingToWriteError(
                 f"the text (documents: {text.num_documents}, tokens: {text.num_tokens}) gives 0 "
                 "instances: an instance needs two tokens. Give more text."
@@ -154,7 +152,7 @@ def _directory_of_work(work: stages.Work) -> Iterator[None]:
     os.makedirs(directory, exist_ok=True)
     was_of_use = _is_of_use(directory)
     try:
-        shards.list_files(directory, work.output_files)
+        record_names.list_files(directory, work.output_files)
         yield
     except BaseException as error:
         makes_nothing = isinstance(error, _NothingToWriteError)
@@ -275,6 +273,7 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
             "documents": text.num_documents,
             "sentences": text.num_sentences,
             "tokens": text.num_tokens,
+            "unknown": int(text.token_counts[tokenizer.unk_id]),
             **({"left_out": dict(text.left_out)} if text.left_out else {}),
             **corpus_description,
         },

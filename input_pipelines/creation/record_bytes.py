@@ -20,9 +20,8 @@ import numpy as np
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.instances import Pairs
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.records.crc32c import masked_crc32c, masked_crc32c_of_strings
+from input_pipelines.records.encoding import id_type, masked_crc32c
 from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
-from input_pipelines.records.packed_records import id_type
 
 _INT64_LIST, _FLOAT_LIST, _BYTES_LIST = b"\x1a", b"\x12", b"\x0a"
 _FIRST_FIELD, _SECOND_FIELD = b"\x0a", b"\x12"
@@ -139,17 +138,12 @@ def _varints(values: np.ndarray) -> Columns:
 
 def framed(records: Sequence[bytes]) -> bytes:
     """Returns records as they stand in a TFRecord file, one after the other."""
-    distinct, of_record = np.unique([len(record) for record in records], return_inverse=True)
-    lengths = distinct.astype("<u8").view(np.uint8).reshape(-1, 8)
-    checksums = masked_crc32c(lengths).astype("<u4").view(np.uint8).reshape(-1, 4)
-    headers = np.concatenate([lengths, checksums], axis=1)[of_record].tobytes()
-    footers = masked_crc32c_of_strings(records).astype("<u4").tobytes()
-    return b"".join(
-        itertools.chain.from_iterable(
-            (headers[12 * row : 12 * row + 12], record, footers[4 * row : 4 * row + 4])
-            for row, record in enumerate(records)
-        )
+    lengths = [len(record).to_bytes(8, "little") for record in records]
+    of_lengths, of_records = (
+        masked_crc32c(strings).astype("<u4").view("V4").tolist() for strings in (lengths, records)
     )
+    framed_records = zip(lengths, of_lengths, records, of_records, strict=True)
+    return b"".join(itertools.chain.from_iterable(framed_records))
 
 
 # The tables of so many examples stay in the processor's cache.

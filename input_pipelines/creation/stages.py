@@ -27,13 +27,13 @@ from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files
 from bert_estimator.system.splitmix import keys
 from bert_estimator.tokenization import Casing, Tokenizer, reopen_tokenizer
-from input_pipelines.creation import pair_files, record_bytes, tokenized_text
+from input_pipelines.creation import instances, record_bytes, tokenized_text
 from input_pipelines.creation.instances import Pairs, make_pairs
 from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
-from input_pipelines.records import packed_records
-from input_pipelines.text.text_parts import TextPart
+from input_pipelines.records.encoding import id_type
+from input_pipelines.text.documents import TextPart
 
 _VERSION = 2  # of what the work's files hold
 _GROUPS_SEED, _ORDER_SEED = 0x6209B5, 0x04DE4
@@ -157,7 +157,7 @@ def pair_tasks(work: Work) -> list[tuple[Work, int, tuple[int, ...]]]:
 def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
     """Makes the pairs of a group, of some turns; the task is (work, group, turns)."""
     work, group, turns = task
-    left = [t for t in turns if not pair_files.is_written(work.pair_file(group, t))]
+    left = [t for t in turns if not instances.pairs_are_written(work.pair_file(group, t))]
     if not left:
         return len(turns)
     seed, num_groups = work.settings.random_seed, work.num_groups
@@ -166,7 +166,7 @@ def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
     )
     for turn in left:
         pairs = make_pairs(text, work.settings, turn)
-        pair_files.write(pairs, work.pair_file(group, turn), work.num_buckets, seed)
+        instances.write_pairs(pairs, work.pair_file(group, turn), work.num_buckets, seed)
     return len(turns)
 
 
@@ -177,7 +177,7 @@ def group_of(numbers: np.ndarray, seed: int, num_groups: int) -> np.ndarray:
 
 def piece_tasks(work: Work) -> list[tuple[Work, int, list[int]]]:
     """Returns the tasks of `write_piece`."""
-    counts = [pair_files.num_pairs(path) for path in work.pair_files()]
+    counts = [instances.num_pairs(path) for path in work.pair_files()]
     firsts = (np.cumsum([0, *counts])[:-1] % work.num_buckets).tolist()
     return [(work, bucket, firsts) for bucket in range(work.num_buckets)]
 
@@ -192,10 +192,10 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     files = [work.piece(bucket), work.piece(bucket) + ".json"]
     if _is_joined(work, index) or all(map(os.path.exists, files)):
         return 1
-    dtype = packed_records.id_type(work.tokenizer.vocab_size)
+    dtype = id_type(work.tokenizer.vocab_size)
     pairs = Pairs.joined(
         [
-            pair_files.read(path, (bucket - first) % work.num_buckets, dtype)
+            instances.read_pairs(path, (bucket - first) % work.num_buckets, dtype)
             for path, first in zip(work.pair_files(), firsts, strict=True)
         ]
     )

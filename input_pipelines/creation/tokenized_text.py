@@ -15,7 +15,7 @@ import numpy as np
 from bert_estimator.system import disk_files
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.instances import FlatText, taken
-from input_pipelines.records.packed_records import id_type
+from input_pipelines.records.encoding import id_type
 
 
 def write_part(

@@ -2,6 +2,12 @@
 
 The manifest lies beside the files as `manifest.<name of the first file>.json`. Its name begins with
 `manifest` so that a glob over the record files, such as `train*`, does not match it.
+
+Documents may be held out of training by a hash of their text, so the choice is the same in every
+run, on every machine and in every order of reading, and two equal documents are on the same side.
+If a document is so long that it is cut, the hash of its first piece decides for all pieces. The
+held-out records lie beside the training records, in a file whose name begins with `heldout.`, which
+the manifest of the training records names under `corpus["held_out"]`.
 """
 
 import dataclasses
@@ -17,7 +23,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.tokenization import Casing
-from input_pipelines.text import companions
+from input_pipelines.text import record_names
 
 FORMAT_VERSION = 1
 """The version of records with masks; programs of this version and earlier ones read them."""
@@ -83,7 +89,7 @@ class Manifest:
 
 def manifest_path(record_file: str) -> str:
     """Returns the path of the manifest of the set that begins with `record_file`."""
-    return _sibling(record_file, companions.MANIFEST_PREFIX, companions.MANIFEST_SUFFIX)
+    return _sibling(record_file, record_names.MANIFEST_PREFIX, record_names.MANIFEST_SUFFIX)
 
 
 def files_of(record_file: str, manifest: Manifest) -> list[str]:
@@ -94,7 +100,7 @@ def files_of(record_file: str, manifest: Manifest) -> list[str]:
 
 def token_counts_path(record_file: str) -> str:
     """Returns the path of the token counts of the set that begins with `record_file`."""
-    return _sibling(record_file, companions.COUNTS_PREFIX, companions.COUNTS_SUFFIX)
+    return _sibling(record_file, record_names.COUNTS_PREFIX, record_names.COUNTS_SUFFIX)
 
 
 def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
@@ -106,7 +112,7 @@ def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
       (name of the copy, its sha256).
     """
     sha256 = sha256_of_file(vocab_file)
-    name = companions.vocabulary_name(sha256, vocab_file.endswith(".model"))
+    name = record_names.vocabulary_name(sha256, vocab_file.endswith(".model"))
     path = os.path.join(directory, name)
     if not (tf.io.gfile.exists(path) and sha256_of_file(path) == sha256):
         tf.io.gfile.copy(vocab_file, path + ".tmp", overwrite=True)
@@ -185,7 +191,7 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
     listed = {}
     for directory in sorted(set(map(os.path.dirname, places.values()))):
         for name in sorted(tf.io.gfile.listdir(directory)):
-            if not companions.is_manifest(name):
+            if not record_names.is_manifest(name):
                 continue
             path = os.path.join(directory, name)
             manifest = read_manifest(path)
@@ -273,3 +279,72 @@ def sha256_of_file(path: str) -> str:
 def _sibling(record_file: str, prefix: str, suffix: str) -> str:
     directory, name = os.path.split(record_file)
     return os.path.join(directory, prefix + name + suffix)
+
+
+def held_out_path(record_file: str) -> str:
+    """Returns the path of the held-out records of the set that begins with `record_file`."""
+    directory, name = os.path.split(record_file)
+    return os.path.join(directory, record_names.HELD_OUT_PREFIX + name)
+
+
+def held_out_description(fraction: float, held_out: Manifest) -> dict[str, Any]:
+    """Returns what the manifest of the training records says of the held-out records."""
+    (entry,) = held_out.files
+    return {"fraction": fraction, "file": entry.name, "sha256": entry.sha256}
+
+
+def find_held_out(record_files: Sequence[str]) -> list[str]:
+    """Returns the held-out records that lie beside training records; [] if no manifest names any.
+
+    Raises:
+      ValueError: a manifest names held-out records that are missing, or that were made with other
+        training records: they might hold text that is trained on.
+    """
+    found = []
+    for path, manifest in dict(read_manifests_of(record_files).values()).items():
+        entry = manifest.corpus.get("held_out")
+        if entry is None:
+            continue
+        place = f"{path}: corpus: held_out"
+        json_files.check(entry, dict, place)
+        name = json_files.field(entry, "file", str, place)
+        file = paths.inside(os.path.dirname(path), name)
+        of_file = read_manifests_of([file]).get(file)
+        checksums = {e.name: e.sha256 for e in of_file[1].files} if of_file else {}
+        if checksums.get(name) != json_files.field(entry, "sha256", str, place):
+            state = "belongs to other training records" if of_file else "is missing"
+            raise ValueError(
+                f"{file}: {state}, but {path} names it as the held-out records. Put it back with "
+                "its manifest, or create the data again."
+            )
+        found.append(file)
+    return found
+
+
+def held_out_disagreement(record_files: Sequence[str]) -> str | None:
+    """Returns a warning if sets of training records do not hold out the same documents, or None.
+
+    The fraction decides which documents are held out. If one set holds out more than another, its
+    held-out text may be in the other, which is trained on, and the evaluation would look too good.
+    """
+    listed = read_manifests_of(record_files)
+    first_of = {}  # fraction -> the first file of a set that holds out this much
+    for path in record_files:
+        corpus = listed[path][1].corpus if path in listed else {}
+        fraction = 0.0
+        if corpus.get("held_out") is not None:
+            place = f"{listed[path][0]}: corpus: held_out"
+            json_files.check(corpus["held_out"], dict, place)
+            fraction = json_files.field(corpus["held_out"], "fraction", float, place)
+        first_of.setdefault(fraction, path)
+    if len(first_of) < 2:
+        return None
+    found = [
+        f"{path} {f'was made with --eval_fraction={fraction}' if fraction else 'holds out nothing'}"
+        for fraction, path in sorted(first_of.items())
+    ]
+    return (
+        f"The training records do not hold out the same documents: {', '.join(found)}. If they "
+        "share text, some of the held-out text is trained on, and the evaluation looks too good. "
+        "Create all of them with the same --eval_fraction, or give --eval_input_file."
+    )

@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Tokenizer, reopen_tokenizer
 from input_pipelines.records import manifest as manifests
+from input_pipelines.records.encoding import id_type
 from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
 from input_pipelines.records.pretraining_features import Feature
 from input_pipelines.records.record_reader import RecordError, RecordFiles
@@ -33,11 +34,6 @@ FEATURES = {
     "next_sentence_labels": Feature("int64_list", 1, last=1),
 }
 """What the features must be, for `pretraining_features.check_kinds`."""
-
-
-def id_type(vocab_size: int) -> np.dtype:
-    """Returns the type in which ids are written, little-endian."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def open_packing(record_files: Sequence[str], seed: int | None) -> "Packing | None":

@@ -1,11 +1,13 @@
 """Random access to the records of TFRecord files, whose checksums are verified.
 
 A TFRecord file is a sequence of records: length (8 bytes, little-endian), checksum of the length
-(4 bytes), data, checksum of the data (4 bytes).
+(4 bytes), data, checksum of the data (4 bytes). Records that are not what they should be end a run,
+or are left out and counted (`BadRecords`).
 """
 
 import glob
 import itertools
+import logging
 import os
 import threading
 import weakref
@@ -16,9 +18,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import paths
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records import shards
-from input_pipelines.records.crc32c import masked_crc32c, masked_crc32c_of_strings
-from input_pipelines.text import companions
+from input_pipelines.records.encoding import masked_crc32c
+from input_pipelines.text import record_names
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
@@ -83,7 +84,7 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
                 f"{given!r}: some patterns have a weight and others do not. Give each a weight, as "
                 "in a*.tfrecord:0.7,b*.tfrecord:0.3, or none."
             )
-        shards.check_one_set(matches)
+        record_names.check_one_set(matches)
         _check_finished(matches)
         places = {
             path: path if paths.is_remote(path) else os.path.realpath(path) for path in matches
@@ -126,17 +127,17 @@ def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
 def _matches(pattern):
     is_remote = paths.is_remote(pattern)
     if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
-        pattern = os.path.join(glob.escape(pattern), f"*{companions.RECORDS}*")
+        pattern = os.path.join(glob.escape(pattern), f"*{record_names.RECORDS}*")
     found = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
-    if os.path.basename(pattern).startswith(companions.HELD_OUT_PREFIX):
+    if os.path.basename(pattern).startswith(record_names.HELD_OUT_PREFIX):
         return found
-    return [path for path in found if not companions.is_companion(path)]
+    return [path for path in found if not record_names.is_companion(path)]
 
 
 def _check_finished(record_files):
     """Raises ValueError if the creation of a file's set has not ended: others may be missing."""
     for directory in sorted({os.path.dirname(path) for path in record_files}):
-        unfinished = {} if paths.is_remote(directory) else shards.unfinished(directory)
+        unfinished = {} if paths.is_remote(directory) else record_names.unfinished_files(directory)
         files = [path for path in record_files if path in unfinished]
         complete = manifests.read_manifests_of(files) if files else {}
         for path in files:
@@ -200,7 +201,7 @@ class RecordFiles:
         damaged = np.array([len(data) for data in stored]) != sizes
         records = [data[:-_FOOTER_BYTES] for data in stored]
         footers = b"".join([data[-_FOOTER_BYTES:].rjust(_FOOTER_BYTES) for data in stored])
-        damaged |= masked_crc32c_of_strings(records) != np.frombuffer(footers, "<u4")
+        damaged |= masked_crc32c(records) != np.frombuffer(footers, "<u4")
         if damaged.any():
             number = int(numbers[np.argmax(damaged)])
             raise RecordError(
@@ -253,9 +254,8 @@ def record_offsets(path: str) -> np.ndarray:
             headers.append(file.read(_HEADER_BYTES))
             length = int.from_bytes(headers[-1][:8], "little")
             offsets.append(offsets[-1] + _HEADER_BYTES + length + _FOOTER_BYTES)
-    table = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _HEADER_BYTES)
-    checksums = np.ascontiguousarray(table[:, 8:]).view("<u4")[:, 0]
-    damaged = np.flatnonzero(masked_crc32c(table[:, :8]) != checksums)
+    checksums = np.frombuffer(b"".join([header[8:] for header in headers]), "<u4")
+    damaged = np.flatnonzero(masked_crc32c(header[:8] for header in headers) != checksums)
     if damaged.size:
         raise RecordError(
             f"{path}: record {damaged[0]} (byte {offsets[damaged[0]]}): the record's length is "
@@ -273,3 +273,46 @@ def record_offsets(path: str) -> np.ndarray:
 def _open(path: str):
     # Python's own files are several times faster at many small reads, but are local files only.
     return tf.io.gfile.GFile(path, "rb") if paths.is_remote(path) else open(path, "rb")
+
+
+_log = logging.getLogger("tensorflow")
+
+
+class BadRecords:
+    """Counts and names the bad records that are left out.
+
+    Args:
+      most: the largest number of different records that may be left out; 0 leaves out none.
+
+    Raises:
+      ValueError: the number is negative.
+    """
+
+    def __init__(self, most: int = 0):
+        if most < 0:
+            raise ValueError(f"most is {most}; it must be 0 or more.")
+        self._most = most
+        self._numbers: set[int] = set()
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether any record may be left out."""
+        return self._most > 0
+
+    def numbers(self) -> np.ndarray:
+        """Returns the numbers of the records that are left out, int64."""
+        return np.array(sorted(self._numbers), np.int64)
+
+    def skip(self, error: RecordError) -> bool:
+        """Counts and logs a bad record; returns whether it may be left out.
+
+        Args:
+          error: what is wrong with the record; it has a number.
+        """
+        if len(self._numbers) >= self._most:
+            if self.may_skip:
+                _log.warning("There are more than %d bad records.", self._most)
+            return False
+        self._numbers.add(error.number)
+        _log.warning("Bad record %d of at most %d: %s", len(self._numbers), self._most, error)
+        return True

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records.bad_records import BadRecords
 from input_pipelines.records.packed_records import FEATURES, Packing, open_packing
 from input_pipelines.records.pretraining_features import (
     Feature,
@@ -19,7 +18,12 @@ from input_pipelines.records.pretraining_features import (
     check_range,
     parsed,
 )
-from input_pipelines.records.record_reader import RecordError, RecordFiles, find_record_files
+from input_pipelines.records.record_reader import (
+    BadRecords,
+    RecordError,
+    RecordFiles,
+    find_record_files,
+)
 
 _READ_AT_ONCE = 256
 

@@ -37,7 +37,7 @@ def training_examples(task: Task) -> list[Example]:
     columns = task.train_columns or task.columns
     examples = read_examples(task, task.train, columns)
     if len(examples) > 1 and len({example.label for example in examples}) == 1:
-        line, _ = next(read_rows(task.train, columns.has_header))
+        line, _ = next(read_rows(task.train, columns.has_header, columns.encoding))
         print(
             f"WARNING: {task.train}:{line}: from this line on, all {len(examples)} training "
             "examples have the same label, so that there is nothing to learn"
@@ -53,11 +53,15 @@ def evaluation_examples(task: Task, name: str) -> list[Example]:
 def prediction_examples(task: Task, name: str) -> list[Example]:
     """Reads the examples of one of the files to predict for, one for each row, without labels."""
     columns = task.predict_columns or dataclasses.replace(task.columns, label=None)
-    return read_examples(task, task.predict[name], columns, task.where)
+    return read_examples(task, task.predict[name], columns, task.where, keeps_all=True)
 
 
 def read_examples(
-    task: Task, path: str, columns: Columns, where: tuple[str | int, str] | None = None
+    task: Task,
+    path: str,
+    columns: Columns,
+    where: tuple[str | int, str] | None = None,
+    keeps_all: bool = False,
 ) -> list[Example]:
     """Reads the examples of a file.
 
@@ -66,6 +70,8 @@ def read_examples(
       path: a file of a format that `table_files` reads.
       columns: the columns of the file.
       where: (column, value) to select rows with; None for all rows.
+      keeps_all: whether rows that the task drops as malformed are kept, without further cells, and
+        with empty texts for missing cells: predictions have a line for each row.
 
     Raises:
       TableError: the file cannot be read or has no examples, or a row lacks a cell, has too many
@@ -74,7 +80,7 @@ def read_examples(
     """
     examples, malformed = [], []
     num_columns = None
-    for line, row in read_rows(path, columns.has_header):
+    for line, row in read_rows(path, columns.has_header, columns.encoding):
         num_columns = num_columns or len(row)
         if columns.has_header:
             extra = any(isinstance(key, int) for key in row)
@@ -82,8 +88,10 @@ def read_examples(
             extra = len(row) > num_columns
         if task.drops_malformed and (extra or len(row) < num_columns):
             malformed.append(line)
-            continue
-        if extra:
+            if not keeps_all:
+                continue
+            row = {columns.text_a: "", columns.text_b: "", **row}
+        elif extra:
             most = "the header names columns" if columns.has_header else "the first row"
             raise TableError(
                 f"{path}:{line}: has more cells than {most}. Does a text contain a separator, or "
@@ -94,7 +102,8 @@ def read_examples(
         examples.append(_example(task, path, line, row, columns))
     if malformed:
         print(
-            f"{path}: skipped {len(malformed)} malformed rows, as the task's published files have: "
+            f"{path}: {'kept' if keeps_all else 'skipped'} {len(malformed)} malformed rows, as the "
+            "task's published files have: "
             f"lines {', '.join(map(str, malformed[:5]))}{', ...' if len(malformed) > 5 else ''}"
         )
     if not examples:
@@ -137,7 +146,7 @@ def evaluation_labels(task: Task) -> tuple[str, ...]:
 
 def _labels_in(task, path, columns, are_all):
     def cells() -> Iterator[tuple[int, Any]]:
-        for line, row in read_rows(path, columns.has_header):
+        for line, row in read_rows(path, columns.has_header, columns.encoding):
             yield line, cell(path, line, row, columns.label)
 
     return labels.discover(path, cells(), task.kind == "multi_label", are_all)

@@ -1,4 +1,7 @@
-"""Examples as ids: [CLS] text [SEP], or [CLS] text [SEP] text [SEP], truncated to a length.
+"""Examples and tagged sentences as ids, between [CLS] and [SEP], cut to a length.
+
+Examples become [CLS] text [SEP], or [CLS] text [SEP] text [SEP]; tagged sentences become windows of
+[CLS] pieces [SEP], in which first pieces have the tags.
 
 Letters: B batch size, F sequence length, L labels.
 """
@@ -10,6 +13,7 @@ import numpy as np
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.tag_files import Sentence
 
 
 class Features:
@@ -25,6 +29,7 @@ class Features:
 
     Attributes:
       num_cut: number of examples that had to be truncated.
+      unknown_share: the share of the tokens that are unknown.
       lengths: int64 [number of examples], tokens with [CLS] and [SEP].
       labels: int32 [number of examples], float32 for regression, int32 [.., L] for multi_label;
         None without labels.
@@ -45,6 +50,7 @@ class Features:
             lengths.append(len(first) + len(second))
         # One array for all: padded to F, a large task would take several times the memory.
         self._ids = np.array(ids, np.int32)
+        self.unknown_share = np.count_nonzero(self._ids == tokenizer.unk_id) / max(len(ids), 1)
         self._ends = np.cumsum(lengths)
         self.lengths = np.array(lengths, np.int64)
         self._first_lengths = np.array(first_lengths, np.int64)
@@ -86,10 +92,10 @@ class Features:
           length: F of the batch, at least the length of each example; None for max_seq_length.
 
         Returns:
-          `input_ids`, `input_mask`, `segment_ids` int32 [B, F], `is_real_example` int32 [B], and
-          `label_ids` [B, ...] if labels are known.
+          `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `unique_ids`, the numbers, and
+          `is_real_example` int32 [B]; and `label_ids` [B, ...] if labels are known.
         """
-        is_real = numbers >= 0
+        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
         places = np.arange(length or self.max_seq_length)
         lengths = np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
@@ -102,6 +108,7 @@ class Features:
             "input_ids": np.where(mask, ids, 0).astype(np.int32),
             "input_mask": mask.astype(np.int32),
             "segment_ids": second.astype(np.int32),
+            "unique_ids": unique_ids,
             "is_real_example": is_real.astype(np.int32),
         }
         if self.labels is not None:
@@ -120,3 +127,152 @@ class Features:
             (first if len(first) > len(second) else second).pop()
         first = [tokenizer.cls_id, *first, tokenizer.sep_id]
         return first, [*second, tokenizer.sep_id] if example.text_b is not None else []
+
+
+_NOT_FIRST = -1  # at a piece that is not the first piece of a word
+
+
+class TagFeatures:
+    """Holds the features of tagged sentences; padding is added when a batch is asked for.
+
+    The first piece of a word carries the word's tag (Devlin et al., 2018, section 5.3). A sentence
+    that is too long for F becomes several windows, each of as many whole words as fit, so that
+    every word is in exactly one window. A word without pieces, such as a control character, becomes
+    the unknown token. A word with more than F - 2 pieces loses its last pieces.
+
+    Args:
+      sentences: the sentences; either all have tags, or none has.
+      tokenizer: the tokenizer.
+      max_seq_length: F.
+
+    Attributes:
+      num_sentences: number of sentences; `len` is the number of windows.
+      num_split: number of sentences that became several windows.
+      num_cut: number of words that lost pieces.
+      unknown_share: the share of the tokens that are unknown.
+      lengths: int64 [number of windows], tokens with [CLS] and [SEP].
+      labels: int32 [number of words], the tags of all words; None without tags.
+    """
+
+    def __init__(self, sentences: Sequence[Sentence], tokenizer: Tokenizer, max_seq_length: int):
+        self.max_seq_length = max_seq_length
+        self.num_sentences = len(sentences)
+        self.num_cut = self.num_split = 0
+        self.labels = None
+        if sentences and sentences[0].tags is not None:
+            self.labels = np.array([tag for s in sentences for tag in s.tags or ()], np.int32)
+        ids: list[int] = []
+        words: list[int] = []  # for each id, the number of its word, or _NOT_FIRST
+        lengths: list[int] = []
+        continues: list[bool] = []
+        num_words = 0
+        for sentence in sentences:
+            windows = self._windows(sentence.words, tokenizer)
+            self.num_split += len(windows) > 1
+            for place, window in enumerate(windows):
+                ids.append(tokenizer.cls_id)
+                words.append(_NOT_FIRST)
+                for pieces in window:
+                    ids += pieces
+                    words += [num_words] + [_NOT_FIRST] * (len(pieces) - 1)
+                    num_words += 1
+                ids.append(tokenizer.sep_id)
+                words.append(_NOT_FIRST)
+                lengths.append(sum(map(len, window)) + 2)
+                continues.append(place > 0)
+        self._ids = np.array(ids, np.int32)
+        self.unknown_share = np.count_nonzero(self._ids == tokenizer.unk_id) / max(len(ids), 1)
+        self._words = np.array(words, np.int32)
+        self.lengths = np.array(lengths, np.int64)
+        self._ends = np.cumsum(lengths)
+        self._continues = np.array(continues, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def digest(self) -> bytes:
+        """Returns a hash of ids, words and tags."""
+        digest = hashlib.sha256(f"tags {self.max_seq_length}".encode())
+        for array in (self._ids, self._words, self.lengths, self._continues, self.labels):
+            digest.update(b"" if array is None else array.tobytes())
+        return digest.digest()
+
+    def describe_cuts(self) -> str:
+        """Returns in words what did not fit max_seq_length; "" if everything did."""
+        parts = []
+        if self.num_split:
+            parts.append(f"{self.num_split} of {self.num_sentences} sentences were split")
+        if self.num_cut:
+            parts.append(f"{self.num_cut} words lost their last pieces")
+        return " and ".join(parts) + f" to fit {self.max_seq_length} tokens" if parts else ""
+
+    def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
+        """Returns the features of the windows with these numbers; -1 gives a padding of zeros.
+
+        Args:
+          numbers: the numbers [B].
+          length: F of the batch, at least the length of each window; None for max_seq_length.
+
+        Returns:
+          `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `label_mask` int32 [B, F], 1 at the
+          first pieces of words; `unique_ids` int32 [B], the numbers; `continues_sentence` int32
+          [B], 1 if the sentence began in the window with the number before; `is_real_example` int32
+          [B]; and `label_ids` int32 [B, F], the tags at first pieces and 0 elsewhere, if tags are
+          known.
+        """
+        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
+        numbers = np.where(is_real, numbers, 0)
+        positions = np.arange(length or self.max_seq_length)
+        mask = positions < np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
+        # Any id may be read for positions beyond a window's end, since these are masked.
+        starts = (self._ends - self.lengths)[numbers][:, np.newaxis]
+        places = np.minimum(starts + positions, len(self._ids) - 1)
+        words = np.where(mask, self._words[places], _NOT_FIRST)
+        ids = np.where(mask, self._ids[places], 0).astype(np.int32)
+        features = {
+            "input_ids": ids,
+            "input_mask": mask.astype(np.int32),
+            "segment_ids": np.zeros_like(ids),
+            "label_mask": (words != _NOT_FIRST).astype(np.int32),
+            "unique_ids": unique_ids,
+            "continues_sentence": np.where(is_real, self._continues[numbers], 0).astype(np.int32),
+            "is_real_example": is_real.astype(np.int32),
+        }
+        if self.labels is not None:
+            labels = np.where(words != _NOT_FIRST, self.labels[words], 0)
+            features["label_ids"] = labels.astype(np.int32)
+        return features
+
+    def by_sentence(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Joins values of positions to values of words, sentence by sentence.
+
+        Args:
+          rows: an array [F, ...] for each window, in order.
+
+        Returns:
+          An array [number of words, ...] for each sentence, in order.
+        """
+        sentences: list[list[np.ndarray]] = []
+        for number, row in enumerate(rows):
+            end = self._ends[number]
+            words = self._words[end - self.lengths[number] : end]
+            if not self._continues[number]:
+                sentences.append([])
+            sentences[-1].append(np.asarray(row)[: len(words)][words != _NOT_FIRST])
+        return [np.concatenate(parts) for parts in sentences]
+
+    def _windows(self, words: Sequence[str], tokenizer: Tokenizer) -> list[list[list[int]]]:
+        """Returns the windows of a sentence, each a list of words, each a list of ids."""
+        room = self.max_seq_length - 2
+        windows: list[list[list[int]]] = [[]]
+        free = room
+        for word in words:
+            pieces = tokenizer.encode(word) or [tokenizer.unk_id]
+            self.num_cut += len(pieces) > room
+            pieces = pieces[:room]
+            if len(pieces) > free:
+                windows.append([])
+                free = room
+            windows[-1].append(pieces)
+            free -= len(pieces)
+        return windows

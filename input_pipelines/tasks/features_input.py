@@ -1,35 +1,42 @@
 """Batches of features, for fine-tuning, its evaluation and its predictions.
 
-To evaluate and predict, examples come in the order of their lengths: a batch takes the time of its
-longest example.
+To evaluate and predict, examples come in another order than their own (`ReorderedBatches`): a batch
+takes the time of its longest example, or of the fullest batch.
 """
 
-import itertools
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from input_pipelines.records import packed_rows
 from input_pipelines.records.order import BatchOrder
+from input_pipelines.records.packed_rows import Packing
 from input_pipelines.records.pretraining_input import deployment, prefetched
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
 # In training, lengths are multiples of at least 8, and there are at most 16 of them.
 _LEAST_MULTIPLE, _MOST_LENGTHS = 8, 16
+_USUAL_ROW = 128  # packed rows are at least as long, if max_seq_length allows it
 
 
 class Batches(Protocol):
-    """What batches are drawn from: `Features`, `TagFeatures` or `Windows`."""
+    """What batches are drawn from."""
 
     def __len__(self) -> int: ...
 
     def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the features of the examples with these numbers; -1 gives a padding of zeros."""
+        """Returns features, int32 [number, length] each, of the examples with these numbers.
+
+        Args:
+          numbers: int64 [number]; -1 gives a padding of zeros.
+        """
 
 
 class BatchesOfLength(Batches, Protocol):
-    """`Batches` that can be padded to a length: `Features` or `TagFeatures`.
+    """`Batches` that can be padded to a length: `Features`, `TagFeatures` or `Windows`.
 
     Attributes:
       lengths: int64 [number of examples], tokens with [CLS] and [SEP].
@@ -40,7 +47,7 @@ class BatchesOfLength(Batches, Protocol):
     max_seq_length: int
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns the features as `Batches.batch` does, padded to a length in tokens."""
+        """Returns features, int32 [number, length], as `Batches.batch` does, padded to a length."""
 
 
 def input_fn_builder(
@@ -49,6 +56,7 @@ def input_fn_builder(
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),
     pads_to_longest: bool = False,
+    packs: "Packs | None" = None,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds an `input_fn`.
 
@@ -64,54 +72,41 @@ def input_fn_builder(
       pads_to_longest: whether a batch is as long as its longest example, and not always
         max_seq_length. In training the length is rounded up, so that there are few: XLA compiles
         parts of the network for each. The features must be `BatchesOfLength`.
+      packs: how rows are packed; None for a row for each example. The features must be
+        `BatchesOfLength`.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
       with `params["batch_size"]` examples each. No value is cast to bfloat16: all are integers,
       except the labels of regression, which go into a float32 loss.
     """
-    example = features.batch(np.array([-1]))
-    names = sorted(example)
-    shapes = {name: list(value.shape[1:]) for name, value in example.items()}
-    if pads_to_longest:
-        for name, value in features.batch(np.array([-1]), _LEAST_LENGTH).items():
-            if list(value.shape[1:]) != shapes[name]:
-                shapes[name][0] = None
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
-        start, invocation, num_invocations = deployment(params.get("context"))
+        start, invocation, num_invocations, replicas = deployment(params.get("context"))
+        seed = random_seed if is_training else None
+        if packs is not None:
+            order = BatchOrder(len(features), batch_size * num_invocations, seed, skipped=skipped)
+            packing = packs.of(features, order, batch_size // replicas, replicas * num_invocations)
+            read = _PackedReader(features, packing, invocation, num_invocations)
+            shapes = read.shapes(batch_size * num_invocations)
+        else:
+            order = BatchOrder(
+                len(features), batch_size, seed, invocation, num_invocations, skipped
+            )
+            read = _reader(features, is_training, pads_to_longest)
+            shapes = _shapes(features, batch_size, pads_to_longest)
+        names = sorted(shapes)
 
-        order = BatchOrder(
-            len(features),
-            batch_size,
-            random_seed if is_training else None,
-            invocation,
-            num_invocations,
-            skipped,
-        )
-
-        def padded(length: int) -> int:
-            if not is_training:
-                return length
-            longest = features.max_seq_length
-            multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
-            return min(longest, -(-length // multiple) * multiple)
-
-        def read(batch_number: np.int64) -> list[np.ndarray]:
-            numbers = order.record_numbers(int(batch_number))
-            if pads_to_longest:
-                lengths = features.lengths[numbers[numbers >= 0]]
-                batch = features.batch(numbers, padded(int(lengths.max(initial=_LEAST_LENGTH))))
-            else:
-                batch = features.batch(numbers)
+        def arrays(batch_number: np.int64) -> list[np.ndarray]:
+            batch = read(order.record_numbers(int(batch_number)))
             return [batch[name] for name in names]
 
         def tensors(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
-            dtypes = [tf.as_dtype(example[name].dtype) for name in names]
-            values = tf.numpy_function(read, [batch_number], dtypes)
+            dtypes = [shapes[name][1] for name in names]
+            values = tf.numpy_function(arrays, [batch_number], dtypes)
             for name, value in zip(names, values, strict=True):
-                value.set_shape([batch_size, *shapes[name]])
+                value.set_shape(shapes[name][0])
             return dict(zip(names, values, strict=True))
 
         batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
@@ -120,33 +115,142 @@ def input_fn_builder(
     return input_fn
 
 
+@dataclasses.dataclass(frozen=True)
+class Packs:
+    """Says that rows are packed, and how.
+
+    Attributes:
+      num_batches: the batches of the training; None for one pass.
+      micro_batch_size: examples of a core's batch that are computed at a time; None for all.
+      is_static: whether all batches have the same number of rows, as by the rules of TPUs; else a
+        batch has as many as it needs.
+      report: gets a sentence that says how full the rows are.
+    """
+
+    num_batches: int | None = None
+    micro_batch_size: int | None = None
+    is_static: bool = True
+    report: Callable[[str], None] = tf.logging.info
+
+    def of(
+        self, features: BatchesOfLength, order: BatchOrder, core_batch: int, num_cores: int
+    ) -> Packing:
+        """Returns the packing of the examples.
+
+        Args:
+          features: the examples.
+          order: the order of the examples in global batches.
+          core_batch: examples of a core's batch.
+          num_cores: the number of cores, or of replicas that have several.
+        """
+        row_length = row_length_of(features)
+        num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
+        num_batches = self.num_batches or order.num_batches
+        packing = Packing(row_length, num_parts, deals_parts=self.num_batches is None)
+        lengths = (_lengths(features, order.record_numbers(n)) for n in range(num_batches))
+        packing, share = packed_rows.plan(packing, lengths, self.is_static)
+        self.report(
+            f"Examples share rows of {row_length} tokens; {share:.0%} of the computed positions "
+            "are tokens."
+        )
+        return packing
+
+
+def row_length_of(features: BatchesOfLength) -> int:
+    """Returns the length of packed rows: room for the longest example, and for several usual ones.
+
+    Longer rows would only add products between tokens of different examples.
+    """
+    longest = max(int(features.lengths.max(initial=0)), _USUAL_ROW)
+    return min(features.max_seq_length, -(-longest // _LEAST_MULTIPLE) * _LEAST_MULTIPLE)
+
+
+class _PackedReader:
+    """Returns the packed features of this host's part of a global batch."""
+
+    def __init__(self, features, packing, invocation, num_invocations):
+        self._features, self._packing = features, packing
+        self._share = invocation, num_invocations
+
+    def __call__(self, numbers):
+        lengths = _lengths(self._features, numbers)
+        slots = self._packing.slots(lengths).share(*self._share)
+        examples = np.where(slots.numbers < 0, -1, numbers[slots.numbers])
+        batch = self._features.batch(examples, self._packing.row_length)
+        return self._packing.pack(slots, lengths, batch)
+
+    def shapes(self, batch_size):
+        """Returns what `_shapes` does, for global batches of a size."""
+        shapes = {}
+        is_static = self._packing.rows_of_part is not None
+        for name, value in self(np.full(batch_size, -1)).items():
+            size, *shape = value.shape
+            shapes[name] = [size if is_static else None, *shape], tf.as_dtype(value.dtype)
+        return shapes
+
+
+def _reader(features, is_training, pads_to_longest):
+    """Returns the function of the numbers of a batch that returns its features."""
+
+    def read_longest(numbers):
+        length = int(_lengths(features, numbers).max(initial=_LEAST_LENGTH))
+        if is_training:
+            longest = features.max_seq_length
+            multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
+            length = min(longest, -(-length // multiple) * multiple)
+        return features.batch(numbers, length)
+
+    return read_longest if pads_to_longest else features.batch
+
+
+def _lengths(features, numbers):
+    """Returns the lengths of examples; 0 for the number -1."""
+    return np.where(numbers < 0, 0, features.lengths[numbers])
+
+
+def _shapes(features, batch_size, pads_to_longest):
+    """Returns a dict of a feature's name -> (its shape, its dtype); None for sizes that differ."""
+    padding = np.full(batch_size, -1)
+    batch = features.batch(padding)
+    shapes = {name: list(value.shape) for name, value in batch.items()}
+    if pads_to_longest:
+        for name, value in features.batch(padding, _LEAST_LENGTH).items():
+            if list(value.shape) != shapes[name]:
+                shapes[name][1] = None
+    return {name: (shapes[name], tf.as_dtype(value.dtype)) for name, value in batch.items()}
+
+
 # So many batches after one another are sorted together. With all of them, no prediction could be
 # written before the last one.
 _TOGETHER = 16
 
-Row = TypeVar("Row")
 
+class ReorderedBatches:
+    """Has the examples of a `BatchesOfLength` in another order, part by part.
 
-class SortedBatches:
-    """Has the examples of a `BatchesOfLength` in another order: in each part, the longest first.
+    In each part, the longest come first, so that a batch has examples of about one length; or all
+    batches have about the same number of tokens, so that a few packed rows suffice for any.
 
     Attributes:
       lengths, max_seq_length: as `BatchesOfLength` has them, in this order.
     """
 
-    def __init__(self, examples: BatchesOfLength, batch_size: int):
-        """Sorts.
+    def __init__(self, examples: BatchesOfLength, batch_size: int, is_balanced: bool = False):
+        """Finds the order.
 
         Args:
           examples: the examples in their own order.
           batch_size: number of examples of a batch.
+          is_balanced: whether batches get the same number of tokens, and not the same length.
         """
         self._examples = examples
         self._part_size = _TOGETHER * batch_size
-        parts = [
-            first + np.argsort(-examples.lengths[first : first + self._part_size], kind="stable")
-            for first in range(0, len(examples), self._part_size)
-        ]
+        parts = []
+        for first in range(0, len(examples), self._part_size):
+            lengths = examples.lengths[first : first + self._part_size]
+            longest_first = np.argsort(-lengths, kind="stable")
+            order = _balanced(longest_first, batch_size) if is_balanced else longest_first
+            parts.append(first + order)
         self._order = np.concatenate(parts)
         self.lengths = examples.lengths[self._order]
         self.max_seq_length = examples.max_seq_length
@@ -155,14 +259,38 @@ class SortedBatches:
         return len(self._examples)
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns the features of the examples at these places of the order; -1 is padding."""
+        """Returns features, int32 [number, length] each, of the examples at places of the order.
+
+        Args:
+          numbers: int64 [number], the places; -1 gives a padding of zeros.
+          length: tokens to pad to; None means `max_seq_length`.
+        """
         return self._examples.batch(np.where(numbers < 0, -1, self._order[numbers]), length)
 
-    def restored(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields a row for each example, given in this order, in the examples' own order."""
-        rows = iter(rows)
-        for first in range(0, len(self), self._part_size):
-            order = self._order[first : first + self._part_size]
-            part = list(itertools.islice(rows, len(order)))
-            for place in np.argsort(order):
-                yield part[place]
+
+def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yields the predictions of examples in the examples' own order.
+
+    Args:
+      rows: predictions with `unique_ids`, the examples' numbers from 0; -1 only pads a batch.
+    """
+    waiting, number = {}, 0
+    for row in rows:
+        if row["unique_ids"] >= 0:
+            waiting[int(row["unique_ids"])] = row
+        while number in waiting:
+            yield waiting.pop(number)
+            number += 1
+
+
+def _balanced(longest_first, batch_size):
+    """Deals examples to batches in turn, to and fro; what does not fill a batch comes last.
+
+    In a batch, long and short ones alternate, so that a core's part has as much of each.
+    """
+    num_batches = len(longest_first) // batch_size
+    full = longest_first[: num_batches * batch_size].reshape(batch_size, num_batches)
+    full[1::2] = full[1::2, ::-1].copy()
+    places = np.arange(batch_size)
+    alternating = np.where(places % 2, batch_size - 1 - places // 2, places // 2)
+    return np.concatenate([full[alternating].T.ravel(), longest_first[num_batches * batch_size :]])

@@ -1,17 +1,21 @@
 """Labels as files spell them: cells become names or numbers, or errors that say where."""
 
+import collections
 import math
 import re
-import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from bert_estimator.system import json_files
+from input_pipelines.tasks import table_files
 from input_pipelines.tasks.table_files import TableError
 
 _WHOLE = re.compile(r"-?\d{1,15}")
+# What stands for a missing label: SNLI's dash, the numbers of datasets and transformers, and words.
+_PLACEHOLDERS = ("-", "-1", "-100", "?", "n/a", "na", "nan", "none", "null")
+_RARE = 0.05  # share of the rows
 _KINDS = {str: "a text", bool: "true or false", int: "a number", float: "a number"}
 
 
@@ -70,21 +74,10 @@ def number_of(value: Any, place: str) -> float:
     return number
 
 
-def as_it_looks(name: str) -> str:
-    """Returns a name in Unicode's NFC, without characters that nobody can see, such as byte-order
-    marks, joiners, soft hyphens and variation selectors, and with one space for white space."""
-    text = "".join(
-        character
-        for character in unicodedata.normalize("NFC", name)
-        if unicodedata.category(character) != "Cf" and not "\ufe00" <= character <= "\ufe0f"
-    )
-    return " ".join(text.split())
-
-
 def check_spelling(
     name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
 ) -> None:
-    """Checks that a name does not look like another name of the file, as `as_it_looks` says.
+    """Checks that a name does not look like another name of the file (`table_files.as_it_looks`).
 
     Args:
       name: the name.
@@ -95,7 +88,7 @@ def check_spelling(
     Raises:
       TableError: another name looks the same; the message names file and line.
     """
-    other, first = spellings.setdefault(as_it_looks(name), (name, line))
+    other, first = spellings.setdefault(table_files.as_it_looks(name), (name, line))
     if other != name:
         raise TableError(
             f"{path}:{line}: the {what} is {json_files.shown(name)}, but in line {first} it is "
@@ -113,12 +106,33 @@ def unknown(name: str, place: str, known: Iterable[str], what: str = "label") ->
     """
     known = tuple(known)
     for other in known:
-        if as_it_looks(other) == as_it_looks(name):
+        if table_files.as_it_looks(other) == table_files.as_it_looks(name):
             return TableError(
                 f"{place}: the {what} is {json_files.shown(name)}, which looks the same as "
                 f"{json_files.shown(other)} and is another; spell each {what} in one way"
             )
     return TableError(f"{place}: the {what} is {name!r}; it must be one of {', '.join(known)}")
+
+
+def warn_of_placeholders(
+    path: str, counts: Mapping[str, int], first_lines: Mapping[str, int], what: str = "label"
+) -> None:
+    """Prints a warning for a rare label that usually says that a row does not have a label.
+
+    Args:
+      path: the file.
+      counts: label -> how often the file has it.
+      first_lines: label -> the line of its first use.
+      what: what is named, for the message.
+    """
+    total = sum(counts.values())
+    for name, count in counts.items():
+        if name.lower() in _PLACEHOLDERS and len(counts) > 2 and count <= _RARE * total:
+            print(
+                f"WARNING: {path}:{first_lines[name]}: the {what} is {name!r} here and {count} of "
+                f"{total} times in the file. This often says that the {what} is not known, but it "
+                f"is learned like every other {what}. If it is not a {what}, leave these rows out"
+            )
 
 
 def discover(
@@ -133,13 +147,16 @@ def discover(
       are_all: whether the task has no other labels; then there must be at least two (one if
         `several`).
 
+    It prints what `warn_of_placeholders` says.
+
     Raises:
       TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
-        `true` and `"true"`, or by different characters that look alike (see `as_it_looks`);
+        `true` and `"true"`, or by different characters that look alike, as `check_spelling` says;
         or there are too few labels. The message names file and line.
     """
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
     spellings: dict[str, tuple[str, int]] = {}
+    counts: collections.Counter[str] = collections.Counter()
     first_line = 0
     for line, value in cells:
         first_line = first_line or line
@@ -157,6 +174,8 @@ def discover(
                         "spell each label in one way"
                     )
                 check_spelling(name, path, line, spellings)
+            counts.update(filter(None, names))
+    warn_of_placeholders(path, counts, {name: line for name, (_, line) in first_uses.items()})
     names = [name for name in first_uses if name]
     if not names and are_all:
         raise TableError(f"{path}:{first_line}: neither this row nor a later one has a label")

@@ -1,17 +1,25 @@
 """Questions on texts, from the JSON files of SQuAD 1.1 and 2.0.
 
-A file holds articles (`data`) of `paragraphs`, each with a `context` and its `qas`: `id`,
-`question`, and `answers` of `text` and `answer_start`, a number of characters. In version 2.0
-`is_impossible` marks questions without answer. Other keys are not read.
+A file holds articles (`data`) of `paragraphs`, each with a `context` and its `qas`: `id` (a string
+or a whole number), `question`, and `answers` of `text` and `answer_start`, a number of characters.
+In version 2.0 `is_impossible` marks questions without answer. Other keys are not read.
+
+JSON lines, or an array, have a question each, as `datasets` writes SQuAD: with `context`, `id`,
+`question`, and `answers` of a list `text` and a list `answer_start`, empty if there is no answer.
 """
 
+import codecs
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
+from input_pipelines.tasks.table_files import TableError, text_lines
 
+_MOST_BYTES = 1 << 32  # TriviaQA's files have more than 1 GB; memory holds a file several times
+_LONGEST_ROW = 1 << 20  # bytes of a row with its context; a file of a single line has more
 _MOST_SHOWN = 3
 
 
@@ -69,7 +77,7 @@ def read(path: str, needs_answers: bool, version_2: bool) -> list[Question]:
             if question.id in questions:
                 raise SquadError(f"{place}: the id {question.id!r} occurs twice in the file")
             questions[question.id] = question
-    except json_files.JsonError as error:
+    except (json_files.JsonError, TableError) as error:
         raise SquadError(str(error)) from None
     except OSError as error:
         raise SquadError(f"{path}: cannot be read: {error.strerror}") from None
@@ -83,7 +91,9 @@ def located(questions: Sequence[Question], path: str) -> list[Question]:
 
     If the context does not have its text at its `answer_start`, the occurrence nearest to that
     place counts, before or after it, and this is printed, since published files have a few of
-    these. If the text does not occur at all, the answer is put behind the context's end.
+    these. Texts that differ in white space alone are the same, as in google-research/bert; the
+    answer then has the context's. If the text does not occur at all, the answer is put behind the
+    context's end.
 
     Args:
       questions: what `read` returned.
@@ -92,14 +102,13 @@ def located(questions: Sequence[Question], path: str) -> list[Question]:
     results, moved = [], []
     for question in questions:
         if question.answers:
-            answer = question.answers[0]
-            start = _nearest(question.context, answer)
-            if start is None:
-                start = len(question.context)
-            elif start != answer.start:
+            labelled, *others = question.answers
+            first = _nearest(question.context, labelled)
+            if first is None:
+                first = Answer(labelled.text, len(question.context))
+            elif first.start != labelled.start:
                 moved.append(question.id)
-            answers = (Answer(answer.text, start), *question.answers[1:])
-            question = dataclasses.replace(question, answers=answers)
+            question = dataclasses.replace(question, answers=(first, *others))
         results.append(question)
     if moved:
         print(
@@ -143,7 +152,14 @@ def digest(questions: Sequence[Question]) -> bytes:
 
 def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
     """Yields (place, context, object) of each question of a file."""
-    content = remote.read_json(path)
+    if _has_rows(path):
+        lines = (text for _, text in text_lines(path, keep_empty=True))
+        for line, row in json_files.values(lines, path, _MOST_BYTES):
+            place = f"{path}:{line}"
+            row = json_files.check(row, dict, place)
+            yield place, json_files.field(row, "context", str, place), _as_in_squad(row, place)
+        return
+    content = remote.read_json(path, dict, _MOST_BYTES)
     articles = json_files.field(content, "data", list, path)
     for a, article in enumerate(json_files.items(articles, dict, f"{path}: data")):
         place = f"{path}: data[{a}]"
@@ -157,9 +173,38 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
                 yield f"{inner}.qas[{q}]", context, values
 
 
+def _has_rows(path):
+    """Returns whether a file is an array, or lines of which the first is a question."""
+    with open(remote.local(path), "rb") as file:
+        line = file.readline(_LONGEST_ROW).removeprefix(codecs.BOM_UTF8).strip()
+        while not line and (line := file.readline(_LONGEST_ROW)):
+            line = line.strip()
+    if line.startswith(b"["):
+        return True
+    try:
+        return "question" in json_files.parse(line, path)
+    except json_files.JsonError:
+        return False
+
+
+def _as_in_squad(row, place):
+    """Returns a question of a row with its answers as SQuAD has them."""
+    answers = row.get("answers")
+    if not isinstance(answers, dict):
+        return row
+    texts = json_files.field(answers, "text", list, f"{place}: answers")
+    starts = json_files.field(answers, "answer_start", list, f"{place}: answers")
+    if len(texts) != len(starts):
+        raise SquadError(f"{place}: has {len(texts)} texts of answers, but {len(starts)} starts")
+    pairs = zip(texts, starts, strict=True)
+    answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    return {"is_impossible": not answers, **row, "answers": answers}
+
+
 def _question(place, context, values, needs_answers, version_2):
     """Returns the `Question` of an object of a file."""
-    name = json_files.field(values, "id", str, place)
+    is_number = type(values.get("id")) is int
+    name = str(json_files.field(values, "id", int if is_number else str, place))
     text = json_files.field(values, "question", str, place)
     is_impossible = json_files.field(values, "is_impossible", bool, place, default=False)
     if is_impossible and not version_2:
@@ -186,14 +231,17 @@ def _answer(place, values):
     return Answer(text, start)
 
 
-def _nearest(context: str, answer: Answer) -> int | None:
-    """Returns the start of the occurrence of an answer's text that is nearest to its start."""
-    if context.startswith(answer.text, answer.start) and answer.start >= 0:
-        return answer.start
-    before = context.rfind(answer.text, 0, max(answer.start, 0) + len(answer.text))
-    after = context.find(answer.text, max(answer.start, 0))
-    starts = [start for start in (before, after) if start >= 0]
-    return min(starts, key=lambda start: abs(start - answer.start), default=None)
+def _nearest(context: str, answer: Answer) -> Answer | None:
+    """Returns the occurrence of an answer's text that is nearest to its start, as it stands there.
+
+    White space of any kind and length stands for white space.
+    """
+    if answer.start >= 0 and context.startswith(answer.text, answer.start):
+        return answer
+    pattern = r"\s+".join(map(re.escape, answer.text.split()))
+    occurrences = re.finditer(f"(?=({pattern}))", context)  # they may overlap
+    answers = (Answer(match[1], match.start()) for match in occurrences)
+    return min(answers, key=lambda other: abs(other.start - answer.start), default=None)
 
 
 def _listed(names):

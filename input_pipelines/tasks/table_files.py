@@ -1,16 +1,23 @@
-"""Reads rows of TSV, CSV and JSONL files, each with its line number.
+"""Reads rows of TSV, CSV and JSON files, each with its line number.
 
 TSV is read as in GLUE: tabs separate cells, and a quotation mark is an ordinary character. CSV is
-read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSONL
-file has an object on each line. All files are UTF-8, with line ends of Unix or Windows. A byte
-order mark before a line is left out, since files that were joined have several. Empty lines are
-skipped, but in tables of one column they are rows.
+read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSON
+file has an object on each line, or an array of objects.
+
+Files are UTF-8 unless another encoding is given, with line ends of Unix, Windows or, without any
+other, of an old Macintosh. A byte order mark before a line is left out, since files that were
+joined have several. Empty lines are skipped, but in tables of one column they are rows. Cells in a
+column without a name, as spreadsheets leave them behind, are left out.
 """
 
+import codecs
 import csv
+import io
 import itertools
 import os
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bert_estimator.storage import remote
@@ -18,10 +25,12 @@ from bert_estimator.system import disk_files, json_files
 
 Row = dict[str | int, Any]
 
-FORMATS = (".tsv", ".csv", ".jsonl")
+JSON_FORMATS = (".jsonl", ".ndjson", ".json")
+FORMATS = (".tsv", ".csv", *JSON_FORMATS)
 
 _LONGEST_CELL = 1 << 24  # characters; the csv module's own limit is shorter than some articles
 _MARKS_OF_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LONGEST_LINE = 1 << 26  # bytes; a file without line ends would fill the memory
 
 
@@ -29,13 +38,16 @@ class TableError(ValueError):
     """A file is not a table, or a row is not what it should be; the message names file and line."""
 
 
-def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
+def read_rows(
+    path: str, has_header: bool = True, encoding: str = "utf-8"
+) -> Iterator[tuple[int, Row]]:
     """Reads the rows of a file.
 
     Args:
       path: a file whose name ends in one of FORMATS; `.txt` is read as `.tsv`.
-      has_header: whether the first line names the columns. Without a header, a column is a number
-        from 0. JSONL always has names.
+      has_header: whether the first line names the columns, in characters that can be seen. Without
+        a header, a column is a number from 0. JSON always has names.
+      encoding: the encoding of the file, as Python names it.
 
     Yields:
       (number of the row's last line, row). A row is a dict of column -> cell. Cells are str, or any
@@ -43,50 +55,86 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
       the header, the additional cells are under their numbers.
 
     Raises:
-      TableError: the format is unknown, the file is missing or not UTF-8, a line is not a JSON
-        object, or a column's name occurs twice; or a later row is the header again.
+      TableError: the format is unknown, the file is missing or not of its encoding, a line is not a
+        JSON object, or a column's name occurs twice; or a later row is the header again.
     """
-    extension = os.path.splitext(path)[1].lower().replace(".txt", ".tsv")
+    extension = _extension(path)
     if extension not in FORMATS:
         raise TableError(
             f"{path}: the format is unknown; the name must end in {', '.join(FORMATS)}"
         )
-    if extension == ".jsonl":
-        yield from _objects(path)
+    if extension in JSON_FORMATS:
+        yield from _objects(path, encoding)
         return
-    lists = _tab_separated(path) if extension == ".tsv" else _comma_separated(path)
+    read = _tab_separated if extension == ".tsv" else _comma_separated
+    lists = read(path, encoding)
     names: list[str] = []
     for line, cells in _with_empty_rows(lists):
         if has_header and not names:
-            names = [cell.strip() for cell in cells]
-            twice = sorted({name for name in names if names.count(name) > 1})
+            names = list(map(without_unseen, cells))
+            _check_is_not_directive(path, line, cells)
+            twice = sorted({name for name in names if name and names.count(name) > 1})
             if twice:
                 raise TableError(f"{path}:{line}: the header names {twice[0]!r} twice")
             continue
-        if len(names) > 1 and [cell.strip() for cell in cells] == names:
+        if len(names) > 1 and list(map(without_unseen, cells)) == names:
             raise TableError(
                 f"{path}:{line}: is the header again, as in files that were joined; remove this row"
             )
         keys = [*names, *range(len(names), len(cells))]
-        yield line, dict(zip(keys, cells, strict=False))
+        yield line, {key: text for key, text in zip(keys, cells, strict=False) if key != ""}
 
 
-def read_columns(path: str) -> list[str]:
-    """Returns the names of the columns of a file with a header: of JSONL, the keys of all rows.
+def read_columns(path: str, encoding: str = "utf-8") -> list[str]:
+    """Returns the names of the columns of a file with a header: of JSON, the keys of all rows.
 
     Raises:
-      TableError: the file does not have any row, or is not what `read_rows` reads.
+      TableError: the file does not have any row or name, or is not what `read_rows` reads.
     """
-    rows = read_rows(path)
-    columns: list[Any] = []
-    if path.lower().endswith(".jsonl"):
+    rows = read_rows(path, encoding=encoding)
+    if _extension(path) in JSON_FORMATS:
         columns = list(dict.fromkeys(key for _, row in rows for key in row))
     elif next(rows, None) is not None:  # the row itself may lack cells that the header names
-        _, header = next(read_rows(path, has_header=False))
-        columns = [name.strip() for name in header.values()]
+        _, header = next(read_rows(path, has_header=False, encoding=encoding))
+        columns = list(filter(None, map(without_unseen, header.values())))
+    else:
+        columns = []
     if not columns:
         raise TableError(f"{path}: has 0 rows; give a file with at least one")
     return columns
+
+
+def separator_hint(path: str, cells: Collection[Any]) -> str:
+    """Returns a sentence if a row that is a single cell holds separators of another format.
+
+    Args:
+      path: the file, whose name says how cells are separated.
+      cells: the cells of the row.
+    """
+    right = _SEPARATORS.get(_extension(path), "")
+    text = "".join(map(str, cells))
+    others = [sign for sign in ",;\t|" if sign in text]
+    if not right or right in text or len(cells) != 1 or not others:
+        return ""
+    return (
+        f". Cells of this format are separated by {_named(right)}, but here perhaps by "
+        f"{_named(max(others, key=text.count))}: rename or convert the file"
+    )
+
+
+def without_unseen(text: str) -> str:
+    """Returns a text without characters that nobody can see, such as byte order marks, joiners,
+    soft hyphens and variation selectors, and without white space around it."""
+    return "".join(
+        character
+        for character in text
+        if unicodedata.category(character) != "Cf" and not "\ufe00" <= character <= "\ufe0f"
+    ).strip()
+
+
+def as_it_looks(name: str) -> str:
+    """Returns a name in Unicode's NFC, as `without_unseen` says, with one space for white space."""
+    return " ".join(without_unseen(unicodedata.normalize("NFC", name)).split())
 
 
 def cell(path: str, line: int, row: Row, column: str | int) -> Any:
@@ -105,8 +153,8 @@ def cell(path: str, line: int, row: Row, column: str | int) -> Any:
         return row[column]
     if isinstance(column, int):
         raise TableError(
-            f"{path}:{line}: has {len(row)} columns, but column {column + 1} is needed. Is a tab "
-            "missing, or is this another file?"
+            f"{path}:{line}: has {len(row)} columns, but column {column + 1} is needed. Is a "
+            f"separator missing, or is this another file?{separator_hint(path, row.values())[1:]}"
         )
     raise TableError(
         f"{path}:{line}: has no column {column!r}; it has {', '.join(map(str, row))}. Is the row "
@@ -114,15 +162,33 @@ def cell(path: str, line: int, row: Row, column: str | int) -> Any:
     )
 
 
-def _tab_separated(path: str) -> Iterator[tuple[int, list[str]]]:
-    for line, text in text_lines(path, keep_empty=True):
+def _extension(path):
+    return os.path.splitext(path)[1].lower().replace(".txt", ".tsv")
+
+
+def _named(separator):
+    return {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}[separator]
+
+
+def _check_is_not_directive(path, line, cells):
+    """Raises TableError for the line by which Excel says what separates cells."""
+    if re.fullmatch(r"(?i)sep=.?", without_unseen(cells[0])) and not any(cells[1:]):
+        raise TableError(
+            f"{path}:{line}: is a line for Excel, not the header. Remove it; commas separate the "
+            "cells of a .csv file"
+        )
+
+
+def _tab_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
+    for line, text in text_lines(path, keep_empty=True, encoding=encoding):
         yield line, text.split("\t") if "\t" in text or text.strip() else []
 
 
-def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
+def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_CELL)
     # Line ends inside quotes belong to their cell, so the csv module needs them.
-    reader = csv.reader((text + "\n" for _, text in text_lines(path, keep_empty=True)), strict=True)
+    lines = text_lines(path, keep_empty=True, encoding=encoding)
+    reader = csv.reader((text + "\n" for _, text in lines), strict=True)
     try:
         for cells in reader:
             yield reader.line_num, cells
@@ -130,8 +196,8 @@ def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
         reason = str(error)
         if reason.startswith("new-line character"):
             reason = (
-                "a cell without quotes has a carriage return in it. If the lines of the file end "
-                "in CR, as on an old Macintosh, let them end in LF: tr '\\r' '\\n'"
+                "a cell without quotes has a carriage return in it, but other lines end in LF; let "
+                "all lines end in LF"
             )
         raise TableError(f"{path}:{reader.line_num}: is not CSV: {reason}") from None
 
@@ -155,54 +221,78 @@ def _with_empty_rows(lists: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[i
         yield line, cells
 
 
-def _objects(path: str) -> Iterator[tuple[int, Row]]:
-    for line, text in text_lines(path):
-        try:
-            row = json_files.parse(text, f"{path}:{line}", object)
-        except json_files.JsonError as error:
-            raise TableError(str(error)) from None
-        if not isinstance(row, dict):
-            raise TableError(
-                f"{path}:{line}: is not a JSON object; it must have a key for each column"
-            )
-        yield line, row
+def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
+    lines = (text for _, text in text_lines(path, keep_empty=True, encoding=encoding))
+    try:
+        for line, row in json_files.values(lines, path):
+            if not isinstance(row, dict):
+                raise TableError(
+                    f"{path}:{line}: is not a JSON object; it must have a key for each column"
+                )
+            yield line, row
+    except json_files.JsonError as error:
+        raise TableError(str(error)) from None
 
 
-def text_lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text) for each line of a file in UTF-8.
+def text_lines(
+    path: str, keep_empty: bool = False, encoding: str = "utf-8"
+) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text) for each line of a file.
 
-    A line ends at \\n alone; Unicode's other line ends may occur inside a text. The line end and a
-    byte order mark before the line are left out.
+    A line ends at \\n alone, or in a file without any \\n at \\r, as on an old Macintosh; Unicode's
+    other line ends may occur inside a text. The line end and a byte order mark before the line are
+    left out.
 
     Args:
       path: the file.
       keep_empty: whether lines without text are yielded.
+      encoding: the encoding of the file, as Python names it. Only UTF-8 is read line by line.
 
     Raises:
-      TableError: the file cannot be read or is not UTF-8, or a line is too long; the message names
-        file and line.
+      TableError: the file cannot be read or is not of its encoding, or a line is too long; the
+        message names file and line.
     """
     try:
         with disk_files.reading(remote.local(path)) as file:
-            for number in itertools.count(1):
-                data = file.readline(_LONGEST_LINE + 1)
-                if not data:
-                    return
-                if len(data) > _LONGEST_LINE:
-                    raise TableError(
-                        f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
-                    )
+            for number, data in enumerate(_byte_lines(_as_utf8(file, path, encoding), path), 1):
                 try:
                     text = data.decode().removeprefix("\ufeff")
                 except UnicodeDecodeError as error:
                     is_utf16 = number == 1 and data.startswith(_MARKS_OF_UTF16)
-                    encoding = "utf-16" if is_utf16 else "latin1"
+                    likely = "utf-16" if is_utf16 else "cp1252"
                     raise TableError(
                         f"{path}:{number}: is not UTF-8 at byte {error.start + 1} of the line "
-                        f"({error.reason}). Convert the file (iconv -f {encoding} -t utf-8)"
+                        f"({error.reason}). Give its encoding (--encoding={likely}), or convert "
+                        f"the file (iconv -f {likely} -t utf-8)"
                     ) from None
                 text = text.removesuffix("\n").removesuffix("\r")
                 if text.strip() or keep_empty:
                     yield number, text
     except OSError as error:
         raise TableError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _as_utf8(file, path, encoding):
+    """Returns the stream of a file in UTF-8."""
+    if codecs.lookup(encoding).name == "utf-8":
+        return file
+    try:
+        return io.BytesIO(file.read().decode(encoding).encode())
+    except UnicodeError as error:
+        raise TableError(f"{path}: is not in the encoding {encoding}: {error}") from None
+
+
+def _byte_lines(file, path):
+    """Yields the lines of a stream of bytes with their ends."""
+    for number in itertools.count(1):
+        data = file.readline(_LONGEST_LINE + 1)
+        if len(data) > _LONGEST_LINE:
+            raise TableError(
+                f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
+            )
+        if number == 1 and not data.endswith(b"\n"):
+            yield from data.removesuffix(b"\r").split(b"\r") if data else ()
+            return
+        if not data:
+            return
+        yield data

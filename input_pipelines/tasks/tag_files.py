@@ -1,33 +1,35 @@
-"""Sentences of tagged words, from CoNLL and JSONL files, and predicted tags in the same formats.
+"""Sentences of tagged words, from CoNLL and JSON files, and predicted tags in the same formats.
 
-A CoNLL file has a word on each line, in 1 to 4 columns; the word is in the first column, and its
-tag is in the last one. An empty line ends a sentence, and so does a line with the word -DOCSTART-,
-which is not a word of any sentence. Tabs separate the columns if the first line has a tab, else
-spaces do. A JSONL file has an object for each sentence, with a list of words and a list of tags.
+A CoNLL file has a word on each line, in any number of columns; the word is in the first column, and
+its tag is in the last one. An empty line ends a sentence, and so does a line that begins with
+-DOCSTART-, which is not a word of any sentence. Before the first word of a sentence, lines that
+begin with # may be comments, which are skipped; `_is_comment` tells them from words. The first word
+says how many columns there are, and whether tabs or spaces separate them. A JSON file has an
+object for each sentence, with a list of words and a list of tags, on lines or in an array.
 
-Predicted tags are added to the file's own lines: as another last column, or under the key
-`predicted_tags`.
+Predicted tags are added to the file's own lines: as another last column, or to lines of JSON under
+the key `predicted_tags`.
 """
 
+import collections
 import dataclasses
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks import labels
-from input_pipelines.tasks.table_files import TableError, read_rows, text_lines
+from input_pipelines.tasks.table_files import JSON_FORMATS, TableError, read_rows, text_lines
 
 CONLL_FORMATS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2")
-FORMATS = (*CONLL_FORMATS, ".jsonl")
+FORMATS = (*CONLL_FORMATS, *JSON_FORMATS)
 
 WORDS_NAMES = ("words", "tokens", "text")
 TAGS_NAMES = ("tags", "ner_tags", "labels", "label")
 PREDICTED = "predicted_tags"
 
-_MOST_COLUMNS = 4
 _DOCUMENT_START = "-DOCSTART-"
 
 
@@ -36,12 +38,14 @@ class Columns:
     """Says where words and tags are in files.
 
     Attributes:
-      words, tags: a column's number from 0 (-1 is the last), or a key of JSONL objects; None means
+      words, tags: a column's number from 0 (-1 is the last), or a key of JSON objects; None means
         the first and the last column, or one of the usual keys.
+      encoding: the encoding of the files, as Python names it.
     """
 
     words: int | str | None = None
     tags: int | str | None = None
+    encoding: str = "utf-8"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +80,7 @@ def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None)
 
     Raises:
       TableError: the file cannot be read, is not of the format or holds no sentence; a line has
-        another number of columns than the first line; a word or a tag is missing; or a tag is not
+        another number of columns than the first word; a word or a tag is missing; or a tag is not
         one of `tag_names`. The message names file and line.
     """
     numbers = {name: number for number, name in enumerate(tag_names or ())}
@@ -107,11 +111,14 @@ def discover_tags(path: str, columns: Columns, are_all: bool = True) -> tuple[st
     """
     first_lines: dict[str, int] = {}
     spellings: dict[str, tuple[str, int]] = {}
+    counts: collections.Counter[str] = collections.Counter()
     for row in _rows(path, columns, True):
+        counts.update(row.tags or ())
         for line, tag in zip(row.lines, row.tags or (), strict=True):
             if tag not in first_lines:
                 labels.check_spelling(tag, path, line, spellings, "tag")
                 first_lines[tag] = line
+    labels.warn_of_placeholders(path, counts, first_lines, "tag")
     names = tuple(sorted(first_lines, key=lambda name: (name != entities.OUTSIDE, name)))
     if not names:
         raise TableError(f"{path}: has 0 sentences; give a file with at least one")
@@ -134,27 +141,32 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
       path, columns: as for `read_sentences`.
       predicted: the tags of the words of each sentence, in order.
     """
-    if _is_jsonl(path):
-        for (_, row), tags in zip(read_rows(path), predicted, strict=True):
+    if _is_json(path):
+        rows = read_rows(path, encoding=columns.encoding)
+        for (_, row), tags in zip(rows, predicted, strict=True):
             yield json.dumps({**row, PREDICTED: list(tags)}, ensure_ascii=False)
         return
+    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    layout = _layout(lines, columns)
     tags = (tag for sentence in predicted for tag in sentence)
-    separator = None
-    for _, text in text_lines(path, keep_empty=True):
-        if not text.strip():
-            yield ""
-            continue
-        separator = separator or ("\t" if "\t" in text else " ")
-        is_word = _cells(text, separator)[columns.words or 0] != _DOCUMENT_START
-        yield text.rstrip() + separator + (next(tags) if is_word else entities.OUTSIDE)
+    for _, text, cells in _cells_of(lines, layout):
+        if cells is not None:
+            yield text.rstrip() + layout.separator + next(tags)
+        elif _is_boundary(text):
+            yield text.rstrip() + layout.separator + entities.OUTSIDE
+        else:
+            yield text if text.strip() else ""
 
 
-def check_can_be_written(path: str, tags: Sequence[str]) -> None:
+def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> None:
     """Raises TableError if `tagged_lines` cannot add tags to a file.
 
     If spaces separate its columns, a tag with a space in it would be several columns.
     """
-    if _is_jsonl(path) or "\t" in next((text for _, text in text_lines(path)), ""):
+    if _is_json(path):
+        return
+    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    if _layout(lines, columns).separator == "\t":
         return
     for tag in tags:
         if " " in tag:
@@ -165,22 +177,26 @@ def check_can_be_written(path: str, tags: Sequence[str]) -> None:
 
 
 def extension(path: str) -> str:
-    """Returns the ending of a file's name; raises TableError if it is not one of FORMATS."""
+    """Returns the ending of a file's name, .jsonl for JSON of any kind.
+
+    Raises:
+      TableError: it is not one of FORMATS.
+    """
     ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
         raise TableError(
             f"{path}: the format is unknown; the name of a file of tagged words must end in "
             f"{', '.join(FORMATS)}"
         )
-    return ending
+    return ".jsonl" if ending in JSON_FORMATS else ending
 
 
-def _is_jsonl(path):
+def _is_json(path):
     return extension(path) == ".jsonl"
 
 
 def _rows(path: str, columns: Columns, with_tags: bool) -> Iterator[_Row]:
-    return (_objects if _is_jsonl(path) else _blocks)(path, columns, with_tags)
+    return (_objects if _is_json(path) else _blocks)(path, columns, with_tags)
 
 
 def _blocks(path, columns, with_tags):
@@ -191,33 +207,96 @@ def _blocks(path, columns, with_tags):
                 f"{path}: the columns of a CoNLL file have no names; give the number of the column "
                 f"of the {name}, from 1"
             )
-    separator, number, row = None, 0, _Row([], [], [] if with_tags else None)
-    for line, text in text_lines(path, keep_empty=True):
-        if text.strip():
-            separator = separator or ("\t" if "\t" in text else " ")
-            cells = _cells(text, separator)
-            number = number or _number_of_columns(path, line, cells, columns, with_tags)
-            if len(cells) != number:
+    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    layout = _layout(lines, columns)
+    if layout.number:
+        _check_columns(path, layout, columns, with_tags)
+    row = _Row([], [], [] if with_tags else None)
+    for line, _, cells in _cells_of(lines, layout):
+        if cells is not None:
+            if len(cells) != layout.number:
                 raise TableError(
-                    f"{path}:{line}: has {len(cells)} columns, but the first line has {number}. "
-                    "Columns are separated by " + ("tabs" if separator == "\t" else "spaces")
+                    f"{path}:{line}: has {len(cells)} columns, but line {layout.line} has "
+                    f"{layout.number}. Columns are separated by "
+                    + ("tabs" if layout.separator == "\t" else "spaces")
                 )
-            word = cells[columns.words or 0]
-            if word != _DOCUMENT_START:
-                row.lines.append(line)
-                row.words.append(_filled(word, path, line, "word"))
-                if with_tags:
-                    tag = cells[-1 if columns.tags is None else columns.tags]
-                    row.tags.append(_filled(tag, path, line, "tag").strip())
-                continue
-        if row.words:
+            row.lines.append(line)
+            row.words.append(_filled(cells[columns.words or 0], path, line, "word"))
+            if with_tags:
+                tag = cells[layout.tag_column]
+                row.tags.append(_filled(tag, path, line, "tag").strip())
+        elif row.words:
             yield row
             row = _Row([], [], [] if with_tags else None)
     if row.words:
         yield row
 
 
-def _cells(text, separator):
+class _Layout(NamedTuple):
+    """Says how a CoNLL file is laid out.
+
+    Attributes:
+      line: the line of the first word.
+      number: how many columns it has; 0 in a file without words.
+      separator: what separates its columns.
+      tag_column: the column of the tags; in a file without tags, the last column.
+      tags: what the column of the tags holds, except for lines that may be comments.
+    """
+
+    line: int
+    number: int
+    separator: str
+    tag_column: int
+    tags: set[str]
+
+
+def _layout(lines, columns):
+    """Returns the `_Layout` of the lines of a file, which are pairs of number and text."""
+    words, comments, is_first = [], [], True
+    for line, text in lines:
+        is_word = bool(text.strip()) and not _is_boundary(text)
+        if is_word:
+            (comments if is_first and text.startswith("#") else words).append((line, text))
+        is_first = not is_word or (is_first and text.startswith("#"))
+    words = words or comments
+    line, first = words[0] if words else (0, "")
+    separator = "\t" if "\t" in first else " "
+    number = len(_split(first, separator))
+    rows = [_split(text, separator) for _, text in words]
+    tag_column = columns.tags if columns.tags in range(number) else number - 1
+    tags = {row[tag_column] for row in rows if len(row) == number}
+    return _Layout(line, number, separator, tag_column, tags)
+
+
+def _cells_of(lines, layout):
+    """Yields (line, text, cells) of lines; cells is None for lines that are not words."""
+    is_first = True
+    for line, text in lines:
+        cells = _split(text, layout.separator)
+        is_word = bool(text.strip()) and not _is_boundary(text)
+        is_word = is_word and not (is_first and _is_comment(cells, layout))
+        yield line, text, cells if is_word else None
+        is_first = not is_word
+
+
+def _is_boundary(text):
+    return text.split(None, 1)[:1] == [_DOCUMENT_START]
+
+
+def _is_comment(cells, layout):
+    """Returns whether a line before the first word of a sentence is a comment.
+
+    It begins with #, and has another number of columns than words, as `# id 7` and
+    `#begin document` have; or it is a # beside what is not a tag of other words, as in `# newdoc`.
+    """
+    if not cells[0].startswith("#"):
+        return False
+    if len(cells) != layout.number:
+        return True
+    return len(cells) > 1 and cells[0] == "#" and cells[layout.tag_column] not in layout.tags
+
+
+def _split(text, separator):
     text = text.rstrip() if separator == "\t" else text.strip(" ")
     return [cell for cell in text.split(separator) if cell or separator == "\t"]
 
@@ -229,38 +308,28 @@ def _filled(value, path, line, what):
     return value
 
 
-def _number_of_columns(path, line, cells, columns, with_tags):
-    """Returns how many columns a file has, by its first line."""
-    number = len(cells)
-    if any(given < 0 for given in _given(columns, with_tags)):
+def _check_columns(path, layout, columns, with_tags):
+    """Raises TableError if a file does not have the columns of words and tags."""
+    numbers = [columns.words, columns.tags if with_tags else None]
+    numbers = [number for number in numbers if number is not None]
+    if any(number < 0 for number in numbers):
         raise TableError(f"{path}: columns are numbered from 1")
-    least = max(2 if with_tags else 1, *(c + 1 for c in _given(columns, with_tags)), 1)
-    if least > max(number, _MOST_COLUMNS):
+    least = max([2 if with_tags else 1, *(number + 1 for number in numbers)])
+    if layout.number < least:
         raise TableError(
-            f"{path}:{line}: has {number} columns, but column {least} is asked for; the word and "
-            f"its tag must be among the first {_MOST_COLUMNS}"
-        )
-    if not least <= number <= _MOST_COLUMNS:
-        raise TableError(
-            f"{path}:{line}: has {number} columns; it must have {least} to {_MOST_COLUMNS}, "
+            f"{path}:{layout.line}: has {layout.number} columns; it must have {least} or more, "
             "with tabs or spaces between them: the word first, and its tag last"
         )
-    return number
-
-
-def _given(columns, with_tags):
-    numbers = (columns.words, columns.tags if with_tags else None)
-    return [number for number in numbers if number is not None]
 
 
 def _objects(path, columns, with_tags):
-    """Yields the sentences of a JSONL file."""
+    """Yields the sentences of a JSON file."""
     for name in ("words", "tags"):
         if isinstance(getattr(columns, name), int):
             raise TableError(
-                f"{path}: give the key of the {name}, since JSONL has no column numbers"
+                f"{path}: give the key of the {name}, since JSON has no column numbers"
             )
-    for line, row in read_rows(path):
+    for line, row in read_rows(path, encoding=columns.encoding):
         place = f"{path}:{line}"
         words_key = _key(place, row, columns.words, WORDS_NAMES, "words")
         words = row[words_key]

@@ -7,7 +7,12 @@ import dataclasses
 import difflib
 import os
 
-from input_pipelines.tasks.table_files import TableError, read_columns, read_rows
+from input_pipelines.tasks.table_files import (
+    TableError,
+    read_columns,
+    read_rows,
+    separator_hint,
+)
 
 Column = str | int  # a name in the header, or a number from 0 in a file without header
 
@@ -24,12 +29,14 @@ class Columns:
       text_a, text_b: the columns of the texts; text_b is None if the task has single texts.
       label: the column of the label; None in files to predict for.
       has_header: whether the first line names the columns.
+      encoding: the encoding of the file, as Python names it.
     """
 
     text_a: Column
     text_b: Column | None = None
     label: Column | None = None
     has_header: bool = True
+    encoding: str = "utf-8"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +56,8 @@ class Task:
       where: (column, value): only rows with this value are used, except for training; None for all
         rows.
       drops_malformed: whether rows with too few or too many cells are counted and skipped, because
-        the task's published files have them; if not, they are errors.
+        the task's published files have them; if not, they are errors. In files to predict for they
+        are kept as they are.
     """
 
     columns: Columns
@@ -136,6 +144,13 @@ def xnli(language: str) -> Task:
     )
 
 
+_OWN_METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "multi_label": ("micro_f1", "exact_match"),
+    "regression": ("pearson", "spearman"),
+}
+
+
 def own_task(
     kind: str,
     train: str | None,
@@ -145,8 +160,9 @@ def own_task(
     text_b_column: str | None = None,
     label_column: str | None = None,
     labels: tuple[str, ...] = (),
+    encoding: str = "utf-8",
 ) -> Task:
-    """Returns a task with the user's own TSV, CSV or JSONL files.
+    """Returns a task with the user's own TSV, CSV or JSON files.
 
     Args:
       kind: "classification", "multi_label" or "regression".
@@ -155,6 +171,7 @@ def own_task(
       text_a_column, text_b_column, label_column: names of columns; or all are numbers from 1, for
         files without header. None: one of the usual names, if the first file's header has it.
       labels: the labels, if they are known; if not, the labels of the training file, sorted.
+      encoding: the encoding of the files, as Python names it.
 
     Raises:
       TableError: a column is not found, or several may be the text, or columns are numbers but the
@@ -166,7 +183,7 @@ def own_task(
         columns = Columns(TEXT_A_NAMES[0], text_b_column)
     elif has_header:
         first = train or evaluate or predict
-        header = read_columns(first)
+        header = read_columns(first, encoding)
         text_a = text_a_column or _usual(header, TEXT_A_NAMES)
         text_b = text_b_column or _usual(header, TEXT_B_NAMES)
         label = label_column or _usual(header, LABEL_NAMES)
@@ -185,7 +202,7 @@ def own_task(
                 "label_column": (label if train or evaluate else None, LABEL_NAMES, bool(train)),
             },
         )
-        columns = Columns(text_a, text_b, label)
+        columns = Columns(text_a, text_b, label, encoding=encoding)
     else:
         if text_a_column is None or (label_column is None and (train or evaluate)):
             raise TableError(
@@ -193,17 +210,13 @@ def own_task(
                 "header. Give both text_a_column and label_column"
             )
         columns = _numbered(text_a_column, text_b_column, label_column)
+        columns = dataclasses.replace(columns, encoding=encoding)
         for path in filter(None, (train, evaluate, predict)):
             _check_no_header(path, columns)
-    metrics = {
-        "classification": ("accuracy", "macro_f1"),
-        "multi_label": ("micro_f1", "exact_match"),
-        "regression": ("pearson", "spearman"),
-    }[kind]
     return Task(
         columns,
         labels,
-        metrics,
+        _OWN_METRICS[kind],
         kind,
         train=train,
         evaluate={"": evaluate} if evaluate else {},
@@ -220,7 +233,7 @@ def _numbered(*columns: str | None) -> Columns:
 
 def _check_no_header(path: str, columns: Columns) -> None:
     """Raises TableError if the first row of a file without header looks like a header."""
-    line, row = next(read_rows(path, has_header=False), (0, {}))
+    line, row = next(read_rows(path, False, columns.encoding), (0, {}))
     text, label = (
         str(row.get(column, "")).strip().lower() for column in (columns.text_a, columns.label)
     )
@@ -249,6 +262,7 @@ def _check_columns(path, header, columns):
       columns: argument -> (the column or None, its usual names, whether it is needed).
     """
     has = f"{path}: its columns are {', '.join(map(str, header))}"
+    separators = separator_hint(path, header)
     missing = [
         f"{argument} ({', '.join(names)})"
         for argument, (column, names, is_needed) in columns.items()
@@ -258,10 +272,10 @@ def _check_columns(path, header, columns):
         raise TableError(
             f"{has}, which does not include any of the usual names of "
             f"{' and of '.join(missing)}. Give {'each' if len(missing) > 1 else 'it'}: a name, or "
-            "a number from 1 if the file has no header"
+            f"a number from 1 if the file has no header{separators}"
         )
     for argument, (column, _, _) in columns.items():
         if column is not None and column not in header:
             near = difflib.get_close_matches(column, map(str, header), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise TableError(f"{has}, which does not include {argument}={column}{hint}")
+            raise TableError(f"{has}, which does not include {argument}={column}{hint}{separators}")

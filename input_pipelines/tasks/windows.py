@@ -64,11 +64,13 @@ class Windows:
       questions: the questions.
       contexts: the `Context` of each question.
       owners: int64 [W], the number of each window's question, in order.
-      starts, lengths: int64 [W], the number of the first token of the context in each window, and
+      starts, sizes: int64 [W], the number of the first token of the context in each window, and
         the number of these tokens.
       places: int64 [W], the position of the first of these tokens in the sequence.
+      lengths: int64 [W], tokens with [CLS], question and [SEP].
       num_cut: the number of questions that were cut.
       num_lost: the number of questions whose first answer does not have tokens.
+      unknown_share: the share of the tokens of the contexts that are unknown.
     """
 
     def __init__(
@@ -87,6 +89,9 @@ class Windows:
         for text in dict.fromkeys(question.context for question in self.questions):
             of_text[text] = Context(text, tokenizer)
         self.contexts = [of_text[question.context] for question in self.questions]
+        ids = [context.ids for context in of_text.values()]
+        unknown = sum(np.count_nonzero(part == tokenizer.unk_id) for part in ids)
+        self.unknown_share = unknown / max(sum(map(len, ids)), 1)
         self._queries, rows = [], []
         for number, question in enumerate(self.questions):
             query = tokenizer.encode(question.text)
@@ -99,7 +104,8 @@ class Windows:
             for start, length in spans(len(context.ids), max_seq_length - place - 1, doc_stride):
                 rows.append((number, start, length, place, *_positions(tokens, start, length)))
         table = np.array(rows, np.int64).reshape(-1, 6).T
-        self.owners, self.starts, self.lengths, self.places = table[:4]
+        self.owners, self.starts, self.sizes, self.places = table[:4]
+        self.lengths = self.places + self.sizes + 1
         self._positions = None
         if all(question.answers is not None for question in self.questions):
             in_sequence = np.where(table[4:] < 0, 0, table[4:] + self.places)
@@ -111,7 +117,7 @@ class Windows:
     def digest(self) -> bytes:
         """Returns a hash of the questions and of all that batches are made of."""
         digest = hashlib.sha256(squad_files.digest(self.questions))
-        for array in (self.owners, self.starts, self.lengths, self.places, self._positions):
+        for array in (self.owners, self.starts, self.sizes, self.places, self._positions):
             digest.update(b"" if array is None else array.tobytes())
         for query, context in zip(self._queries, self.contexts, strict=True):
             digest.update(query.tobytes() + context.ids.tobytes())
@@ -121,26 +127,30 @@ class Windows:
         """Returns the windows of a question."""
         return slice(*np.searchsorted(self.owners, [number, number + 1]))
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns the features of the windows with these numbers; -1 gives a padding of zeros.
+
+        Args:
+          numbers: the numbers [B].
+          length: F of the batch, at least the length of each window; None for max_seq_length.
 
         Returns:
           `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `unique_ids`, the numbers, and
           `is_real_example` int32 [B]; and if the answers are known, `start_positions` and
           `end_positions` int32 [B].
         """
-        shape = len(numbers), self.max_seq_length
+        shape = len(numbers), length or self.max_seq_length
         ids, mask, segments = (np.zeros(shape, np.int32) for _ in range(3))
         for row, number in enumerate(numbers):
             if number < 0:
                 continue
-            owner, start, length = self.owners[number], self.starts[number], self.lengths[number]
+            owner, start, size = self.owners[number], self.starts[number], self.sizes[number]
             place, query = self.places[number], self._queries[self.owners[number]]
-            end = place + length
+            end = place + size
             ids[row, 0] = self._tokenizer.cls_id
             ids[row, 1 : place - 1] = query
             ids[row, place - 1] = ids[row, end] = self._tokenizer.sep_id
-            ids[row, place:end] = self.contexts[owner].ids[start : start + length]
+            ids[row, place:end] = self.contexts[owner].ids[start : start + size]
             mask[row, : end + 1] = 1
             segments[row, place : end + 1] = 1
         features = {
@@ -165,7 +175,7 @@ class Windows:
           For each window bool [length].
         """
         windows = self.of_question(number)
-        bounds = list(zip(self.starts[windows], self.lengths[windows], strict=True))
+        bounds = list(zip(self.starts[windows], self.sizes[windows], strict=True))
         best = np.full(len(self.contexts[number].ids), -1.0)
         winner = np.full(best.shape, -1)
         for index, (start, length) in enumerate(bounds):

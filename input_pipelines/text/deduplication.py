@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from bert_estimator.system import splitmix
-from input_pipelines.text import words
+from input_pipelines.text import document_filter
 
 _WORDS = 5
 _BANDS, _ROWS = 14, 8
@@ -131,7 +131,7 @@ def _band_hash(values: np.ndarray) -> int:
 
 
 def _words(document: Sequence[str]) -> list[str]:
-    return words.of_document([sentence.lower() for sentence in document])
+    return document_filter.words_of([sentence.lower() for sentence in document])
 
 
 def _word_hash(word: str) -> int:

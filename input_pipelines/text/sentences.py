@@ -1,9 +1,10 @@
-"""Splits prose into sentences, by rules for languages that end sentences with . ! ? or 。.
+"""Splits prose into sentences, by rules for languages of any script.
 
-A sentence ends after one of these marks, and after the quotes and brackets that close behind it, if
-whitespace and a capital, a digit or a letter without case follow. It does not end after
-abbreviations, initials and numbers of lists. A line ends a sentence, too, unless the text is broken
-into lines of about the same length.
+A sentence ends after the marks . ! ? and …, and after the quotes and brackets that close behind it,
+if whitespace and a capital, a digit or a letter without case follow. It does not end after
+abbreviations, initials and numbers of lists. Marks that have no other use, such as 。 ؟ ।, end it
+wherever they are. A line ends a sentence, too, unless the text is broken into lines of about the
+same length.
 """
 
 # ruff: noqa: RUF001, SIM905
@@ -11,9 +12,29 @@ into lines of about the same length.
 import re
 from collections.abc import Iterator
 
-_CLOSING = "\"'”’)\\]»"
+_CLOSING = "\"'”’)\\]»」』）"
+# The set of Unicode 14's Sentence_Terminal without . ! ? and wide full stops, and besides the marks
+# of Khmer and Tibetan.
+_FINAL = (
+    "\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u0f0d\u0f0e"
+    "\u104a\u104b\u1362\u1367\u1368\u166e\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945"
+    "\u1aa8-\u1aab\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d\u1b7e\u1c3b\u1c3c\u1c7e\u1c7f\u203c\u203d"
+    "\u2047-\u2049\u2e2e\u2e3c\u2e53\u2e54\u3002\ua4ff\ua60e\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce"
+    "\ua8cf\ua92f\ua9c8\ua9c9\uaa5d-\uaa5f\uaaf0\uaaf1\uabeb\ufe56\ufe57\uff01\uff1f\uff61"
+    "\U00010a56\U00010a57\U00010f55-\U00010f59\U00010f86-\U00010f89\U00011047\U00011048"
+    "\U000110be-\U000110c1\U00011141-\U00011143\U000111c5\U000111c6\U000111cd\U000111de\U000111df"
+    "\U00011238\U00011239\U0001123b\U0001123c\U000112a9\U0001144b\U0001144c\U000115c2\U000115c3"
+    "\U000115c9-\U000115d7\U00011641\U00011642\U0001173c-\U0001173e\U00011944\U00011946"
+    "\U00011a42\U00011a43\U00011a9b\U00011a9c\U00011c41\U00011c42\U00011ef7\U00011ef8"
+    "\U00016a6e\U00016a6f\U00016af5\U00016b37\U00016b38\U00016b44\U00016e98\U0001bc9f\U0001da88"
+)
+# A wide full stop before a digit is a decimal point.
+_FINAL_MARK = rf"(?:[{_FINAL}]|[．﹒](?!\d))"
 # The marks of a run match together or not at all, so that a run is looked at once.
-_END = re.compile(rf"(?<![.!?…])[.!?…]+[{_CLOSING}]*(?=\s)|[。！？]+[」』”）]*")
+_END = re.compile(
+    rf"(?<![.!?…])[.!?…]+[{_CLOSING}]*(?=\s)|(?P<final>{_FINAL_MARK}+)[.!?]*[{_CLOSING}]*"
+)
+_ENDS_LINE = re.compile(rf"(?:[.!?:…]|{_FINAL_MARK})[\"'”’)\]»]*$")
 _NEXT = re.compile(r"\s*[\"'“‘«(\[¿¡„—–-]*\s?(\S)")
 _BEFORE_WORD = re.compile(r"[\s(\[\"'“‘«—]")
 # Names and titles follow these, and never a sentence.
@@ -33,6 +54,7 @@ _BEFORE_NUMBERS = frozenset(
 _INITIAL = re.compile(r"(?:[A-Z]\.)*[A-Z]\.$")
 _NUMBER_OF_A_LIST = re.compile(r"\(?(?:\d{1,3}|[ivx]{1,4}|[a-z])[.)]")
 _LONGEST_NUMBER = len("(viii.")
+_MOST_CLOSING = 20  # characters at a line's end
 # A shorter line is a heading, or the last line of a paragraph.
 _SHORTEST_BROKEN_LINE = 40
 
@@ -60,9 +82,9 @@ def split(paragraph: str) -> list[str]:
 
 def _ends_sentence(paragraph, start, match):
     """Returns whether a sentence that begins at `start` ends with the mark of a match."""
-    mark = match.group()
-    if mark[0] in "。！？":
+    if match["final"]:
         return True
+    mark = match.group()
     following = _NEXT.match(paragraph, match.end())
     if following is None or following[1].islower():
         return False
@@ -104,4 +126,4 @@ def _continues(line):
         return False
     word = line.rsplit(maxsplit=1)[-1].strip("(\"'“‘")
     is_short = word.removesuffix(".").lower() in _BEFORE_NAMES | _BEFORE_NUMBERS
-    return is_short or line.rstrip("\"'”’)]»")[-1:] not in tuple(".!?:…。！？")
+    return is_short or not _ENDS_LINE.search(line[-_MOST_CLOSING:])

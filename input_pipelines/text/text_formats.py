@@ -1,10 +1,14 @@
 """The formats of text files: plain lines, JSON lines, WikiExtractor's output and parquet.
 
-Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON lines: an object a
-line, with the text under one key. Names that end in .parquet are parquet: the text is a column.
-Any other file is recognized by its first line: `<doc ` begins WikiExtractor's output, an object of
-JSON begins JSON lines (WikiExtractor's --json), whatever its keys are, and everything else is plain
-text. A no-break space before the first line makes it plain text, and is not a part of the text.
+Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON: an object a line, or
+an array of objects, with the text under one key; a string is a text by itself. Names that end in
+.parquet are parquet: the text is a column. Any other file is recognized by its first line: `<doc `
+begins WikiExtractor's output, an object of JSON begins JSON lines (WikiExtractor's --json),
+whatever its keys are, and everything else is plain text. A no-break space before the first line
+makes it plain text, and is not a part of the text.
+
+Lines end at a line feed; in a file without any, they end at carriage returns, as on an old
+Macintosh.
 """
 
 import html
@@ -90,13 +94,16 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
                 "is packed, unpack it first; if it is UTF-16, convert it to UTF-8."
             )
         try:
-            yield line.decode().removeprefix("\ufeff")  # joined files have several
+            text = line.decode()
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{path}: byte {offset + error.start} is not UTF-8 ({error.reason}). "
-                "Convert the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."
+                "Convert the file to UTF-8 (for instance: iconv -f cp1252 -t utf-8)."
             ) from None
         offset += len(line)
+        is_whole = number == 1 and not start and not text.endswith("\n")
+        for part in [f"{part}\n" for part in text.split("\r")] if is_whole else (text,):
+            yield part.removeprefix("\ufeff")  # joined files have several
 
 
 def _lines_before(file, end):
@@ -112,23 +119,25 @@ def _lines_before(file, end):
 
 
 def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
-    """Yields the texts of JSON lines, without NULs; a text of null is empty.
+    """Yields the texts of JSON lines or of an array, without NULs; a text of null is empty.
 
     Raises:
-      ValueError: a line is not an object with this key; the message names file and line.
+      ValueError: a value is neither a string nor an object with this key; the message names file
+        and line.
     """
-    for number, line in enumerate(lines(file, path), 1):
-        if not line.strip():
-            continue
+    for number, value in json_files.values(lines(file, path), path, _MOST_LINE_BYTES):
         place = f"{path}:{number}"
-        values = json_files.parse(line, place)
-        if text_field not in values:
-            keys = ", ".join(sorted(values)[:20])
+        if isinstance(value, str):
+            yield value.replace(_NUL, "")
+            continue
+        json_files.check(value, dict, place)
+        if text_field not in value:
+            keys = ", ".join(sorted(value)[:20])
             raise ValueError(
                 f"{place}: has no key {text_field!r} (it has {keys or 'none'}). Give the key of "
                 "the text as text_field."
             )
-        yield json_files.field(values, text_field, str, place, default="").replace(_NUL, "")
+        yield json_files.field(value, text_field, str, place, default="").replace(_NUL, "")
 
 
 def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:

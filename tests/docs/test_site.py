@@ -11,13 +11,15 @@ import pytest
 import bert_estimator
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
-CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
+CONFIG, HOOKS = (ROOT / "docs" / "site" / name for name in ("mkdocs.yml", "hooks.py"))
 
 
 def test_the_menu_has_every_page():
     pages = {path.name for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    reference = re.findall(r'^    "(\w+\.md)": \(', HOOKS.read_text(encoding="utf-8"), re.MULTILINE)
     menu = re.findall(r": (\w+\.md)$", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(menu) == sorted(pages - {"README.md"} | {"index.md"})
+    assert len(reference) == 4
+    assert sorted(menu) == sorted(pages - {"README.md"} | {"index.md", *reference})
 
 
 def test_what_follows_an_empty_line_is_not_indented_a_little():
@@ -40,6 +42,7 @@ def test_the_site_is_built(tmp_path):
     assert process.returncode == 0, process.stderr
     pages = {path.name: path.read_text() for path in (tmp_path / "site").glob("*.html")}
     assert {"index.html", "pretraining.html", "WORKSPACE.html"} <= set(pages)
+    assert 'id="bert_estimator.tpu.estimator.TPUEstimator.train"' in pages["api_tpu.html"]
     for name, page in pages.items():
         assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?://', page), name
         # A list or a table without an empty line before it stays a paragraph.

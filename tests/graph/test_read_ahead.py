@@ -10,7 +10,7 @@ from toy import Visits, make_estimator, make_model_fn, wait_until
 
 from bert_estimator import tpu
 from bert_estimator.graph import read_ahead
-from bert_estimator.tpu.step import infeed
+from bert_estimator.tpu.step import feeds
 
 # What may be drawn ahead by a thread is drawn while a test waits for so long.
 QUIET_SECS = 0.03
@@ -322,7 +322,7 @@ def test_under_tpu_rules_the_infeed_is_at_most_five_batches_ahead(tmp_path, core
     answers = estimator.predict(lambda params: counted.batches(), yield_single_examples=False)
     for number in (1, 2, 3):
         next(answers)
-        ahead = infeed.DEPTH + 1
+        ahead = feeds.DEPTH + 1
         wait_until(lambda: counted.drawn == number + ahead)  # noqa: B023
         assert counted.quiet() == number + ahead
     answers.close()

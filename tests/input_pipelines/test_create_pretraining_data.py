@@ -56,7 +56,9 @@ def test_create(values, text_file, tmp_path, vocab_file):
     assert flag_values.random_seed == 12345
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
-    assert summary == (f"{records.num_records} examples from 6 documents (120 tokens) in 2 files.")
+    assert summary == (
+        f"{records.num_records} examples from 6 documents (120 tokens, 0 % [UNK]) in 2 files."
+    )
 
 
 def test_shards_and_workers(values, tmp_path, documents, vocab_file, monkeypatch):

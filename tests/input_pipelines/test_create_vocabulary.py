@@ -28,7 +28,10 @@ def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
     text.write_text("\n\n".join("\n".join(document) for document in documents))
     vocab_file = str(tmp_path / "vocab.txt")
     done = create(f"--input_file={text}", f"--vocab_file={vocab_file}", "--vocab_size=80")
-    assert (done.returncode, done.stdout) == (0, f"80 tokens in {vocab_file}.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"80 tokens in {vocab_file}; 0 % of the words of the text are [UNK].\n",
+    ), done.stderr
     assert list(load_vocab(vocab_file))[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
     done = create(f"--input_file={text}", f"--vocab_file={vocab_file}", "--vocab_size=20")
@@ -108,3 +111,25 @@ def test_says_of_how_much_text_a_model_is(tmp_path, monkeypatch, capsys):
     assert MAINS["vocabulary"](["vocabulary", *flags, "--model_type=bpe", "--vocab_size=12"]) == 0
     said = "a.model, from its most frequent words, 97.72 % of the text."
     assert said in capsys.readouterr().out
+
+
+THAI = "\u0e01\u0e32\u0e23" * 100  # a text without spaces, which WordPiece takes for one word
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [(THAI, "100"), (f"{THAI} a b", "33.3"), (f"{THAI} a b c d", "20")]
+)
+def test_says_how_much_of_the_text_is_unknown(tmp_path, capsys, text, share):
+    (tmp_path / "a.txt").write_text(f"{text}\n" * 3, encoding="utf-8")
+    size = 11 + 2 * text.count(" ")
+    flags = [f"--input_file={tmp_path}/a.txt", f"--vocab_file={tmp_path}/vocab.txt"]
+    assert MAINS["vocabulary"](["vocabulary", *flags, f"--vocab_size={size}"]) == 0
+    out = capsys.readouterr().out
+    assert f"; {share} % of the words of the text are [UNK]." in out
+    assert ("WARNING: " in out) == (share != "20")
+    # Its records say the same.
+    more = ["--max_seq_length=16", "--max_predictions_per_seq=4", "--masking=dynamic"]
+    records = [*flags, *more, f"--output_file={tmp_path}/a.tfrecord"]
+    assert MAINS["records"](["records", *records]) == 0
+    out = capsys.readouterr().out
+    assert f"tokens, {share} % [UNK])" in out and ("WARNING: " in out) == (share != "20")

@@ -21,7 +21,7 @@ from bert_estimator.storage import remote, staging
 from bert_estimator.system import paths
 from bert_estimator.tokenization import load_vocab
 from input_pipelines import create_pretraining_data, create_text, create_vocabulary
-from input_pipelines.creation import pretraining_records, stages, worker_pool
+from input_pipelines.creation import pools, pretraining_records, stages
 
 
 @pytest.fixture(autouse=True)
@@ -455,7 +455,7 @@ def test_what_killed_commands_have_left_is_named(url, command, monkeypatch, tmp_
     ("error", "code"),
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "FILE"), 1),
-        (worker_pool.WorkerError("a worker was killed"), 1),
+        (pools.WorkerError("a worker was killed"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, layer_groups, network_variables, open_source
+from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.__main__ import main
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hugging_face import config_json
+from bert_estimator.interchange.source import ALBERT, GOOGLE, TRANSFORMERS, check_layer_groups
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 
@@ -28,13 +29,13 @@ def network(layers, groups):
     )
 
 
-PROJECTS = (layer_groups.GOOGLE, layer_groups.TRANSFORMERS)
+PROJECTS = (GOOGLE, TRANSFORMERS)
 
 
 @pytest.mark.parametrize("project", PROJECTS)
 @pytest.mark.parametrize("sizes", [(1, 1), (12, 1), (12, 4), (24, 24), (4, 2), (5, 3)])
 def test_groups_that_all_projects_count_alike(sizes, project):
-    layer_groups.check(network(*sizes), project, "here")
+    check_layer_groups(network(*sizes), project, "here")
 
 
 @pytest.mark.parametrize(
@@ -42,18 +43,18 @@ def test_groups_that_all_projects_count_alike(sizes, project):
     [
         (
             (18, 14),
-            layer_groups.TRANSFORMERS,
+            TRANSFORMERS,
             "here: num_hidden_layers=18 with num_hidden_groups=14 cannot be exchanged with "
             "transformers: layer 9 has the weights of group 7 here, and of group 6 there, where "
             "fractions are rounded (both count from 0). Train a network with another number of "
             "groups, such as 1",
         ),
-        ((22, 22), layer_groups.GOOGLE, "here: num_hidden_layers=22 with num_hidden_groups=22 ca"),
+        ((22, 22), GOOGLE, "here: num_hidden_layers=22 with num_hidden_groups=22 ca"),
     ],
 )
 def test_groups_that_another_project_counts_otherwise(sizes, project, message):
     with pytest.raises(ValueError, match="^" + re.escape(message)):
-        layer_groups.check(network(*sizes), project, "here")
+        check_layer_groups(network(*sizes), project, "here")
 
 
 def test_a_config_json_with_other_groups_there_is_refused():
@@ -64,7 +65,7 @@ def test_a_config_json_with_other_groups_there_is_refused():
 
 @pytest.mark.parametrize(
     ("to", "sizes", "project"),
-    [("hf", (18, 14), layer_groups.TRANSFORMERS), ("tf1", (22, 22), layer_groups.GOOGLE)],
+    [("hf", (18, 14), TRANSFORMERS), ("tf1", (22, 22), GOOGLE)],
 )
 def test_a_run_with_other_groups_there_is_not_converted(tmp_path, capsys, to, sizes, project):
     config = network(*sizes)
@@ -86,7 +87,7 @@ def test_a_checkpoint_of_albert_with_other_groups_is_not_used(tmp_path):
     weights = {k: np.zeros(s) for k, s in network_variables.encoder_shapes(config).items()}
     fixtures.write_tf1(tmp_path, network(1, 1), weights)  # which checks groups, but not weights
     source = open_source(str(tmp_path))
-    assert source.architecture == architectures.ALBERT and len(source.shapes) == len(weights)
+    assert source.architecture == ALBERT and len(source.shapes) == len(weights)
     source = dataclasses.replace(source, config=config)
     with pytest.raises(ValueError, match="=22 cannot be exchanged with google-research/albert"):
         source.with_files(None, "vocab.txt")

@@ -6,8 +6,7 @@ import zipfile
 import fixtures
 import pytest
 
-from bert_estimator.interchange import open_source
-from bert_estimator.interchange.google import archive
+from bert_estimator.interchange import open_source, opening
 from bert_estimator.storage import remote
 
 
@@ -110,7 +109,7 @@ def test_the_next_process_names_a_file_of_an_archive_in_the_same_way(tmp_path):
     path = packed(tmp_path, fixtures.TF1)
     files = []
     for _ in range(2):
-        archive._extracted.cache_clear()
+        opening._unpacked_once.cache_clear()
         files.append(open_source(path).vocab_file)
     assert files[0] != files[1]
     assert [remote.shown(file) for file in files] == [f"{path}/vocab.txt"] * 2

@@ -17,7 +17,7 @@ from tiny_run import bert_config, pretraining_flags
 import run_classifier
 import run_pretraining
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import logits, open_source
+from bert_estimator.interchange import open_source, weights
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import FullTokenizer, train_vocabulary, write_vocab
 from input_pipelines.creation.pretraining_records import write_pretraining_records
@@ -254,7 +254,7 @@ def test_a_pretraining_run_fills_masks(tmp_path, pipeline):
         ids = [tokenizer.cls_id, *before, tokenizer.mask_id, *tokenizer.encode(after)][:15]
         ids = np.array([[*ids, tokenizer.sep_id]], np.int32)
         batch = {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
-        outputs = logits.compute(source.config, fixtures.weights_of(source), batch)
+        outputs = weights.logits_of(source.config, fixtures.weights_of(source), batch)
         scores = np.exp(outputs["masked_lm_logits"][0, len(before) + 1].astype(np.float64))
         scores /= scores.sum()
         best = np.argsort(-scores)[:top]

@@ -11,7 +11,8 @@ from tiny_run import variables_of
 
 import run_classifier
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import logits, network_variables, open_source
+from bert_estimator.interchange import network_variables, open_source
+from bert_estimator.interchange.weights import fixed_batch, logits_of, open_network
 from bert_estimator.tokenization import FullTokenizer
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
@@ -146,7 +147,7 @@ def test_a_fine_tuned_model_goes_into_both_formats(tmp_path, name, do_lower_case
         assert json.load(reader)["do_lower_case"] is do_lower_case
     sources = [open_source(str(tmp_path / folder)) for folder in ("hf", "tf1")]
     assert sources[0].config == sources[1].config
-    with logits.opened(sources[0].config, {*shapes, *head}, batch) as outputs_of:
+    with open_network(sources[0].config, {*shapes, *head}, batch) as outputs_of:
         for source in sources:
             assert source.labels == tuple(sorted(LABELS))
             found = outputs_of(fixtures.weights_of(source))
@@ -166,7 +167,7 @@ def test_transformers_model_fine_tuned_here_is_the_same_there(tmp_path, hidden_a
     np.savez(tmp_path / "batch.npz", **batch)
     initial = fixtures.weights_of(source)
     fixtures.transformers("logits", model, tmp_path / "batch.npz", out)
-    expected = logits.compute(source.config, initial, batch)["classifier_logits"]
+    expected = logits_of(source.config, initial, batch)["classifier_logits"]
     assert_close(np.load(out)["classifier_logits"], expected)
 
     run = fine_tune(model, source.vocab_file, tmp_path, do_predict=True)
@@ -236,7 +237,7 @@ def test_a_network_that_answers_goes_there_and_back(tmp_path, answering):
     assert sorted(back) == sorted(name for name in weights if "/pooler/" not in name)
     for name, value in back.items():
         np.testing.assert_array_equal(value, weights[name], err_msg=name)
-    outputs = logits.compute(open_source(str(google)).config, weights)
+    outputs = logits_of(open_source(str(google)).config, weights)
     tokens = outputs["sequence_output"].astype(np.float64)
     expected = tokens @ head.T + weights["cls/squad/output_bias"]
     np.testing.assert_allclose(outputs["answer_logits"], expected, rtol=1e-4, atol=1e-5)
@@ -248,10 +249,10 @@ def test_transformers_computes_the_same_answers(tmp_path, answering):
     google, weights = answering
     convert(google, tmp_path / "hf")
     config = open_source(str(google)).config
-    batch = logits.fixed_batch(config)
+    batch = fixed_batch(config)
     np.savez(tmp_path / "batch.npz", **batch)
     fixtures.transformers("logits", tmp_path / "hf", tmp_path / "batch.npz", tmp_path / "out.npz")
-    expected = logits.compute(config, weights, batch)
+    expected = logits_of(config, weights, batch)
     with np.load(tmp_path / "out.npz") as found:
         is_real = batch["input_mask"].astype(bool)
         assert_close(found["answer_logits"][is_real], expected["answer_logits"][is_real])

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -178,37 +179,59 @@ def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(
         job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
 
 
-# Weights of BERT-Large, 335 million, take 1.2 GiB; LAMB keeps two moments.
+LARGE = BertConfig.preset("large", 30522)
+
+
 @pytest.mark.parametrize(
-    ("do_train", "optimizer", "gibibytes", "allowed"),
+    ("changes", "least", "most"),
     [
-        (True, "lamb", 4.9, False),
-        (True, "lamb", 5.1, True),
-        (True, "adafactor", 4.9, True),
-        (False, "lamb", 1.2, False),
-        (False, "lamb", 1.3, True),
+        ({}, 9, 12),  # LAMB: four copies of 1.25 GiB of weights, and a checkpoint
+        ({"optimizer": "adafactor"}, 3, 6),
+        ({"do_train": False, "do_eval": True}, 1.5, 2.5),
+        ({"train_batch_size": 512, "max_seq_length": 128}, 130, 160),
+        ({"train_batch_size": 512, "max_seq_length": 128, "micro_batch_size": 8}, 9, 14),
+        ({"train_batch_size": 512, "max_seq_length": 128, "recompute": True}, 15, 30),
+        ({"tpu_name": "rehearse:4"}, 30, 45),
+        ({"tpu_name": "rehearse:4", "num_cores_per_replica": 4}, 14, 25),
+        ({"tpu_name": "local", "train_batch_size": 512}, 9, 12),  # activations are on the TPU
+        ({"do_eval": True, "eval_batch_size": 4096, "max_seq_length": 512}, 150, 250),
     ],
 )
-def test_a_network_that_cannot_fit_the_machine_is_refused(
-    tmp_path, monkeypatch, capsys, do_train, optimizer, gibibytes, allowed
-):
-    monkeypatch.setattr(memory, "machine_bytes", lambda: int(gibibytes * 2**30))
-    config = config_of(tmp_path, do_train=do_train, optimizer=optimizer, bert_config_file="b.json")
-    large = BertConfig.preset("large", 30522)
-    assert large.num_parameters() == 335_141_888
-    if allowed:
-        job_estimator.check_memory(config, large)
-        nearly = gibibytes < 5.0 / 0.8 and optimizer == "lamb"
-        assert ("for activations and the rest, too" in capsys.readouterr().err) == nearly
-        return
-    said = f"335,141,888 weights; .* GiB, and this machine has {gibibytes} GiB"
-    with pytest.raises(FlagError, match=f"--bert_config_file=b.json: its network has {said}"):
-        job_estimator.check_memory(config, large)
+def test_a_run_says_how_much_memory_it_needs(tmp_path, monkeypatch, capsys, changes, least, most):
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 1 << 40)
+    config = config_of(tmp_path, **{"optimizer": "lamb", **changes})
+    job_estimator.check_memory(config, LARGE)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    (line,) = printed.out.splitlines()
+    said = re.fullmatch(
+        r"Memory: about ([\d.]+) GiB of this machine's 1024.0 GiB of memory\.", line
+    )
+    assert least < float(said[1]) < most
+
+
+def test_a_network_that_cannot_fit_the_machine_is_refused(tmp_path, monkeypatch, capsys):
+    config = config_of(tmp_path, optimizer="lamb")
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 11 << 30)
+    job_estimator.check_memory(config, LARGE)
+    assert re.fullmatch(
+        r"Warning: --train_batch_size=8: needs about [\d.]+ GiB of this machine's 11.0 GiB of "
+        r"memory; if it does not fit, take a smaller network than one of 335,141,888 weights, .*"
+        r"--micro_batch_size and --recompute save memory, too\.\n",
+        capsys.readouterr().err,
+    )
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 5 << 30)
+    with pytest.raises(FlagError, match=r"^--train_batch_size=8: needs about .* 5.0 GiB of memory"):
+        job_estimator.check_memory(config, LARGE)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(memory, "machine_bytes", lambda: None)
+    job_estimator.check_memory(config, LARGE)
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("key", ["intermediate_size", "max_position_embeddings", "vocab_size"])
 def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, key):
     network = dataclasses.replace(BertConfig.preset("base", 30522), **{key: 2**31 - 1})
     config = config_of(tmp_path, bert_config_file="b.json")
-    with pytest.raises(FlagError, match="GiB, and this machine has"):
+    with pytest.raises(FlagError, match="GiB of this machine's"):
         job_estimator.check_sizes(config, network)

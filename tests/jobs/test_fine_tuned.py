@@ -18,7 +18,7 @@ from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange import __main__ as convert
-from bert_estimator.interchange import architectures, network_variables
+from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
@@ -182,7 +182,7 @@ def write_model_dir(folder, source, name_of=lambda name: name, dtype=np.float32)
 
 
 def of_albert(name):
-    return architectures.to_tf1(name, "albert")
+    return network_variables.to_tf1(name, "albert")
 
 
 @pytest.mark.parametrize(("name_of", "dtype"), [(of_albert, np.float32), (str, np.float16)])

@@ -34,9 +34,9 @@ from bert_estimator.tokenization import (
 )
 from bert_estimator.tpu.verbs import snapshot
 from bert_estimator.tpu.verbs.evaluation import KeptEvaluation
-from input_pipelines.creation import held_out
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records import manifest
 
 LAST, SAVED_EVERY = 8, 2
 
@@ -140,7 +140,7 @@ def write_records(path, documents, tokenizer, vocab_file, masking):
         documents[:6],
         tokenizer,
         vocab_file,
-        [held_out.path_beside(str(path))],
+        [manifest.held_out_path(str(path))],
         settings,
         masking=masking,
     )
@@ -150,7 +150,7 @@ def write_records(path, documents, tokenizer, vocab_file, masking):
         vocab_file,
         [str(path)],
         settings,
-        {"held_out": held_out.description(6 / len(documents), of_held_out)},
+        {"held_out": manifest.held_out_description(6 / len(documents), of_held_out)},
         masking=masking,
     )
 

@@ -301,6 +301,32 @@ def test_a_second_run_has_nothing_to_train_and_predicts_the_same(data, copied, c
     assert with_header == ["high\tlow", *lines]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "name"), [("utf-16", "test.csv"), ("cp1252", "test.tsv"), ("utf-8", "test.jsonl")]
+)
+def test_other_files_get_the_same_predictions(trained, tmp_path, encoding, name):
+    rows = [("sentence1", "sentence2"), *((a, b) for a, b, _ in pairs(13, 3))]
+    lines = ["\t".join(row) if name == "test.tsv" else ",".join(row) for row in rows]
+    if name == "test.jsonl":
+        lines = [json.dumps(dict(zip(rows[0], row, strict=True))) for row in rows[1:]]
+    (tmp_path / name).write_bytes("\r\n".join(lines).encode(encoding))
+    flags = [f"--init_checkpoint={trained[0]}", f"--predict_file={tmp_path / name}"]
+    flags += [f"--encoding={encoding}", "--max_seq_length=16", f"--output_dir={tmp_path}/run"]
+    assert main([*flags, "--do_predict"]) == 0
+    expected = (trained[0] / "test_results.tsv").read_text()
+    assert (tmp_path / "run" / "test_results.tsv").read_text() == expected
+
+
+def test_a_text_that_the_vocabulary_does_not_know_is_warned_of(trained, tmp_path, capsys):
+    known = "\t".join(["w1 w2"] * 2)
+    (tmp_path / "a.tsv").write_text(f"sentence1\tsentence2\n{known}\nx y\t{'z ' * 9}\n")
+    flags = [f"--init_checkpoint={trained[0]}", f"--predict_file={tmp_path}/a.tsv"]
+    flags += ["--max_seq_length=16", f"--output_dir={tmp_path}/run", "--do_predict"]
+    assert main(flags) == 0
+    said = "WARNING: 52 % of the tokens for prediction are [UNK], of which nothing can be learnt."
+    assert said in capsys.readouterr().out
+
+
 def check_report(output_dir, results, truth):
     """Checks eval_report.tsv against the metrics; the arrays are in no file of metrics."""
     lines = (output_dir / "eval_report.tsv").read_text().splitlines()

@@ -21,9 +21,10 @@ from tiny_run import (
 
 import run_classifier
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, network_variables, open_source
+from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.__main__ import main as convert
 from bert_estimator.interchange.hugging_face import config_json, weight_files
+from bert_estimator.interchange.source import ALBERT, ELECTRA
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.model_fns import fine_tuning, init_checkpoint
 from bert_estimator.serving.embedder import Embedder
@@ -151,17 +152,19 @@ def test_names_of_the_other_projects():
     for theirs, ours in ALBERT_NAMES.items():
         if "/" in ours and not ours.startswith(("bert/", "cls/")):
             ours = f"bert/encoder/layer_0/{ours}"
-        assert architectures.from_tf1(theirs) == ours
-        assert architectures.to_tf1(ours, architectures.ALBERT) == theirs
+        assert network_variables.from_tf1(theirs) == ours
+        assert network_variables.to_tf1(ours, ALBERT) == theirs
     for theirs, ours in ELECTRA_NAMES.items():
-        assert architectures.from_tf1(theirs) == ours
-        assert architectures.to_tf1(ours, architectures.ELECTRA) == theirs
+        assert network_variables.from_tf1(theirs) == ours
+        assert network_variables.to_tf1(ours, ELECTRA) == theirs
     for name in random_weights(CONFIG):
-        for architecture in (architectures.ALBERT, architectures.ELECTRA):
-            if architecture == architectures.ALBERT or name.startswith("bert/"):
-                assert architectures.from_tf1(architectures.to_tf1(name, architecture)) == name
-    assert architectures.from_tf1("generator/encoder/layer_0/output/dense/kernel") is None
-    assert architectures.from_tf1("discriminator_predictions/dense_1/bias") is None
+        for architecture in (ALBERT, ELECTRA):
+            if architecture == ALBERT or name.startswith("bert/"):
+                assert (
+                    network_variables.from_tf1(network_variables.to_tf1(name, architecture)) == name
+                )
+    assert network_variables.from_tf1("generator/encoder/layer_0/output/dense/kernel") is None
+    assert network_variables.from_tf1("discriminator_predictions/dense_1/bias") is None
 
 
 def save(prefix, values):
@@ -196,7 +199,7 @@ def data(tmp_path_factory):
     }  # fmt: skip
     (albert / "albert_config.json").write_text(json.dumps({**config, **published}))
     values = random_weights(BertConfig(**config))
-    values = {architectures.to_tf1(n, architectures.ALBERT): v for n, v in values.items()}
+    values = {network_variables.to_tf1(n, ALBERT): v for n, v in values.items()}
     save(str(albert / "model.ckpt-best"), {**values, "global_step": np.int64(7)})
 
     write_vocab([*SPECIAL_TOKENS, *words(30)], str(electra / "vocab.txt"))
@@ -204,7 +207,7 @@ def data(tmp_path_factory):
     (electra / "bert_config.json").write_text(json.dumps(config))
     values = random_weights(BertConfig(**config), heads=())
     values = {n: v for n, v in values.items() if not n.startswith("bert/pooler/")}
-    values = {architectures.to_tf1(n, architectures.ELECTRA): v for n, v in values.items()}
+    values = {network_variables.to_tf1(n, ELECTRA): v for n, v in values.items()}
     values["electra/embeddings/word_embeddings/adam_m"] = np.zeros([35, 8], np.float32)
     others = ("generator/encoder/layer_0/output/dense/bias", "discriminator_predictions/dense/bias")
     save(str(electra / "electra_tiny"), {**values, **dict.fromkeys(others, np.zeros(16))})
@@ -226,10 +229,7 @@ def test_an_albert_opens_as_it_is_published(data):
 def test_an_electra_opens_as_it_is_published(data):
     source = open_source(str(data / "electra"))
     assert network_variables.check(source.config, source.shapes, "") == ()
-    assert (
-        "bert/pooler/dense/kernel" not in source.shapes
-        and source.architecture == architectures.ELECTRA
-    )
+    assert "bert/pooler/dense/kernel" not in source.shapes and source.architecture == ELECTRA
     assert sorted(source.left_out) == [
         "bert/embeddings/word_embeddings/adam_m",
         "discriminator_predictions/dense/bias",
@@ -325,7 +325,7 @@ def test_an_electra_of_transformers_with_its_discriminator(tmp_path):
 
     source = open_source(str(fixtures.changed(tmp_path, "hf_electra", discriminator)))
     assert source.left_out == ("discriminator_predictions.dense.weight",)
-    assert source.architecture == architectures.ELECTRA and source.config.embedding_size == 8
+    assert source.architecture == ELECTRA and source.config.embedding_size == 8
 
 
 def test_a_classifier_of_electra_is_not_berts(tmp_path):
@@ -367,7 +367,7 @@ def test_an_electra_stays_one_in_both_formats(tmp_path, embedding_size):
     config = BertConfig(**config)
     values = random_weights(config, heads=())
     values = {name: v for name, v in values.items() if not name.startswith("bert/pooler/")}
-    values = {architectures.to_tf1(n, architectures.ELECTRA): v for n, v in values.items()}
+    values = {network_variables.to_tf1(n, ELECTRA): v for n, v in values.items()}
     folder = tmp_path / "published"
     folder.mkdir()
     write_vocab([*SPECIAL_TOKENS, *words(30)], str(folder / "vocab.txt"))
@@ -377,7 +377,7 @@ def test_an_electra_stays_one_in_both_formats(tmp_path, embedding_size):
         to = "hf" if target == "hf" else "tf1"
         assert convert(["x", str(tmp_path / source), str(tmp_path / target), f"--to={to}"]) == 0
         copy = open_source(str(tmp_path / target))
-        assert architectures.of(copy) == architectures.ELECTRA and copy.config == config
+        assert network_variables.architecture_of(copy) == ELECTRA and copy.config == config
         shapes = network_variables.encoder_shapes(config)
         rows = init_checkpoint.match(copy, shapes)
         assert [name for name, _, what in rows if what == "new"] == [

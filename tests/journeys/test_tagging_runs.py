@@ -1,5 +1,6 @@
 """Tagging from its command line: whole runs, on both runtimes, and what they leave behind."""
 
+import itertools
 import json
 import re
 import shutil
@@ -81,6 +82,47 @@ def test_predictions_are_in_the_inputs_format(data, trained):
     names = {"entity_f1", "entity_precision", "entity_recall", "accuracy", "mean_loss"}
     assert set(results) == {*names, "loss", "global_step"}
     assert float(results["entity_f1"]) > 0.6 < float(results["accuracy"])
+
+
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_comments_and_further_columns_do_not_change_predictions(data, trained, tmp_path, separator):
+    lines = ["-DOCSTART-", "", "# newdoc id = 1"]
+    for number, line in enumerate((data / "test.conll").read_text().splitlines()):
+        lines.append(separator.join([*line.split()[:2], "_", "_", "O"] if line else []))
+        lines += [] if line else [f"# sent_id = {number}"]
+    path = tmp_path / "test.conll"
+    path.write_bytes("\r\n".join(lines).encode("utf-16"))
+    flags = [f"--init_checkpoint={trained}", f"--predict_file={path}", "--do_predict"]
+    flags += ["--task_kind=tagging", "--encoding=utf-16", "--max_seq_length=10"]
+    assert main([*flags, f"--output_dir={tmp_path}/run"]) == 0
+    tagged = (tmp_path / "run" / "test_results.conll").read_text().splitlines()
+    assert len(tagged) == len(lines) and tagged[0] == f"-DOCSTART-{separator}O"
+    words = [line.split(separator) for line in tagged if separator + "_" in line]
+    expected = itertools.chain.from_iterable(tags_of(trained / "test_results.conll", 3))
+    assert [cells[-1] for cells in words] == list(expected)
+
+
+def test_tags_of_bilou_are_answered_in_bilou(data, tmp_path):
+    for name in ("train", "dev", "test"):
+        lines = (data / f"{name}.conll").read_text().splitlines() + [""]
+        goes_on = ["I-" in line for line in lines[1:]] + [False]
+        for number, (line, following) in enumerate(zip(lines, goes_on, strict=True)):
+            if not following:
+                lines[number] = line.replace("B-", "U-").replace("I-", "L-")
+        (tmp_path / f"{name}.conll").write_text("\n".join(lines) + "\n")
+    for name in ("vocab.txt", "bert_config.json"):
+        shutil.copy(data / name, tmp_path)
+    files = {"predict_file": tmp_path / "test.conll", "num_train_epochs": 2}
+    flags = tagging_flags(tmp_path, tmp_path / "run", save_checkpoints_steps=100, **files)
+    assert main([*flags, "--do_train", "--do_eval", "--do_predict", "--do_export"]) == 0
+    lines = (tmp_path / "run" / "test_results.conll").read_text().splitlines()
+    predicted = [line.split()[-1] for line in lines if line]
+    assert set(predicted) == {"O", "B-LOW", "L-LOW"}  # the names of the data have two words
+    assert "entity_f1 = " in (tmp_path / "run" / "eval_results.txt").read_text()
+    words = [line.split()[0] for line in lines[: lines.index("")]]
+    (answer,) = Predictor(str(tmp_path / "run"))([words])
+    assert answer["tags"] == predicted[: len(words)] and "L-LOW" in answer["tags"]
+    assert all(len(entity["words"]) == 2 for entity in answer["entities"])
 
 
 def test_the_best_checkpoint_is_the_one_with_the_best_entities(trained):

@@ -85,6 +85,14 @@ def test_rows_alone_equal_rows_in_the_whole_batch():
         np.testing.assert_array_equal(rows, whole[first : first + 2])
 
 
+def test_any_rows_equal_rows_in_the_whole_batch():
+    order = [4, 0, 3, 3]
+    with tf.Graph().as_default(), tf.variable_scope("net"), tf.Session() as session:
+        dropout = Dropout(3, 7, 2).at_rows(tf.constant(order))
+        rows = session.run(dropout(tf.ones((4, 5, 7)), 0.25))
+    np.testing.assert_array_equal(rows, run()[order].astype(np.float32))
+
+
 def test_micro_batches_in_a_loop_equal_the_whole_batch():
     with tf.Graph().as_default(), tf.variable_scope("net"):
         step = tf.placeholder(tf.int64, [])

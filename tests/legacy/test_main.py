@@ -200,7 +200,7 @@ def exists(path):
 
 for statement in sys.argv[1:]:
     print(error_of(statement))
-for _, instead in bert_estimator.legacy.removed.REMOVED.values():
+for _, instead in bert_estimator.legacy.paths.REMOVED.values():
     for word in instead.split():
         path = word.split("(")[0].rstrip(":,")
         if path.startswith("tf.") and not exists(path):
@@ -309,6 +309,13 @@ def test_no_script(tmp_path, capsys):
     assert "absent.py" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help(capsys, flag):
+    assert runner.main(["runner", flag]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("usage: ") and "--tf2" in printed.out and not printed.err
+
+
 def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
     package = tmp_path / "package"
     package.mkdir()
@@ -377,7 +384,7 @@ def test_a_directory_or_zip_file_with_a_main_module(tmp_path, monkeypatch, capsy
 def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):
     script = tmp_path / "script.py"
     script.write_text(
-        "from bert_estimator.system import lock\nwith lock.held('run'):\n    raise AssertionError"
+        "from bert_estimator.system import (lock\nwith lock.held)('run'):\n    raise AssertionError"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)

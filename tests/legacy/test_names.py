@@ -7,7 +7,7 @@ import pytest
 
 import bert_estimator
 from bert_estimator.legacy import modules, names, paths, python_keras, wheel
-from bert_estimator.legacy.removed import REMOVED
+from bert_estimator.legacy.paths import REMOVED
 
 DOCS = pathlib.Path(bert_estimator.__file__).parent.parent / "docs" / "legacy.md"
 ENTRIES = [

@@ -13,7 +13,7 @@ import pytest
 import replay
 import test_scripts_of_2
 
-from bert_estimator.legacy import removed
+from bert_estimator.legacy import paths
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras"
@@ -148,7 +148,7 @@ def test_every_name_is_of_tf_keras_or_explains_itself(tmp_path):
         for name, home in homes.items() if isinstance(homes, dict) else ():
             if home.startswith("tf_keras."):
                 found += 1
-            elif any(f"{module}.{name}".startswith(path) for path in removed.REMOVED):
+            elif any(f"{module}.{name}".startswith(path) for path in paths.REMOVED):
                 assert "is not supported: tf.python.keras." in home
             elif "is not supported: the modules of the tf_keras package stand for" in home:
                 lacking.setdefault(module.removeprefix(TREE), []).append(name)

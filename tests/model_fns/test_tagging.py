@@ -18,6 +18,7 @@ FEATURES = {
     "segment_ids": np.zeros([B, F], np.int32),
     "label_mask": np.array([[0, 1, 1, 0, 1, 0]] * 3 + [[0, 1, 1, 1, 1, 0]], np.int32),
     "label_ids": np.array([[0, 1, 2, 0, 2, 0]] * 2 + [[0, 2, 0, 0, 1, 0]] * 2, np.int32),
+    "unique_ids": np.array([0, 1, 2, -1], np.int32),
     "continues_sentence": np.array([0, 1, 0, 0], np.int32),
     "is_real_example": np.array([1, 1, 1, 0], np.int32),
 }
@@ -77,13 +78,16 @@ def test_evaluation():
     assert [found[name] for name in names] == pytest.approx([f1, precision, recall])
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 1, 4, 2], [4, 3, 2, 1, 0]])
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
-def test_scores_do_not_depend_on_the_batch(batch):
+def test_scores_do_not_depend_on_the_batch(batch, order):
     """A sentence of 7 words has windows of 3; its entity of words 2 to 4 spans two windows."""
     labels = np.array([[0, 1, 2], [2, 0, 1], [1, 9, 9], [1, 2, 9], [0, 0, 0]], np.int32)
     guesses = np.array([[0, 1, 2], [2, 0, 0], [1, 9, 9], [1, 1, 9], [0, 1, 2]], np.int32)
     mask = np.float32(labels < 9)
-    columns = [labels % 9, guesses % 9, mask, np.array([0, 1, 1, 0, 0], np.int32)]
+    continues = np.array([0, 1, 1, 0, 0], np.int32)
+    columns = [labels % 9, guesses % 9, mask, np.arange(5, dtype=np.int32), continues]
+    columns = [column[order] for column in columns]
     # Labelled are [1, 4), [5, 6), [6, 7) of the first sentence and [0, 2) of the second.
     expected = {"entity_precision": 2 / 5, "entity_recall": 2 / 4, "entity_f1": 4 / 9}
     with tf.Graph().as_default(), tf.Session() as session:
@@ -100,9 +104,8 @@ def test_scores_do_not_depend_on_the_batch(batch):
 def test_metrics_of_nothing_are_0():
     with tf.Graph().as_default(), tf.Session() as session:
         ids = tf.zeros([2, 3], tf.int32)
-        metrics = tagging.entity_metrics(
-            LABELS, ids, ids, tf.zeros([2, 3]), tf.zeros([2], tf.int32)
-        )
+        numbers = tf.zeros([2], tf.int32)
+        metrics = tagging.entity_metrics(LABELS, ids, ids, tf.zeros([2, 3]), numbers, numbers)
         session.run(tf.local_variables_initializer())
         session.run([update_op for _, update_op in metrics.values()])
         assert set(session.run([value for value, _ in metrics.values()])) == {0.0}

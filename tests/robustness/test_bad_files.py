@@ -38,7 +38,7 @@ JSON_FILES = [
 BAD_JSON = [
     (b"", ": is not JSON: Expecting value"),
     (b"{", ": is not JSON: Expecting property name"),
-    (b"[]", ": must be an object, not []"),
+    (b'["a"]', "ust be an object, not "),  # a file of questions may be an array, but not of strings
     (b"3", ": must be an object, not 3"),
     (b"null", ": must be an object, not null"),
     (b"[" * 100_000, ": is not JSON of at most 64 levels: it is nested deeper"),
@@ -113,11 +113,12 @@ BAD_FILES = {
         (b"a" * 99, ": has 0 rows; give a file with at least one"),
     ],
     ("classifier", "run_classifier/own.jsonl"): [
-        (b"[" * 100_000, ":1: is not JSON of at most 64 levels: it is nested deeper"),
-        (b"[]", ":1: is not a JSON object; it must have a key for each column"),
+        (b"[" * 100_000, ": is not JSON of at most 64 levels: it is nested deeper"),
+        (b"[]", ": has 0 rows; give a file with at least one"),
+        (b"[3]", ":1: is not a JSON object; it must have a key for each column"),
         (b"3", ":1: is not a JSON object; it must have a key for each column"),
         (b"{", ":1: is not JSON: Expecting property name enclosed in double quotes: line 1 colu"),
-        (b"\x80\x02}q\0.", ":1: is not UTF-8 at byte 1 of the line (invalid start byte). Conver"),
+        (b"\x80\x02}q\0.", ":1: is not UTF-8 at byte 1 of the line (invalid start byte). Give i"),
         (b'{"text": 3, "label": "a"}', ":1: the label is 'a' here and in all other rows, so tha"),
         (b'{"text": "a"}', ": its columns are text, which does not include any of the usual"),
         (b'{"text": "a", "label": {}}', ":1: the label is {}; it must be a text, a number, true"),

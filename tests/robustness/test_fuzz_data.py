@@ -19,9 +19,9 @@ from bert_estimator.system import json_files
 from bert_estimator.tokenization import SPECIAL_TOKENS, entities, open_tokenizer, write_vocab
 from input_pipelines.tasks import answers, squad_files, squad_metrics, tag_files
 from input_pipelines.tasks.answers import Search
+from input_pipelines.tasks.features import TagFeatures
 from input_pipelines.tasks.squad_files import SquadError
 from input_pipelines.tasks.table_files import TableError
-from input_pipelines.tasks.tag_features import TagFeatures
 from input_pipelines.tasks.tag_files import Columns
 from input_pipelines.tasks.windows import Windows
 from input_pipelines.text import documents, text_files

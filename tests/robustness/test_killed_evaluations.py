@@ -17,9 +17,9 @@ from tiny_run import metrics_of, variables_of, without_timing
 from bert_estimator.command_line import evaluated_steps
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.tpu import TPUEstimator
+from bert_estimator.tpu import TPUEstimator, summary
 from bert_estimator.tpu.job import Job
-from bert_estimator.tpu.verbs import checkpoints, event_files
+from bert_estimator.tpu.verbs import checkpoints
 
 LOCAL, CORES = {"use_tpu": False}, {"use_tpu": True, "tpu_name": "rehearse:2"}
 
@@ -57,7 +57,7 @@ def left_by(output_dir):
     """What a run leaves that must not depend on kills."""
     (export,) = (output_dir / "export").iterdir()
     best = output_dir / "best"
-    events = event_files.read_events(f"{output_dir}/eval/events.out.tfevents.*")
+    events = summary.read_events(f"{output_dir}/eval/events.out.tfevents.*")
     return {
         "best": json.loads((best / "best.json").read_text()),
         "kept": sorted(os.listdir(best)),

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import fixtures
 import forked
 import numpy as np
 import pytest
@@ -17,11 +18,13 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tiny_run import bert_config, words
 
 import run_classifier
-from bert_estimator.serving import commands, exported_model
+from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.serving import commands, embed, exported_model
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.graph import graph_sentencepiece
 from bert_estimator.serving.predictor import Predictor, answer_lines
+from bert_estimator.system import memory
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
 ROOT = os.path.dirname(os.path.abspath(run_classifier.__file__))
@@ -266,7 +269,7 @@ def test_a_model_with_operations_of_tensorflow_text(monkeypatch, missing, found,
     with pytest.raises(
         ValueError, match=re.escape(f"run: the exported model cannot be used: {message}")
     ):
-        exported_model.open_session("run", task)
+        exported_model.open_session("run", task, 32)
 
 
 def test_the_newest_exported_model_is_found(tmp_path):
@@ -547,3 +550,18 @@ def test_nobody_reads_the_answers(process):
     process.stdin.close()
     assert process.wait() == 1
     assert b"Traceback" not in process.stderr.read()
+
+
+def test_models_that_cannot_fit_the_machine_are_refused(cased, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 1 << 20)
+    source = str(fixtures.TF1)
+    for main, name, path, arguments in (
+        (predictor_module.main, "predictor", find(str(cased)), []),
+        (embed.main, "embed", source, []),
+        (interchange.main, "interchange", source, [str(tmp_path / "target")]),
+    ):
+        model = str(cased) if name == "predictor" else path
+        assert main(["command", model, *arguments]) == 2
+        said = rf"^{name}: {re.escape(path)}: needs about 0\.\d GiB of this machine's 0\.0 GiB"
+        assert re.search(said, capsys.readouterr().err, re.MULTILINE)
+    assert os.listdir(tmp_path) == []

@@ -21,9 +21,9 @@ def fuzz_settings(max_examples=40):
     )
 
 
-def fuzzed(strategy):
+def fuzzed(strategy, examples=40):
     """Decorates a test that gets one example at a time, after its fixtures."""
-    return lambda test: fuzz_settings()(given(data=strategy)(test))
+    return lambda test: fuzz_settings(examples)(given(data=strategy)(test))
 
 
 NUMBERS = st.one_of(

@@ -8,7 +8,7 @@ from input_pipelines.tasks.features import Features
 class Numbers:
     """Turns texts of numbers into ids: "7 8" becomes [7, 8]."""
 
-    cls_id, sep_id = 101, 102
+    cls_id, sep_id, unk_id = 101, 102, 100
     casing = Casing(True)
 
     def encode(self, text):

@@ -278,7 +278,7 @@ from bert_estimator.command_line import console
 from bert_estimator.command_line.run_directory import RunDirectory
 from input_pipelines.tasks.features import Features
 from input_pipelines.records.record_reader import RecordFiles
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.features import TagFeatures
 from input_pipelines.tasks.windows import Windows
 
 def fail(*args):

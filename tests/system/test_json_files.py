@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bert_estimator.system import json_files
-from bert_estimator.system.json_files import JsonError, check, field, parse, read, shown
+from bert_estimator.system.json_files import JsonError, check, field, parse, read, shown, values
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_deepest_and_the_largest(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
     assert read(str(path), most_bytes=8) == {"a": 1}
-    with pytest.raises(JsonError, match="is not JSON of at most 7 bytes: it is longer"):
+    with pytest.raises(JsonError, match="is longer than 7 bytes, the most that is read"):
         read(str(path), most_bytes=7)
     assert sys.getrecursionlimit() > json_files.MOST_DEPTH * 10
 
@@ -116,3 +116,46 @@ def test_fields():
     with pytest.raises(JsonError, match=r"^f: l\[1\]: must be a string, not 2$"):
         json_files.items(["a", 2], str, "f: l")
     assert len(shown(["long"] * 99)) < 70
+
+
+ROWS = [{"a": [1, "[{"]}, {"b": {"c": []}}, "text, [", {"a": 'x"\\'}]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("\n".join(map(json.dumps, ROWS)), [1, 2, 3, 4]),
+        ("\n\n" + "\n \n".join(map(json.dumps, ROWS)) + "\n\n", [3, 5, 7, 9]),
+        (json.dumps(ROWS), [1, 1, 1, 1]),
+        ("\n [\n" + ",\n".join(map(json.dumps, ROWS)) + "\n]\n", [3, 4, 5, 6]),
+        (json.dumps(ROWS, indent=1), [2, 8, 13, 14]),
+    ],
+)
+def test_lines_and_arrays_have_the_same_values(text, lines):
+    for parts in (text.split("\n"), text.splitlines(keepends=True)):
+        assert list(values(parts, "source")) == list(zip(lines, ROWS, strict=True))
+
+
+def test_values_that_are_not_objects_keep_their_order():
+    assert [value for _, value in values(["[1, {}, null,", "true, []]"], "a")] == [
+        1, {}, None, True, [],
+    ]  # fmt: skip
+    assert list(values(["[]"], "a")) == list(values([], "a")) == list(values(["", " "], "a")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}\n\n{", "a:3: is not JSON: Expecting property name"),
+        ("[{},\n{}", "a: is not JSON: Expecting ',' delimiter: line 2 column 3"),
+        ("[{},]", "a: is not JSON: "),
+        ("[{}]\n[{}]", "a: is not JSON: Extra data: line 2"),
+        ("[" * 70, "a: is not JSON of at most 64 levels"),
+        ('["12345",\n"12345"]', "a: is longer than 15 bytes"),
+        ('{"a": "1234567890"}', "a:1: is longer than 15 bytes"),
+    ],
+)
+def test_values_that_are_not_json(text, message):
+    with pytest.raises(JsonError) as caught:
+        list(values(text.split("\n"), "a", most_bytes=15 if "1234" in text else 100))
+    assert str(caught.value).startswith(message)

@@ -83,7 +83,7 @@ pytestmark = pytest.mark.skipif(
 def printed(function, code, **env):
     """Runs the code after a function without arguments; returns the integers that it prints."""
     before = (
-        f"from bert_estimator.system import memory as malloc, tensorflow_import\n{function}()\n"
+        f"from bert_estimator.system import (memory as malloc, tensorflow_import\n{function})()\n"
         if function
         else ""
     )

@@ -9,8 +9,7 @@ import zipfile
 import pytest
 from fixtures import DATA
 
-from bert_estimator.interchange import open_source
-from bert_estimator.interchange.google import archive
+from bert_estimator.interchange import open_source, opening
 from bert_estimator.system import zip_files
 
 
@@ -70,7 +69,7 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(zip_files, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
     path = zipped(tmp_path / "a.zip", model(**{"b.json": b" " * (64 << 20)}))
     made = []
-    monkeypatch.setattr(archive.staging, "temporary_folder", lambda: made.append(1))
+    monkeypatch.setattr(opening.staging, "temporary_folder", lambda: made.append(1))
     with pytest.raises(ValueError, match=r"unpacks to \d+ bytes, more than 100 times its size"):
         open_source(path)
     assert not made
@@ -93,7 +92,7 @@ def test_damaged_archives(tmp_path, monkeypatch, compression):
     content = (tmp_path / "whole.zip").read_bytes()
     generator = random.Random(1)
     folder = tmp_path / "unpacked"
-    monkeypatch.setattr(archive.tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(opening.tempfile, "tempdir", str(folder))
     errors = 0
     for number in range(100):
         damaged = bytearray(content)

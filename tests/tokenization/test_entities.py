@@ -42,6 +42,10 @@ def test_scores_are_seqevals(scheme):
         ("E-X E-X", [("X", 0, 1), ("X", 1, 2)]),
         ("S-X I-X", [("X", 0, 1), ("X", 1, 2)]),
         ("B I O B", [("", 0, 2), ("", 3, 4)]),  # one type, without a name
+        ("U-X B-X I-X L-X L-X", [("X", 0, 1), ("X", 1, 4), ("X", 4, 5)]),  # BILOU
+        ("S-X B-X M-X E-X M-Y O", [("X", 0, 1), ("X", 1, 4), ("Y", 4, 5)]),  # BMES
+        ("B E S B M M E", [("", 0, 2), ("", 2, 3), ("", 3, 7)]),  # words of Chinese
+        ("W-X B-X M-X E-X", [("X", 0, 1), ("X", 1, 4)]),  # BMEWO
     ],
 )
 def test_entities_by_hand(tags, expected):
@@ -62,6 +66,14 @@ def test_scores_of_nothing_are_0():
         (("NOUN", "VERB", "O"), False),
         (("O", "ES", "IE"), False),  # languages: ES is not S, and not E
         (("O",), False),
+        (("O", "B-X", "I-X", "L-X", "U-X"), True),
+        (("O", "B-X", "M-X", "E-X", "S-X"), True),
+        (("B", "M", "E", "S"), True),
+        (("O", "B-X", "M-X", "E-X", "W-X"), True),
+        (("S", "M", "L"), False),  # sizes
+        (("U-Bahn", "W-Bahn", "O"), False),
+        (("U-boat", "ship"), False),
+        (("0", "1", "2"), False),
     ],
 )
 def test_which_labels_are_tags_of_entities(labels, expected):
@@ -70,6 +82,20 @@ def test_which_labels_are_tags_of_entities(labels, expected):
 
 def test_a_tag_of_no_scheme_among_tags():
     with pytest.raises(
-        entities.TagError, match=r"^the tag 'U-X' stands beside 'B-X', which is a tag of"
+        entities.TagError, match=r"^the tag 'Q-X' stands beside 'B-X', which is a tag of"
     ):
-        entities.are_entity_tags(("O", "B-X", "U-X"))
+        entities.are_entity_tags(("O", "B-X", "Q-X"))
+    with pytest.raises(entities.TagError, match=r"^the tag 'L-X' .* begin with B-, I-, E-, S-$"):
+        entities.are_entity_tags(("O", "B-X", "E-X", "I-X", "L-X"))
+
+
+OTHER_SCHEMES = {"BILOU": ("IES", "ILU"), "BMES": ("IES", "MES"), "BMEWO": ("IES", "MEW")}
+
+
+@pytest.mark.parametrize("scheme", OTHER_SCHEMES)
+def test_other_schemes_have_the_entities_of_iobes(scheme):
+    letters = str.maketrans(*OTHER_SCHEMES[scheme])
+    for truth, guess, _ in GOLDENS["IOBES"]["pairs"]:
+        for tags in (truth.split(), guess.split()):
+            others = [tag if tag == "O" else tag[0].translate(letters) + tag[1:] for tag in tags]
+            assert entities.entities(others) == entities.entities(tags)

@@ -15,7 +15,7 @@ from bert_estimator.command_line import console
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines.creation import stages
-from input_pipelines.text import text_parts
+from input_pipelines.text.documents import split_files
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,8 +192,7 @@ def _creation(data, output_dir):
     # So small that a short text has several tasks of each kind, and work for two processes.
     stages._GROUP_TOKENS, stages._BUCKET_TOKENS = 2000, 8000
     create_pretraining_data._BYTES_OF_A_WORKER = 1
-    split = text_parts.split_files
-    create_pretraining_data.split_files = lambda *args: split(*args, part_bytes=5000)
+    create_pretraining_data.split_files = lambda *args: split_files(*args, part_bytes=5000)
     flags = {
         "num_workers": 2,
         "input_file": data / "corpus.txt",

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import evaluated_steps, run_directory
-from bert_estimator.interchange import architectures, layer_groups, network_files
-from bert_estimator.interchange.source import TF1, Source
+from bert_estimator.interchange import network_files, network_variables
+from bert_estimator.interchange.source import ALBERT, GOOGLE, TF1, Source, check_layer_groups
 from bert_estimator.system import paths
 from bert_estimator.tokenization import Tokenizer
 from bert_estimator.tpu import checkpoints
@@ -80,7 +80,7 @@ def open_prefix(prefix: str, path: str) -> Source:
     reader = open_reader(prefix, path)
     stored = {}
     for name in sorted(reader.get_variable_to_shape_map()):
-        stored[architectures.from_tf1(name) or f"{_PRETRAINING}{name}"] = name
+        stored[network_variables.from_tf1(name) or f"{_PRETRAINING}{name}"] = name
     stored_shapes = reader.get_variable_to_shape_map()
     shapes = {name: stored_shapes[theirs] for name, theirs in stored.items()}
     weights = {name: shapes[name] for name in sorted(shapes) if _is_weight(name, shapes)}
@@ -92,7 +92,7 @@ def open_prefix(prefix: str, path: str) -> Source:
         read=lambda name: weight(reader, stored.get(name, name), name, path),
         checkpoint=prefix,
         left_out=tuple(n.removeprefix(_PRETRAINING) for n in sorted(set(shapes) - set(weights))),
-        architecture=architectures.of_tf1(stored_shapes),
+        architecture=network_variables.architecture_in_tf1(stored_shapes),
         **network_files.read(os.path.dirname(prefix)),
     )
 
@@ -158,12 +158,12 @@ def write(
       ValueError: google-research/albert would give the network's layers other weights.
     """
     del tokenizer
-    architecture = architectures.of_tf1_names(source)
-    if architecture == architectures.ALBERT:
-        layer_groups.check(source.config, layer_groups.GOOGLE, source.path)
+    architecture = network_variables.architecture_of_tf1_names(source)
+    if architecture == ALBERT:
+        check_layer_groups(source.config, GOOGLE, source.path)
     network_files.write(folder, source)
     values = {
-        architectures.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)
+        network_variables.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)
     }
     save(os.path.join(folder, BASENAME), values)
 

@@ -225,9 +225,9 @@ def _child(nodes, name):
 def _ours(name):
     """Returns our name of a weight of the Model Garden's."""
     for pattern, ours in _NAMES:
-        found = re.search(rf"(?:^|/){pattern}", name)
-        if found:
-            return found.expand(ours)
+        match = re.search(rf"(?:^|/){pattern}", name)
+        if match:
+            return match.expand(ours)
     return name
 
 

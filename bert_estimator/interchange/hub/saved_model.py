@@ -28,8 +28,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, logits, network_files, network_variables
-from bert_estimator.interchange.source import Source
+from bert_estimator.interchange import network_files, network_variables
+from bert_estimator.interchange.source import BERT, Source
+from bert_estimator.interchange.weights import fixed_batch, logits_of
 from bert_estimator.layers import primitives
 from bert_estimator.tokenization import Tokenizer
 
@@ -80,15 +81,15 @@ def write(
       ValueError: the network is not BERT or has heads that modules do not have; or the outputs of
         what was written differ.
     """
-    architecture = architectures.of(source)
-    if architecture != architectures.BERT:
+    architecture = network_variables.architecture_of(source)
+    if architecture != BERT:
         raise ValueError(
             f"{source.path}: is an {architecture.upper()}, and TF Hub's layout here is BERT's; "
             "--to=tf1 writes it"
         )
     shapes = {name: list(value.shape) for name, value in weights.items()}
-    found = network_variables.check(source.config, shapes, source.path)
-    if not set(found) <= {network_variables.MASKED_LM}:
+    own_heads = network_variables.check(source.config, shapes, source.path)
+    if not set(own_heads) <= {network_variables.MASKED_LM}:
         raise ValueError(
             f"{source.path}: has the head of a task, and TF Hub's modules of BERT hold what comes "
             "before it; --do_export of the run writes a SavedModel with it, and --to=hf or "
@@ -219,12 +220,12 @@ def _with_heads(name, value, config):
 
 def _check(module, config, weights):
     """Raises ValueError if the outputs of a module are not what its weights give."""
-    batch = logits.fixed_batch(config)
-    expected = logits.compute(config, weights)
+    batch = fixed_batch(config)
+    expected = logits_of(config, weights)
     ids = {**_INPUTS, "input_type_ids": "segment_ids"}
     inputs = {theirs: tf.constant(batch[name]) for theirs, name in ids.items()}
-    found = module(inputs, training=False)
+    outputs = module(inputs, training=False)
     for name in ("sequence_output", "pooled_output"):
-        difference = float(np.max(np.abs(found[name].numpy() - expected[name])))
+        difference = float(np.max(np.abs(outputs[name].numpy() - expected[name])))
         if not difference <= _TOLERANCE:  # a NaN does not agree
             raise ValueError(f"{name} of the written module differs by {difference:g}")

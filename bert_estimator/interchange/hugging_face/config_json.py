@@ -10,14 +10,19 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, layer_groups, network_files
-from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA, NAMES
+from bert_estimator.interchange import network_files, network_variables
 from bert_estimator.interchange.source import (
+    ALBERT,
+    ARCHITECTURES,
+    BERT,
     CLASSIFICATION,
+    ELECTRA,
     MULTI_LABEL,
     REGRESSION,
     TAGGING,
+    TRANSFORMERS,
     Source,
+    check_layer_groups,
 )
 from bert_estimator.system import json_files
 
@@ -134,35 +139,35 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
     ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
     known = _DEFAULTS[kind].to_dict()
     keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known
-    found = {**known, **{key: value for key, value in values.items() if key in keys}}
+    sizes = {**known, **{key: value for key, value in values.items() if key in keys}}
     if "hidden_act" in values:
         act = json_files.field(values, "hidden_act", str, path)
         if act not in ours:
             known_acts = ", ".join(ours)
             raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {known_acts}")
-        found["hidden_act"] = ours[act]
-    if "embedding_size" in found and found["embedding_size"] == found["hidden_size"]:
+        sizes["hidden_act"] = ours[act]
+    if "embedding_size" in sizes and sizes["embedding_size"] == sizes["hidden_size"]:
         if kind == ALBERT:
             raise ValueError(
-                f"{path}: embedding_size and hidden_size are both {found['hidden_size']}, but the "
+                f"{path}: embedding_size and hidden_size are both {sizes['hidden_size']}, but the "
                 "network maps embeddings to another size only"
             )
-        del found["embedding_size"]
-    config = BertConfig.from_dict(found, source=path)
+        del sizes["embedding_size"]
+    config = BertConfig.from_dict(sizes, source=path)
     if kind == ALBERT:
-        layer_groups.check(config, layer_groups.TRANSFORMERS, path)
+        check_layer_groups(config, TRANSFORMERS, path)
     return config
 
 
 def model_type(values: dict[str, Any], path: str) -> str:
-    """Returns the model_type of the values of a config.json, one of `architectures.NAMES`.
+    """Returns the model_type of the values of a config.json, one of `ARCHITECTURES`.
 
     Raises:
       ValueError: it is another one.
     """
     kind = values.get("model_type", BERT)
-    if kind not in NAMES:
-        supported = ", ".join(map(repr, NAMES))
+    if kind not in ARCHITECTURES:
+        supported = ", ".join(map(repr, ARCHITECTURES))
         raise ValueError(f"{path}: model_type={kind!r}, but the network supports {supported} only")
     return kind
 
@@ -220,10 +225,8 @@ def _names_of(values, path, num_outputs):
                 f"{path}: id2label: lacks the key {str(i)!r}; its keys must be the numbers of the "
                 f"outputs, 0 to {num_outputs - 1}. Correct id2label, or take it out of the file"
             )
-        given = names[str(i)]
-        label = json_files.check(
-            str(given) if type(given) is int else given, str, f"{path}: id2label"
-        )
+        name = names[str(i)]
+        label = json_files.check(str(name) if type(name) is int else name, str, f"{path}: id2label")
         if label in labels:
             raise ValueError(
                 f"{path}: id2label: the outputs {labels[label]} and {i} have the same label, "
@@ -267,7 +270,7 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     """
     values = {
         "architectures": [architecture],
-        "model_type": (kind := architectures.of(source)),
+        "model_type": (kind := network_variables.architecture_of(source)),
         **_FIXED,
         **source.config.to_dict(),
         # transformers' default is another width.

@@ -64,15 +64,15 @@ def _files(folder):
         return [single]
     weight_map = json_files.field(json_files.read(index), "weight_map", dict, index)
     names = sorted(set(json_files.items(list(weight_map.values()), str, f"{index}: weight_map")))
-    found = []
+    files = []
     for name in names:
         try:
-            found.append(paths.inside(folder, name))
+            files.append(paths.inside(folder, name))
         except ValueError as error:
             raise ValueError(f"{index}: {error}") from None
-        if not os.path.isfile(found[-1]):
+        if not os.path.isfile(files[-1]):
             raise ValueError(f"{index}: names {name}, which is missing")
-    return found
+    return files
 
 
 def _header(path):

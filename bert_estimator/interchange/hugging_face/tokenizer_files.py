@@ -4,15 +4,10 @@ import itertools
 import os
 import shutil
 
-from bert_estimator.interchange import architectures
-from bert_estimator.interchange.hugging_face import (
-    added_tokens,
-    exact_tokenizer,
-    special_tokens,
-    tokenizer_json,
-)
+from bert_estimator.interchange import network_variables
+from bert_estimator.interchange.hugging_face import special_tokens, tokenizer_json
 from bert_estimator.interchange.hugging_face.config_json import CONFIG, write_json
-from bert_estimator.interchange.source import Source
+from bert_estimator.interchange.source import ALBERT, Source
 from bert_estimator.storage import staging
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import (
@@ -69,28 +64,19 @@ def find_vocabulary(folder: str) -> str | None:
     whole = tokenizer_json.read(folder)
     if vocab_file is not None:
         tokens = _tokens_of(vocab_file)
-        _check_tokens(folder, vocab_file, tokens)
+        special_tokens.check(folder, vocab_file, tokens)
         if whole is not None:
             _check_same(whole, path, vocab_file, tokens)
         return vocab_file
     if whole is None or not tokenizer_json.is_wordpiece(whole):
-        _check_tokens(folder, None, None)
+        special_tokens.check(folder, None, None)
         return None
     tokens = tokenizer_json.tokens(whole, path)
-    _check_tokens(folder, path, tokens)
+    special_tokens.check(folder, path, tokens)
     vocab_file = os.path.join(staging.temporary_folder(), VOCABULARY)
     with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
         writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file
-
-
-def _check_tokens(folder, vocab_file, tokens):
-    """Raises ValueError if a directory names or adds tokens that the tokenizers here do not have.
-
-    `tokens` are the tokens of its vocabulary in the order of their ids; both None without one.
-    """
-    special_tokens.check(folder, vocab_file)
-    added_tokens.check(folder, vocab_file, tokens)
 
 
 def _tokens_of(vocab_file):
@@ -141,7 +127,7 @@ def read_settings(folder: str) -> tuple[Casing | None, int | None]:
     name = _check_class(folder, values, path, whole is not None)
     _check_fixed(values, path)
     lower, strips, keeps = (
-        given if isinstance(given := values.get(key), bool) else None
+        setting if isinstance(setting := values.get(key), bool) else None
         for key in ("do_lower_case", "strip_accents", "keep_accents")
     )
     if whole is not None and tokenizer_json.is_wordpiece(whole):
@@ -164,10 +150,10 @@ def read_settings(folder: str) -> tuple[Casing | None, int | None]:
 def _check_fixed(values, path):
     """Raises ValueError if a tokenizer_config.json has a setting that is not supported."""
     for name, allowed in _FIXED.items():
-        given = values.get(name)
-        if given is not None and given != allowed:
+        setting = values.get(name)
+        if setting is not None and setting != allowed:
             raise ValueError(
-                f"{path}: {name}={json_files.shown(given)} is not supported: "
+                f"{path}: {name}={json_files.shown(setting)} is not supported: "
                 f"{_REASONS.get(name, _OTHER_TOKENS)}. Allowed is {json_files.shown(allowed)}. "
                 f"To use it all the same, take {name} out of the file"
             )
@@ -259,7 +245,7 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
       ValueError: the vocabulary is SentencePiece, and the network is not an ALBERT.
     """
     is_pieces = source.vocab_file.endswith(".model")
-    if is_pieces and architectures.of(source) != architectures.ALBERT:
+    if is_pieces and network_variables.architecture_of(source) != ALBERT:
         raise ValueError(
             f"{source.vocab_file}: is a SentencePiece model, and transformers would cut text into "
             "other pieces: none of its tokenizers splits a comma from the digit before it, as "
@@ -283,7 +269,7 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     }
     write_json(os.path.join(folder, special_tokens.TOKENIZER), values)
     if not is_pieces:
-        whole = exact_tokenizer.values(tokenizer)
+        whole = tokenizer_json.written(tokenizer)
         write_json(os.path.join(folder, tokenizer_json.FILE), whole)
 
 

@@ -1,16 +1,27 @@
-"""Hugging Face's tokenizer.json: its tokens, and how it cuts text.
+"""Hugging Face's tokenizer.json: its tokens, and how it cuts text; reading and writing it.
 
-Of its tokenizers, the tokenizer of BERT is known here. What the file says of it is compared with
-what `bert_estimator.tokenization` does: with anything else, text would be cut into other tokens
-than the model knows.
+Of its tokenizers, the tokenizer of BERT is known here, and what `written` returns. What the file
+says is compared with what `bert_estimator.tokenization` does: with anything else, text would be cut
+into other tokens than the model knows.
+
+The tokenizers package has a normalizer and a pre-tokenizer of BERT's, but with its own tables of
+characters. Their categories are of Unicode 8, and Python's of Unicode 13 or later. It drops
+private-use characters, and does not know the final sigma (docs/tokens.md lists the differences). So
+a file that is written here holds the classes of characters of the Python that writes it, and says
+with the package's general parts what is done to them.
 """
 
+import functools
+import itertools
 import os
+import re
+import unicodedata
 from typing import Any
 
-from bert_estimator.interchange.hugging_face import exact_tokenizer
 from bert_estimator.system import json_files
-from bert_estimator.tokenization import CLS, SEP, UNK
+from bert_estimator.tokenization import CLS, SEP, SPECIAL_TOKENS, UNK, Casing, FullTokenizer
+from bert_estimator.tokenization.casing import case_beside_sigma
+from bert_estimator.tokenization.wordpiece import CONTINUATION, cleaned, is_cjk, is_punctuation
 
 FILE = "tokenizer.json"
 WORDPIECE = "WordPiece"
@@ -23,6 +34,12 @@ _PAIR = [*_SINGLE, ("B", 1), (SEP, 1)]
 # Why tokenizers that truncate or pad on the left are refused.
 OTHER_END = "long texts would lose their end instead of their beginning"
 OTHER_POSITIONS = "tokens would have other position ids: this project pads after the text"
+
+_CASES = {"c": "cased", "i": "ignored"}
+# The classes of characters, in the shape of a file.
+_BLANK = dict.fromkeys(("dropped", "space", "cased", "ignored", "accent", "sign"), "[]")
+# The package decomposes with tables that are older than this character.
+_NEW_DECOMPOSITIONS = "\U00011938"
 
 
 def read(folder: str) -> dict[str, Any] | None:
@@ -55,12 +72,12 @@ def added_tokens(values: dict[str, Any], path: str) -> list[tuple[str, int]]:
       ValueError: they are not tokens with ids.
     """
     added = json_files.field(values, "added_tokens", list, path, default=[])
-    found = []
+    tokens_and_ids = []
     for token in json_files.items(added, dict, f"{path}: added_tokens"):
         content = json_files.field(token, "content", str, path)
         number = json_files.check(token.get("id"), int, f"{path}: the id of {content!r}")
-        found.append((content, number))
-    return found
+        tokens_and_ids.append((content, number))
+    return tokens_and_ids
 
 
 def tokens(values: dict[str, Any], path: str) -> list[str]:
@@ -75,19 +92,19 @@ def tokens(values: dict[str, Any], path: str) -> list[str]:
     """
     ids = dict(json_files.field(values["model"], "vocab", dict, path))
     ids.update(added_tokens(values, path))
-    found = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
+    token_of = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
     for number in range(len(ids)):
-        if number not in found:
+        if number not in token_of:
             raise ValueError(f"{path}: of its {len(ids)} tokens, none has the id {number}")
-        if "\n" in found[number]:
-            raise ValueError(f"{path}: the token {found[number]!r} holds a line end")
-    return [found[number] for number in range(len(ids))]
+        if "\n" in token_of[number]:
+            raise ValueError(f"{path}: the token {token_of[number]!r} holds a line end")
+    return [token_of[number] for number in range(len(ids))]
 
 
 def lower_cases(values: dict[str, Any]) -> bool | None:
     """Returns whether the normalizer of `read`'s object lower-cases text; None if it is neither
-    BERT's nor `exact_tokenizer`'s, which `check` refuses."""
-    if (exact := exact_tokenizer.casing_of(values)) is not None:
+    BERT's nor of `written`, which `check` refuses."""
+    if (exact := casing_of(values)) is not None:
         return exact.do_lower_case
     normalizer = values.get("normalizer")
     if not isinstance(normalizer, dict) or normalizer.get("type") != _NORMALIZER:
@@ -98,12 +115,12 @@ def lower_cases(values: dict[str, Any]) -> bool | None:
 def strips_accents(values: dict[str, Any]) -> bool | None:
     """Returns whether the normalizer of `read`'s object strips accents; None if it does so if it
     lower-cases, or if `check` refuses it."""
-    if (exact := exact_tokenizer.casing_of(values)) is not None:
+    if (exact := casing_of(values)) is not None:
         return exact.do_lower_case if exact.strip_accents is None else exact.strip_accents
     if lower_cases(values) is None:
         return None
-    given = values["normalizer"].get("strip_accents")
-    return given if isinstance(given, bool) else None
+    strips = values["normalizer"].get("strip_accents")
+    return strips if isinstance(strips, bool) else None
 
 
 def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
@@ -124,7 +141,7 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
         ("pre_tokenizer", "type", ["BertPreTokenizer"]),
     ]
     for part, key, allowed in (
-        *(parts if exact_tokenizer.casing_of(values) is None else ()),
+        *(parts if casing_of(values) is None else ()),
         ("model", "unk_token", [UNK]),
         ("model", "continuing_subword_prefix", ["##"]),
         # Of words between 100 and 200 characters, docs/tokens.md tells.
@@ -132,10 +149,10 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
         ("truncation", "direction", ["Right"]),
         ("padding", "direction", ["Right"]),
     ):
-        given = values.get(part)
-        given = given if isinstance(given, dict) else {"type": None}
-        found = given.get(key, None if key == "type" else allowed[0])
-        if found not in allowed:
+        settings = values.get(part)
+        settings = settings if isinstance(settings, dict) else {"type": None}
+        setting = settings.get(key, None if key == "type" else allowed[0])
+        if setting not in allowed:
             reason = (
                 f" with do_lower_case={json_files.shown(do_lower_case)}: text would be cut into "
                 "other tokens than the model knows"
@@ -143,7 +160,7 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
             if key == "direction":
                 reason = f": {OTHER_END if part == 'truncation' else OTHER_POSITIONS}"
             raise ValueError(
-                f"{path}: {part}: {key}={json_files.shown(found)} is not supported{reason}. "
+                f"{path}: {part}: {key}={json_files.shown(setting)} is not supported{reason}. "
                 f"Allowed is {_either(allowed)}. To use it all the same, write this there"
             )
     if not _adds_special_tokens(values.get("post_processor")):
@@ -173,10 +190,151 @@ def _parts(template):
     """Returns the (token or text, segment) of a template; None if it is another object."""
     if not isinstance(template, list):
         return None
-    found = []
+    parts = []
     for part in template:
         values = list(part.values()) if isinstance(part, dict) else []
         if len(values) != 1 or not isinstance(values[0], dict):
             return None
-        found.append((values[0].get("id"), values[0].get("type_id")))
-    return found
+        parts.append((values[0].get("id"), values[0].get("type_id")))
+    return parts
+
+
+def written(tokenizer: FullTokenizer) -> dict[str, Any]:
+    """Returns the object to write into tokenizer.json."""
+    single = [_template_token("[CLS]"), _template_text("A", 0), _template_token("[SEP]")]
+    pair = [*single, _template_text("B", 1), _template_token("[SEP]", 1)]
+    numbers = {token: tokenizer.vocab[token] for token in SPECIAL_TOKENS}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": number,
+                "content": token,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for token, number in sorted(numbers.items(), key=lambda item: item[1])
+        ],
+        "normalizer": _normalizer(tokenizer.do_lower_case, tokenizer.strips_accents, _classes()),
+        "pre_tokenizer": _pre_tokenizer(_classes()),
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": pair,
+            "special_tokens": {
+                token: {"id": token, "ids": [numbers[token]], "tokens": [token]}
+                for token in ("[CLS]", "[SEP]")
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": UNK,
+            "continuing_subword_prefix": CONTINUATION,
+            "max_input_chars_per_word": tokenizer.wordpiece_tokenizer.max_input_chars_per_word,
+            "vocab": tokenizer.vocab,
+        },
+    }
+
+
+def _normalizer(do_lower_case, strips_accents, classes):
+    """Returns the part that cleans text up and cases it."""
+    parts = [_replace(classes["dropped"], ""), _replace(classes["space"], " ")]
+    if do_lower_case:
+        cased, ignored = classes["cased"], classes["ignored"]
+        final = f"(?<={cased}{ignored}*)Σ(?!{ignored}*{cased})"
+        parts += [_replace(final, "ς"), {"type": "Lowercase"}]
+    if strips_accents:
+        for char in _NEW_DECOMPOSITIONS:
+            parts.append(_replace(_code(ord(char)), unicodedata.normalize("NFD", char)))
+        parts += [{"type": "NFD"}, _replace(classes["accent"], "")]
+    return {"type": "Sequence", "normalizers": parts}
+
+
+def _pre_tokenizer(classes):
+    """Returns the part that splits text into words and signs."""
+    splits = (" +", "Removed"), (classes["sign"], "Isolated")
+    return {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": what, "invert": False}
+            for pattern, what in splits
+        ],
+    }
+
+
+def casing_of(whole: dict[str, Any]) -> Casing | None:
+    """Returns the casing with which `values` made a tokenizer.json; None if it did not.
+
+    Classes of characters do not count, since a Python with another Unicode has other ones.
+    """
+    if _shape(whole.get("pre_tokenizer")) != _pre_tokenizer(_BLANK):
+        return None
+    normalizer = _shape(whole.get("normalizer"))
+    for lower, strips in itertools.product((False, True), repeat=2):
+        if normalizer == _normalizer(lower, strips, _BLANK):
+            return Casing(lower, None if strips == lower else strips)
+    return None
+
+
+def _shape(part):
+    """Returns a part of the file without what its classes of characters hold."""
+    if isinstance(part, dict):
+        return {name: _shape(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_shape(value) for value in part]
+    return re.sub(r"\[[^\]]*\]", "[]", part) if isinstance(part, str) else part
+
+
+def _replace(pattern, content):
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+def _template_token(token, segment=0):
+    return {"SpecialToken": {"id": token, "type_id": segment}}
+
+
+def _template_text(name, segment):
+    return {"Sequence": {"id": name, "type_id": segment}}
+
+
+@functools.cache
+def _classes() -> dict[str, str]:
+    """Returns name -> class of characters, as a regular expression has it."""
+    codes: dict[str, list[int]] = {name: [] for name in _BLANK}
+    for code in range(0x110000):
+        char = chr(code)
+        category = unicodedata.category(char)
+        if is_cjk(char) or is_punctuation(char):
+            codes["sign"].append(code)
+        if category in ("Cn", "Co", "Cs"):
+            continue
+        if category == "Mn":
+            codes["accent"].append(code)
+        text = cleaned(code)
+        if not text:
+            codes["dropped"].append(code)
+        elif not text.strip() or char.isspace():
+            codes["space"].append(code)
+        if (case := case_beside_sigma(char)) in _CASES:
+            codes[_CASES[case]].append(code)
+    return {name: _class(codes[name]) for name in codes}
+
+
+def _class(codes):
+    ranges = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[" + "".join(_code(a) if a == b else f"{_code(a)}-{_code(b)}" for a, b in ranges) + "]"
+
+
+def _code(code):
+    return f"\\x{{{code:X}}}"

@@ -23,8 +23,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_estimator.interchange import architectures, layer_groups, network_variables
-from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA
+from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.hugging_face import config_json, safetensors_files, tokenizer_files
 from bert_estimator.interchange.network_variables import (
     ANSWER,
@@ -33,7 +32,16 @@ from bert_estimator.interchange.network_variables import (
     NEXT_SENTENCE,
     POOLER,
 )
-from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, Source
+from bert_estimator.interchange.source import (
+    ALBERT,
+    BERT,
+    ELECTRA,
+    HUGGING_FACE,
+    TAGGING,
+    TRANSFORMERS,
+    Source,
+    check_layer_groups,
+)
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Tokenizer
 
@@ -100,7 +108,7 @@ def open_directory(folder: str, path: str) -> Source:
     stored = {_current_name(name, plain, architecture): plain[name] for name in plain}
     heads = network_variables.head_shapes(config, 0).values()
     known = [*network_variables.encoder_shapes(config), *(n for head in heads for n in head)]
-    theirs = {name: architectures.to_transformers(name, architecture) for name in known}
+    theirs = {name: network_variables.to_transformers(name, architecture) for name in known}
     theirs = {name: tensor for name, tensor in theirs.items() if tensor in stored}
 
     def read(name):
@@ -120,8 +128,8 @@ def open_directory(folder: str, path: str) -> Source:
             + f". They are ElectraForSequenceClassification's{_GELU}" * is_gelu
         )
     _check_known(values, path_of_config, architecture)
-    found = network_variables.check(config, shapes, path)
-    outputs = shapes[CLASSIFIER][0] if CLASSIFIER in found else 0
+    own_heads = network_variables.check(config, shapes, path)
+    outputs = shapes[CLASSIFIER][0] if CLASSIFIER in own_heads else 0
     kind = config_json.kind_of(values, path_of_config, outputs) if outputs else None
     has_pooler = any(name.startswith(POOLER) for name in shapes)
     if outputs and kind is None and not has_pooler:
@@ -163,13 +171,13 @@ def write(
     """
     shapes = {name: list(value.shape) for name, value in weights.items()}
     heads = network_variables.check(source.config, shapes, source.path)
-    architecture = architectures.of(source)
+    architecture = network_variables.architecture_of(source)
     if architecture == ALBERT:
-        layer_groups.check(source.config, layer_groups.TRANSFORMERS, source.path)
+        check_layer_groups(source.config, TRANSFORMERS, source.path)
     _check_class(source, heads, shapes, architecture)
     tokenizer_files.write(folder, source, tokenizer)
     tensors = {
-        architectures.to_transformers(name, architecture): (
+        network_variables.to_transformers(name, architecture): (
             value.T if _is_transposed(name) else value
         )
         for name, value in weights.items()

@@ -32,7 +32,7 @@ _EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
 # The flags that only a user's own files need.
 _OWN_FLAGS = (
     "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
-    "task_kind",
+    "encoding", "task_kind",
 )  # fmt: skip
 
 
@@ -60,8 +60,8 @@ class ClassificationConfig(FineTuningConfig):
     language: str = flags.field("zh", "Choose the language of XNLI.")
     train_file: str | None = flags.field(
         None,
-        "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
-        ".jsonl file.",
+        "Train on your own examples: a .tsv, .csv, .jsonl or .json file, or for tagging a .conll, "
+        ".txt, .jsonl or .json file.",
         eval_may_differ=True,
     )
     eval_file: str | None = flags.field(
@@ -75,6 +75,11 @@ class ClassificationConfig(FineTuningConfig):
     )
     text_b_column: str | None = flags.field(None, "Name the column of the second text.")
     label_column: str | None = flags.field(None, "Name the column of the label or the tags.")
+    encoding: str = flags.field(
+        "utf-8",
+        "Read your own files in this encoding, such as cp1252 (Windows) or utf-16.",
+        eval_may_differ=True,
+    )
     task_kind: str = flags.field(
         "classification",
         f"Say what labels are: {', '.join(TASK_KINDS)}.",
@@ -136,6 +141,11 @@ class ClassificationConfig(FineTuningConfig):
     def _check_choices(self):
         """Checks what is chosen by name; other checks would misread a misspelt name."""
         flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
+        try:
+            "".encode(self.encoding)
+        except (LookupError, ValueError):
+            rule = "is not an encoding of text that Python knows; give one such as utf-8 or cp1252"
+            flags.check(False, "encoding", self.encoding, rule)
         names = (*TASK_NAMES, *_EMBEDDED)
         if self.task_name:
             flags.check_choice("task_name", self.task_name, names)

@@ -12,8 +12,10 @@ from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.fine_tuning import model_labels
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded_classifier
-from input_pipelines.embedded import embedded_tags, embedded_task
-from input_pipelines.tasks import bag_of_words, examples, tag_files, tag_task, task_data, task_table
+from bert_estimator.tokenization import unknown_warning
+from input_pipelines.embedded import embedded_tasks
+from input_pipelines.tasks import examples, tag_files, task_data, task_table
+from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_score
 from input_pipelines.tasks.features_input import Batches
 from input_pipelines.tasks.task_data import TaskData
 
@@ -76,7 +78,7 @@ def _load_files(config):
         if task.kind != "regression":
             used = _labels_used(config, task)
             task = dataclasses.replace(task, labels=_ordered(config, model, task.kind, used))
-        data = task_data.load(
+        data = task_data.load_table(
             task,
             tokenizer,
             config.vocab_file,
@@ -87,7 +89,7 @@ def _load_files(config):
         )
     except ValueError as error:
         raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
-    _print_cuts(data)
+    _print_what_is_lost(data)
 
     def baselines():
         majority = data.majority()
@@ -120,7 +122,12 @@ def _task(config, model):
             )
         second = task_table.TEXT_B_NAMES[0] if model.is_pair else None
     return task_table.own_task(
-        config.task_kind, *files, config.text_a_column, second, config.label_column
+        config.task_kind,
+        *files,
+        config.text_a_column,
+        second,
+        config.label_column,
+        encoding=config.encoding,
     )
 
 
@@ -160,9 +167,10 @@ def _load_tags(config, bert_config, tokenizer, model):
         "predict": config.predict_file if is_run and config.do_predict else None,
     }
     numbers = [config.text_a_column, config.label_column]
-    columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
+    numbers = [n and (int(n) - 1 if n.isdecimal() else n) for n in numbers]
+    columns = tag_files.Columns(*numbers, config.encoding)
     tags = _ordered(config, model, config.task_kind, _tags_used(config, columns))
-    data, sentences = tag_task.load(
+    data, sentences = task_data.load_tags(
         tags,
         files,
         columns,
@@ -171,7 +179,7 @@ def _load_tags(config, bert_config, tokenizer, model):
         config.max_seq_length,
         trains=config.do_train or config.compile_only,
     )
-    _print_cuts(data)
+    _print_what_is_lost(data)
     return _with_usual_tags(bert_config, data, sentences.get("train"), sentences.get("evaluate"))
 
 
@@ -179,17 +187,22 @@ def _with_usual_tags(bert_config, data, train, held_out):
     def baselines():
         if train is None:
             return {}
-        return {"each word's usual tag": tag_task.usual_tags_score(train, held_out, data.labels)}
+        return {"each word's usual tag": usual_tags_score(train, held_out, data.labels)}
 
     return ClassificationData(bert_config, data, baselines, data.metrics[0])
 
 
-def _print_cuts(data):
+def _print_what_is_lost(data):
     sides = {"training": {"": data.train}, "evaluation": data.evaluate, "prediction": data.predict}
     for side, by_name in sides.items():
         for name, features in by_name.items():
-            if features is not None and (cuts := features.describe_cuts()):
-                print(f"For {side}{name and ' ' + name}, {cuts} (--max_seq_length).")
+            if features is None:
+                continue
+            what = f"{side}{name and ' ' + name}"
+            if cuts := features.describe_cuts():
+                print(f"For {what}, {cuts} (--max_seq_length).")
+            if warning := unknown_warning(features.unknown_share, f"the tokens for {what}"):
+                print(warning)
 
 
 def _flag_at_fault(config, error):
@@ -209,7 +222,7 @@ def _load_embedded(config):
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
     if config.task_name in EMBEDDED_TAGGING_TASKS:
         return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
-    task = embedded_task.load(config.task_name)
+    task = embedded_tasks.load_task(config.task_name)
     data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
@@ -220,15 +233,15 @@ def _load_embedded(config):
     def baselines():
         return {
             "majority class": data.majority(),
-            "bag of words": bag_of_words.accuracy(data.train, held_out, 2, vocab_size),
+            "bag of words": bag_of_words_accuracy(data.train, held_out, 2, vocab_size),
         }
 
     return ClassificationData(bert_config, data, baselines)
 
 
 def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
-    task = embedded_tags.load()
-    data = tag_task.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    task = embedded_tasks.load_tags()
+    data = task_data.of_embedded_tags(task, tokenizer, vocab_file, config.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
         f"out. Start: {_start(config)}."

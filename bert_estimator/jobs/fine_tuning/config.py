@@ -62,6 +62,11 @@ class FineTuningConfig(JobConfig):
         "Multiply the learning rate by this factor from each layer to the layer below it.",
         eval_may_differ=True,
     )
+    pack: bool = flags.field(
+        True,
+        "Put several examples into a row, so that less padding is computed.",
+        eval_may_differ=True,
+    )
     do_predict: bool = flags.field(False, "Predict.", may_differ=True)
     do_export: bool = flags.field(False, "Export a SavedModel, into export/.", may_differ=True)
     export_inputs: str | None = flags.field(

@@ -3,7 +3,6 @@
 import abc
 import contextlib
 import functools
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from bert_estimator.system import disk_files
 from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features_input import Batches, SortedBatches
+from input_pipelines.tasks.features_input import Batches, Packs, ReorderedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -268,20 +267,41 @@ class FineTuning(abc.ABC):
 
     @classmethod
     def _training_input_fn(cls, config, batches, skipped=()):
+        packs = None
+        if config.pack:
+            steps = num_train_steps(config, batches)
+            packs = Packs(steps, config.micro_batch_size, config.use_tpu, print)
         return features_input.input_fn_builder(
-            batches, True, config.random_seed, skipped, cls._pads_to_longest(config)
+            batches,
+            True,
+            config.random_seed,
+            skipped,
+            pads_to_longest=cls._pads_to_longest(config) and not packs,
+            packs=packs,
         )
 
     def _reading_once(self, batches):
         """Returns the `input_fn` of an evaluation or a prediction."""
         pads_to_longest = self._pads_to_longest(self._config)
-        return features_input.input_fn_builder(batches, False, pads_to_longest=pads_to_longest)
+        packs = Packs() if self._packs_once(self._config) else None
+        return features_input.input_fn_builder(
+            batches, False, pads_to_longest=pads_to_longest, packs=packs
+        )
 
     def _sorted(self, batches, batch_size):
-        """Returns the examples sorted by length, or as they are if this does not save time."""
-        if self._pads_to_longest(self._config):
-            return SortedBatches(batches, batch_size)
+        """Returns the examples in another order, or as they are if this does not save time."""
+        is_packed = self._packs_once(self._config)
+        if is_packed or self._pads_to_longest(self._config):
+            return ReorderedBatches(batches, batch_size, is_balanced=is_packed)
         return batches
+
+    @classmethod
+    def _packs_once(cls, config):
+        """Returns whether evaluations and predictions pack rows.
+
+        Without --use_tpu, batches of examples of one length have as little padding.
+        """
+        return config.pack and config.use_tpu
 
     @classmethod
     def _pads_to_longest(cls, config):
@@ -301,9 +321,7 @@ class FineTuning(abc.ABC):
             self._reading_once(read), checkpoint_path=self._run.best()
         )
         with contextlib.closing(predictions):
-            # The last batch is padded with rows that are not examples.
-            rows = itertools.islice(predictions, len(batches))
-            yield from read.restored(rows) if isinstance(read, SortedBatches) else rows
+            yield from features_input.in_order(predictions)
 
     def export(self) -> None:
         """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.

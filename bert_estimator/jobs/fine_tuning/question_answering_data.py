@@ -9,7 +9,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
 from bert_estimator.recipes import embedded_answers
-from input_pipelines.embedded import embedded_questions
+from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import squad_files, squad_metrics
 from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.squad_files import Question
@@ -105,7 +105,7 @@ def _load_embedded(config):
     _check_network(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
-    questions = embedded_questions.load()
+    questions = embedded_tasks.load_questions()
     train, held_out = (
         _windows(config, side, tokenizer, "the embedded questions")
         for side in (questions.train, questions.held_out)
@@ -117,7 +117,7 @@ def _load_embedded(config):
     )
 
     def baselines():
-        sentences = embedded_questions.nearest_sentences(held_out.questions)
+        sentences = embedded_tasks.nearest_sentences(held_out.questions)
         return {
             "no answer": _f1(held_out.questions, {}),
             "nearest sentence": _f1(held_out.questions, sentences),
@@ -154,6 +154,9 @@ def _windows(
             f"{path}: {windows.num_cut} of {len(questions)} questions were cut to "
             f"--max_query_length={config.max_query_length} tokens."
         )
+    warning = tokenization.unknown_warning(windows.unknown_share, f"the tokens of {path}")
+    if warning:
+        print(warning)
     return windows
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
-from bert_estimator.interchange import loading
+from bert_estimator.interchange import weights
 from bert_estimator.tpu import checkpoints
 
 
@@ -28,7 +28,7 @@ class RoundingSaver(tf.train.Saver):
         checkpoints.check_restorable(save_path, variables, rounds=True)
         reader = tf.train.load_checkpoint(save_path)
         dtypes = {v.op.name: v.dtype.base_dtype.as_numpy_dtype for v in variables}
-        loading.load(lambda name: reader.get_tensor(name).astype(dtypes[name]), variables, sess)
+        weights.load(lambda name: reader.get_tensor(name).astype(dtypes[name]), variables, sess)
 
 
 def rounded(model_fn: Callable[..., Any]) -> Callable[..., Any]:

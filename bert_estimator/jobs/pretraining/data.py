@@ -15,7 +15,6 @@ from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirector
 from bert_estimator.jobs.pretraining.config import PretrainingConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.system import json_files
-from input_pipelines.creation import held_out
 from input_pipelines.embedded import default_data
 from input_pipelines.records import (
     manifest,
@@ -117,7 +116,7 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
     if config.do_eval or config.evaluates_while_training():
         with flags.named("input_file"):
             if not eval_files:
-                flag, eval_files = "input_file", held_out.find(records.files)
+                flag, eval_files = "input_file", manifest.find_held_out(records.files)
             token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config, vocab_size, flag, eval_files) if eval_files else records
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
@@ -181,7 +180,7 @@ def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) ->
 
 def _warn_of_text_on_both_sides(record_files):
     with flags.named("input_file"):
-        warning = held_out.disagreement(record_files)
+        warning = manifest.held_out_disagreement(record_files)
     if warning:
         tf.logging.warning("%s", warning)
 

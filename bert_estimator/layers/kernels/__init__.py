@@ -13,7 +13,7 @@ The functions are `attention`, `bias_add`, `cross_entropy`, `draw_mask`, `first_
 
 from types import ModuleType
 
-from bert_estimator.graph.xla_context import in_xla_program
+from bert_estimator.graph.graph_walk import in_xla_program
 from bert_estimator.layers import primitives
 from bert_estimator.layers.kernels import portable, program, session
 

@@ -24,18 +24,55 @@ LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715 * LINEAR
 
 
-def padding_adder(input_mask: tf.Tensor) -> tf.Tensor:
-    """Returns what is added to scores [B, N, F, T], [B, 1, 1, T], for a mask [B, T]."""
-    return (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
+def masked_logits(
+    scores: tf.Tensor,
+    input_mask: tf.Tensor,
+    is_packed: bool,
+    scale: float | None = None,
+    call: Callable[..., tf.Tensor] = lambda function, *tensors: function(*tensors),
+) -> tf.Tensor:
+    """Returns the logits of attention, float32 [B, N, F, T].
+
+    Args:
+      scores: [B, N, F, T], the products of queries and keys.
+      input_mask: int32 [B, T]: 1 for positions that may be attended to; or, in packed rows, the
+        number of each position's sequence, within which it attends.
+      is_packed: whether rows are packed.
+      scale: a factor of the scores; None means 1.
+      call: calls a function with the scores and one more tensor; it may compile it.
+    """
+    if is_packed:
+        # The comparisons are part of the pass over the scores, which reads F numbers for a row and
+        # not F * T.
+        return call(_add_between_sequences(scale), scores, input_mask)
+    adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
+    return call(_scale_and_add(scale), scores, adder)  # `adder` = [B, 1, 1, T]
 
 
 @functools.cache
-def scale_and_add(scale: float | None) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Returns a function of (scores, adder) that returns the logits of attention, in float32."""
+def _scale_and_add(scale):
+    """Returns a function of (scores, adder) that returns the logits."""
 
     def scaled(scores, adder):
         scores = tf.cast(scores, tf.float32)
         return (scores if scale is None else scores * scale) + adder
+
+    return scaled
+
+
+@functools.cache
+def _add_between_sequences(scale):
+    """Returns a function of (scores, numbers of sequences) that returns the logits.
+
+    Padding, number 0, attends to padding, so that each position attends to something.
+    """
+
+    def scaled(scores, numbers):
+        is_other = tf.not_equal(
+            numbers[:, tf.newaxis, :, tf.newaxis], numbers[:, tf.newaxis, tf.newaxis, :]
+        )
+        adder = tf.cast(is_other, tf.float32) * _MASK_ADDER
+        return _scale_and_add(scale)(scores, adder)
 
     return scaled
 

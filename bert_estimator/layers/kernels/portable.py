@@ -23,6 +23,7 @@ def attention(
     x: tf.Tensor,
     weights: masks.Weights,
     input_mask: tf.Tensor,
+    is_packed: bool,
     num_heads: int,
     drop: masks.Drop | None,
 ) -> tf.Tensor:
@@ -38,7 +39,7 @@ def attention(
 
     # The scores are scaled, since a request may have fewer scores than there are weights.
     scale = 1.0 / math.sqrt(head_size)
-    return attend(heads("query"), heads("key"), heads("value"), input_mask, drop, scale)
+    return attend(heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale)
 
 
 def attend(
@@ -46,6 +47,7 @@ def attend(
     key: tf.Tensor,
     value: tf.Tensor,
     input_mask: tf.Tensor,
+    is_packed: bool,
     drop: masks.Drop | None,
     scale: float,
 ) -> tf.Tensor:
@@ -54,11 +56,11 @@ def attend(
     Args:
       query: [B, N, F, D].
       key, value: [B, N, T, D].
-      input_mask, drop: as for `attention`.
+      input_mask, is_packed, drop: as for `attention`.
       scale: the factor of the scores, in float32.
     """
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-    logits = formulas.scale_and_add(scale)(scores, formulas.padding_adder(input_mask))
+    logits = formulas.masked_logits(scores, input_mask, is_packed, scale)
     probs = tf.nn.softmax(logits)
     dropped = tf.cast(drop.apply(probs) if drop else probs, value.dtype)
     return tf.transpose(tf.matmul(dropped, value), [0, 2, 1, 3])

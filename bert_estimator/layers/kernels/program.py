@@ -30,6 +30,7 @@ def attention(
     x: tf.Tensor,
     weights: masks.Weights,
     input_mask: tf.Tensor,
+    is_packed: bool,
     num_heads: int,
     drop: masks.Drop | None,
 ) -> tf.Tensor:
@@ -50,7 +51,7 @@ def attention(
     # The scores are scaled, which costs nothing here: weights that are only cast are gathered from
     # the cores in the compute dtype.
     scale = 1.0 / math.sqrt(width // num_heads)
-    return attend(heads("query"), heads("key"), heads("value"), input_mask, drop, scale)
+    return attend(heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale)
 
 
 def attend(
@@ -58,6 +59,7 @@ def attend(
     key: tf.Tensor,
     value: tf.Tensor,
     input_mask: tf.Tensor,
+    is_packed: bool,
     drop: masks.Drop | None,
     scale: float,
 ) -> tf.Tensor:
@@ -66,11 +68,11 @@ def attend(
     Args:
       query: [B, N, D, F].
       key, value: [B, N, D, T].
-      input_mask, drop: as for `attention`.
+      input_mask, is_packed, drop: as for `attention`.
       scale: the factor of the scores, in float32.
     """
     scores = tf.matmul(query, key, transpose_a=True)  # [B, N, F, T]
-    logits = formulas.scale_and_add(scale)(scores, formulas.padding_adder(input_mask))
+    logits = formulas.masked_logits(scores, input_mask, is_packed, scale)
     probs = tf.nn.softmax(logits)
     probs = primitives.with_gradient("BertEstimatorSoftmax", probs, logits)
     dropped = tf.cast(drop.apply(probs) if drop else probs, value.dtype)

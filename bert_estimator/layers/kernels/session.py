@@ -14,7 +14,7 @@ import math
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import bias_gradient
-from bert_estimator.layers import philox, primitives
+from bert_estimator.layers import primitives
 from bert_estimator.layers.kernels import formulas, masks
 from bert_estimator.layers.kernels.masks import Drop, Mask
 
@@ -32,6 +32,7 @@ def attention(
     x: tf.Tensor,
     weights: masks.Weights,
     input_mask: tf.Tensor,
+    is_packed: bool,
     num_heads: int,
     drop: Drop | None,
 ) -> tf.Tensor:
@@ -44,7 +45,9 @@ def attention(
       x: [B * F, H] in the compute dtype.
       weights: function (name, dtype to request or None) that returns the kernel [H, H] and the bias
         [H] of "query", "key" or "value".
-      input_mask: int32 [B, T], 1 for positions that may be attended to.
+      input_mask: int32 [B, T], 1 for positions that may be attended to; in packed rows, the number
+        of each position's sequence, within which it attends.
+      is_packed: whether rows are packed.
       num_heads: N.
       drop: the `Drop` of the weights of attention, float32 [B, N, F, T]; None drops nothing. A drop
         without a mask must multiply each weight by a factor that does not depend on the weights.
@@ -64,7 +67,8 @@ def attention(
     # H * H products instead of B * N * F * T.
     scale = 1.0 / math.sqrt(head_size)
     query = [tf.cast(stored * scale, x.dtype) for stored in weights("query", tf.float32)]
-    return attend(heads(*query), heads(*weights("key")), heads(*weights("value")), input_mask, drop)
+    key, value = heads(*weights("key")), heads(*weights("value"))
+    return attend(heads(*query), key, value, input_mask, is_packed, drop)
 
 
 def attend(
@@ -72,6 +76,7 @@ def attend(
     key: tf.Tensor,
     value: tf.Tensor,
     input_mask: tf.Tensor,
+    is_packed: bool,
     drop: Drop | None,
 ) -> tf.Tensor:
     """Returns the means of the values, with softmax(query key^T) as weights: [B, F, N, D].
@@ -79,13 +84,11 @@ def attend(
     Args:
       query: [B, N, F, D], scaled.
       key, value: [B, N, T, D].
-      input_mask, drop: as for `attention`.
+      input_mask, is_packed, drop: as for `attention`.
     """
-    # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T] is broadcast over N and F.
-    scores = tf.matmul(query, key, transpose_b=True)
-    adder = formulas.padding_adder(input_mask)
-    add = formulas.scale_and_add(None)
-    logits = _fused_if_large(_LEAST_SCORES, add, scores, adder)
+    scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
+    call = functools.partial(_fused_if_large, _LEAST_SCORES)
+    logits = formulas.masked_logits(scores, input_mask, is_packed, call=call)
     probs = tf.nn.softmax(logits)
     if drop and drop.mask is None:
         context = tf.matmul(tf.cast(drop.apply(probs), value.dtype), value)
@@ -183,7 +186,7 @@ def _compiled_packed(shape):
     """
 
     def packed(key, counter, threshold):
-        parts = masks.parts(philox.blocks(key, counter, math.prod(shape)), threshold)
+        parts = masks.parts(masks.blocks(key, counter, math.prod(shape)), threshold)
         bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, masks.BITS, strict=True)]
         return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
 

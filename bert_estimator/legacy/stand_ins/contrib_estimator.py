@@ -1,15 +1,147 @@
-"""The heads of tf.contrib.estimator, and `clip_gradients_by_norm`.
+"""Estimators, heads and configurations of TensorFlow 1 that today's TensorFlow has not.
 
-They are the heads of `tf.estimator`, from the tensorflow-estimator package, and also take an
+This module stands for `tf.estimator.RunConfig`, for two names of checkpoints, for what canned
+estimators and heads need of the modules beneath them, and for tf.contrib.estimator. The heads of
+the latter are the heads of `tf.estimator`, from the tensorflow-estimator package, and also take an
 optimizer of `tf.train`, which canned estimators of TensorFlow 1 give them.
 """
 
 import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.eager import monitoring
 
+from bert_estimator import tpu
 from bert_estimator.legacy import wheel
+from bert_estimator.tpu import checkpoints, config
+
+# The names of the loss among the metrics.
+LOSS_METRIC_KEY = "loss"
+AVERAGE_LOSS_METRIC_KEY = "average_loss"
+
+# Counts, in TensorFlow's own monitoring, which canned estimators a process makes.
+API_GAUGE = monitoring.StringGauge("/bert_estimator/canned", "the canned estimators in use", "kind")
+
+_METRIC_FN_ARGS = ("features", "labels", "predictions", "config")
+
+
+def estimator_export(*args: str, **kwargs: Any) -> Callable:
+    """Returns a decorator without effect: canned estimators name their place in TensorFlow."""
+    return lambda exported: exported
+
+
+def call_logit_fn(
+    logit_fn: Callable, features: Any, mode: str, params: Any, config: tpu.RunConfig
+) -> tf.Tensor | dict[str, tf.Tensor]:
+    """Calls a logit_fn with `features`, and with the other arguments if it takes them.
+
+    Raises:
+      ValueError: logit_fn does not return a tensor, or a dict of name -> tensor.
+    """
+    available = {"mode": mode, "params": params, "config": config}
+    logits = logit_fn(features=features, **_taken(logit_fn, available))
+    tensors = logits.values() if isinstance(logits, dict) else [logits]
+    if not all(isinstance(tensor, tf.Tensor) for tensor in tensors):
+        raise ValueError(
+            "logit_fn should return a Tensor or a dictionary mapping strings to Tensors, not "
+            f"{logits!r}"
+        )
+    return logits
+
+
+def add_metrics(estimator: tpu.Estimator, metric_fn: Callable) -> tpu.Estimator:
+    """Returns an estimator that has further metrics in its evaluations.
+
+    Args:
+      estimator: the estimator to extend; the new one shares its model_dir.
+      metric_fn: function of `features`, `labels`, `predictions` and `config`, or some of them. It
+        returns metrics as `EstimatorSpec.eval_metric_ops` has them; its names win.
+
+    Raises:
+      ValueError: metric_fn has other arguments.
+    """
+    unknown = sorted(set(inspect.signature(metric_fn).parameters) - set(_METRIC_FN_ARGS))
+    if unknown:
+        raise ValueError(
+            f"metric_fn takes {unknown}, which are not expected; it may take {_METRIC_FN_ARGS}"
+        )
+
+    def model_fn(features, labels, mode, config):
+        spec = estimator.model_fn(features, labels, mode, config)
+        if mode != tpu.ModeKeys.EVAL:
+            return spec
+        if isinstance(spec, tpu.TPUEstimatorSpec):
+            spec = spec.as_estimator_spec()
+        available = dict(
+            features=features, labels=labels, predictions=spec.predictions, config=config
+        )
+        metrics = metric_fn(**_taken(metric_fn, available))
+        return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **metrics})
+
+    return tpu.Estimator(
+        model_fn,
+        estimator.model_dir,
+        config=estimator.config,
+        warm_start_from=estimator._warm_start,
+    )
+
+
+def _taken(function, available):
+    """Returns the arguments of a dict that a function takes."""
+    parameters = inspect.signature(function).parameters
+    return {name: value for name, value in available.items() if name in parameters}
+
+
+class _OfAllEstimators(type(config.RunConfig)):
+    """Counts every configuration of this project as a `tf.estimator.RunConfig`, as TensorFlow did.
+
+    There TPUEstimator's class was a subclass of it; here it is the base class. An estimator that
+    was not given a configuration has one of the base class.
+    """
+
+    def __subclasscheck__(cls, subclass):
+        return type.__subclasscheck__(config.RunConfig if cls is RunConfig else cls, subclass)
+
+    def __instancecheck__(cls, instance):
+        return cls.__subclasscheck__(type(instance))
+
+
+class RunConfig(config.RunConfig, metaclass=_OfAllEstimators):
+    """Is `bert_estimator.tpu.RunConfig` for scripts that give its arguments by position.
+
+    Args:
+      *args: up to four arguments by position: model_dir, tf_random_seed, save_summary_steps and
+        save_checkpoints_steps.
+      **kwargs: the other arguments.
+    """
+
+    _evaluates_on_master = False
+
+    def __init__(self, *args, **kwargs):
+        names = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps")
+        if len(args) > len(names):
+            raise TypeError(f"tf.estimator.RunConfig: only {names} can be given by position")
+        super().__init__(**dict(zip(names, args, strict=False)), **kwargs)
+
+
+class AsyncCheckpointSaverHook(tf.train.CheckpointSaverHook):
+    """Saves checkpoints as `tf.train.CheckpointSaverHook` does; training waits for them.
+
+    In TensorFlow 1 this hook saved in a thread, beside training. The files are the same.
+    """
+
+
+def load_global_step_from_checkpoint_dir(checkpoint_dir: str) -> int:
+    """Returns the global step that training would resume from; 0 if there are no checkpoints.
+
+    Raises:
+      NoWholeCheckpointError: there are checkpoints, but none of them is complete.
+    """
+    return checkpoints.global_step_of(checkpoints.newest_whole(checkpoint_dir))
+
 
 _SUM_OVER_BATCH_SIZE = tf.losses.Reduction.SUM_OVER_BATCH_SIZE
 # The names of TensorFlow 2, which the package's heads take.

@@ -1,11 +1,22 @@
-"""What TensorFlow 1's datasets did; the functions of tf.contrib.data that TensorFlow lacks."""
+"""What TensorFlow 1 had for data, and today's has not: datasets, input_fns, small tables.
 
+It stands for functions of tf.contrib.data, for tf.estimator.inputs, for
+tf.contrib.learn.datasets.base, and for the tables of tf.contrib.lookup whose arguments have other
+names in tf.lookup.
+"""
+
+import collections
+import csv
 import functools
+import os
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.data.ops import interleave_op
+from tensorflow.python.ops import lookup_ops
 
 from bert_estimator.graph import read_ahead
 
@@ -51,3 +62,167 @@ def sloppy_interleave(
     return tf.data.experimental.parallel_interleave(
         map_func, cycle_length, block_length, sloppy=True
     )
+
+
+def numpy_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+) -> Callable[[], Any]:
+    """Returns an input_fn of the rows of arrays.
+
+    Args:
+      x: an array [rows, ...], or a dict of arrays.
+      y: the labels, an array or a dict of arrays, or None.
+      batch_size: rows per batch; the last batch may be smaller.
+      num_epochs: how often the rows are repeated; None means endlessly.
+      shuffle: True or False: whether each epoch has another order.
+      queue_capacity, num_threads: ignored; TensorFlow 1 used a queue, tf.data does not need one.
+
+    Raises:
+      ValueError: `shuffle` is not given, an array is empty, or the arrays differ in their rows.
+    """
+    if not isinstance(shuffle, bool):
+        raise ValueError(f"shuffle={shuffle!r} must be True (to train) or False (to evaluate)")
+    structure = x if y is None else (x, y)
+    arrays = [_encoded(np.asarray(array)) for array in tf.nest.flatten(structure)]
+    sizes = {len(array) for array in arrays}
+    if len(sizes) != 1 or sizes == {0}:
+        raise ValueError(
+            f"the arrays of x and y have {', '.join(map(str, sorted(sizes))) or 'no'} rows: every "
+            "array must have the same number of rows, at least one"
+        )
+
+    def rows(numbers):
+        return [array[numbers] for array in arrays]
+
+    def batch(numbers):
+        # from_tensor_slices would write the arrays into the graph.
+        dtypes = [tf.as_dtype(array.dtype) for array in arrays]
+        tensors = tf.numpy_function(rows, [numbers], dtypes)
+        for tensor, array in zip(tensors, arrays, strict=True):
+            tensor.set_shape([None, *array.shape[1:]])
+        return tf.nest.pack_sequence_as(structure, tensors)
+
+    def input_fn():
+        (size,) = sizes
+        numbers = tf.data.Dataset.range(size)
+        if shuffle:
+            numbers = numbers.shuffle(size)
+        return numbers.repeat(num_epochs).batch(batch_size).map(batch)
+
+    return input_fn
+
+
+def _encoded(array):
+    """Encodes text as bytes, the form of TensorFlow's strings."""
+    if array.dtype.kind not in "UO":
+        return array
+    encoded = [tf.compat.as_bytes(text) for text in array.flat]
+    return np.array(encoded, object).reshape(array.shape)
+
+
+def pandas_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+    target_column: str = "target",
+) -> Callable[[], Any]:
+    """Returns an input_fn of the rows of a DataFrame: a dict of columns, and the labels of `y`.
+
+    Args:
+      x: a `pandas.DataFrame`.
+      y: a `pandas.Series`, or a DataFrame, whose columns become a dict, or None.
+      batch_size, num_epochs, shuffle, queue_capacity, num_threads: see `numpy_input_fn`.
+      target_column: ignored.
+    """
+
+    def arrays(frame):
+        return {name: frame[name].to_numpy() for name in frame.columns}
+
+    if y is not None:
+        y = arrays(y) if hasattr(y, "columns") else y.to_numpy()
+    return numpy_input_fn(
+        arrays(x), y, batch_size, num_epochs, shuffle, queue_capacity, num_threads
+    )
+
+
+Dataset = collections.namedtuple("Dataset", ["data", "target"])
+Datasets = collections.namedtuple("Datasets", ["train", "validation", "test"])
+
+
+def load_csv_with_header(
+    filename: str, target_dtype: Any, features_dtype: Any, target_column: int = -1
+) -> Dataset:
+    """Returns the rows of a file whose first line is the numbers of rows and of features.
+
+    Args:
+      target_column: the column of the targets; the others are features.
+
+    Raises:
+      ValueError: the file has another number of rows.
+    """
+    with tf.gfile.Open(filename) as file:
+        rows = csv.reader(file)
+        number = int(next(rows)[0])
+        dataset = _split(rows, target_dtype, features_dtype, target_column)
+    if len(dataset.target) != number:
+        raise ValueError(
+            f"{filename}: its first line says {number} rows; it has {len(dataset.target)}"
+        )
+    return dataset
+
+
+def load_csv_without_header(
+    filename: str, target_dtype: Any, features_dtype: Any, target_column: int = -1
+) -> Dataset:
+    """Returns the rows of a file without a header; see `load_csv_with_header`."""
+    with tf.gfile.Open(filename) as file:
+        return _split(csv.reader(file), target_dtype, features_dtype, target_column)
+
+
+def _split(rows, target_dtype, features_dtype, target_column):
+    data, target = [], []
+    for row in rows:
+        target.append(row.pop(target_column))
+        data.append(np.asarray(row, dtype=features_dtype))
+    return Dataset(np.array(data), np.array(target, dtype=target_dtype))
+
+
+def maybe_download(filename: str, work_directory: str, source_url: str) -> str:
+    """Downloads a file if the directory does not have it; returns its path."""
+    tf.gfile.MakeDirs(work_directory)
+    path = os.path.join(work_directory, filename)
+    if not tf.gfile.Exists(path):
+        downloaded, _ = urllib.request.urlretrieve(source_url)
+        tf.gfile.Copy(downloaded, path)
+    return path
+
+
+def index_table_from_tensor(
+    mapping: tf.Tensor,
+    num_oov_buckets: int = 0,
+    default_value: int = -1,
+    hasher_spec: Any = lookup_ops.FastHashSpec,
+    dtype: tf.DType = tf.string,
+    name: str | None = None,
+) -> Any:
+    """Returns a table from each element of `mapping`, a tensor [size], to its index."""
+    return lookup_ops.index_table_from_tensor(
+        mapping, num_oov_buckets, default_value, hasher_spec, dtype, name
+    )
+
+
+def index_to_string_table_from_tensor(
+    mapping: tf.Tensor, default_value: str = "UNK", name: str | None = None
+) -> Any:
+    """Returns a table from each index of `mapping`, a string tensor [size], to its element."""
+    return lookup_ops.index_to_string_table_from_tensor(mapping, default_value, name)

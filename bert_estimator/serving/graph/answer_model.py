@@ -30,12 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import (
-    answer_search,
-    answer_windows,
-    graph_characters,
-    graph_tokenizer,
-)
+from bert_estimator.serving.graph import answer_search, graph_characters, graph_tokenizer
 from bert_estimator.serving.graph.answer_search import Contexts
 from bert_estimator.serving.graph.text_model import TextDifferenceError
 from bert_estimator.system.ticker import Progress
@@ -88,7 +83,7 @@ class AnswerText:
         characters = graph_characters.characters(self.texts["context"])
         tokens = in_graph.with_offsets(characters.codes)
         self.contexts = Contexts(self.texts["context"], characters, tokens)
-        self._windows = answer_windows.windows_of(
+        self._windows = answer_search.windows_of(
             queries, tokens.ids, tokenizer, settings.max_seq_length, settings.doc_stride
         )
         self.ids = {
@@ -121,18 +116,18 @@ def check_questions(settings: Settings, windows: Windows) -> int:
     Raises:
       TextDifferenceError: the graph does something else with a question; the message shows it.
     """
-    found: list[dict[str, np.ndarray]] = []
-    logits = _logits_of_graph(settings, windows, found)
+    outputs: list[dict[str, np.ndarray]] = []
+    logits = _logits_of_graph(settings, windows, outputs)
     predictions = answers.predict(windows, logits, settings.search)
     count = len(windows.questions)
     progress = Progress("Comparing answers to questions in the exported graph", count, "")
     for number, prediction in enumerate(progress.over(predictions)):
-        _check_answer(windows.questions[number], prediction, found[number])
-        found[number] = {}
+        _check_answer(windows.questions[number], prediction, outputs[number])
+        outputs[number] = {}
     return count
 
 
-def _logits_of_graph(settings, windows, found):
+def _logits_of_graph(settings, windows, answers):
     """Yields random logits of each window, and appends the graph's answers of each question."""
     with tf.Graph().as_default(), tf.Session() as session:
         text = AnswerText(settings)
@@ -154,7 +149,7 @@ def _logits_of_graph(settings, windows, found):
             for number in numbers:
                 _check_tokens(windows, number, [_row(part, number - first) for part in tokens])
             _check_windows(windows, numbers, ids)
-            found += _by_question(outputs)
+            answers += _by_question(outputs)
             yield from zip(*rows, strict=True)
 
 
@@ -167,11 +162,11 @@ def _row(ragged, number):
     return ragged.values[slice(*ragged.row_splits[number : number + 2])]
 
 
-def _check_tokens(windows, number, found):
+def _check_tokens(windows, number, tokens):
     """Compares the tokens of a question's context: ids, starts and ends."""
     context = windows.contexts[number]
     expected = context.ids, context.starts, context.ends
-    if not all(map(np.array_equal, found, expected)):
+    if not all(map(np.array_equal, tokens, expected)):
         raise TextDifferenceError(
             f"{_shown(windows.questions[number])}: the graph of the exported model splits its "
             "context into other tokens than training, or takes them from other characters: "
@@ -179,12 +174,12 @@ def _check_tokens(windows, number, found):
         )
 
 
-def _check_windows(windows, numbers, found):
+def _check_windows(windows, numbers, ids):
     """Compares the windows of questions, whose numbers are a range."""
     rows = slice(windows.of_question(numbers[0]).start, windows.of_question(numbers[-1]).stop)
     expected = windows.batch(np.arange(rows.start, rows.stop))
     owners = windows.owners[rows]
-    for name, value in found.items():
+    for name, value in ids.items():
         is_other = np.ones(len(owners), bool)
         if value.shape == expected[name].shape:
             is_other = (value != expected[name]).any(axis=1)
@@ -196,13 +191,13 @@ def _check_windows(windows, numbers, found):
             )
 
 
-def _check_answer(question, prediction: Prediction, found):
+def _check_answer(question, prediction: Prediction, outputs):
     """Compares the answers of a question."""
-    texts = tuple(text.decode(errors="surrogatepass") for text in found["n_best_answers"])
-    count = int((found["n_best_probabilities"] > 0).sum())
-    answer = found["answer"].decode(errors="surrogatepass")
-    inside = question.context[found["start"] : found["end"]]
-    odds = found.get("null_odds", np.float32(0))
+    texts = tuple(text.decode(errors="surrogatepass") for text in outputs["n_best_answers"])
+    count = int((outputs["n_best_probabilities"] > 0).sum())
+    answer = outputs["answer"].decode(errors="surrogatepass")
+    inside = question.context[outputs["start"] : outputs["end"]]
+    odds = outputs.get("null_odds", np.float32(0))
     if (answer, inside, texts[: len(prediction.spans)], count, odds) != (
         prediction.answer,
         prediction.answer,

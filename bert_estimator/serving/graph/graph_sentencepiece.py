@@ -24,9 +24,15 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.serving.graph import graph_characters
 from bert_estimator.serving.graph.graph_characters import Tokens
-from bert_estimator.tokenization import SentencePieceTokenizer, sentencepiece_model
-from bert_estimator.tokenization.sentencepiece_model import CHAR, NORMAL, UNIGRAM, USER_DEFINED
-from bert_estimator.tokenization.sentencepiece_tokenizer import WORD_START, without_marks
+from bert_estimator.tokenization import SentencePieceTokenizer, sentencepiece_tokenizer
+from bert_estimator.tokenization.sentencepiece_tokenizer import (
+    CHAR,
+    NORMAL,
+    UNIGRAM,
+    USER_DEFINED,
+    WORD_START,
+    without_marks,
+)
 
 _QUOTES = ("`", "'")  # two of them become a quotation mark
 _ALL = 1 << 30  # more characters than a piece has
@@ -234,7 +240,7 @@ class _Spelled:
         why_not = why_not_offsets(model)
         if why_not:
             raise ValueError(why_not)
-        spelled = sentencepiece_model.parse(model)
+        spelled = sentencepiece_tokenizer.parsed_model(model)
         spelled.trainer_spec.model_type = CHAR
         pieces = list(spelled.pieces)
         del spelled.pieces[:]
@@ -276,7 +282,7 @@ def why_not_offsets(model: bytes) -> str:
     """
     if not _is_fast(model):
         return ""
-    proto = sentencepiece_model.parse(model)
+    proto = sentencepiece_tokenizer.parsed_model(model)
     known = {p.piece for p in proto.pieces if p.type in (NORMAL, USER_DEFINED)}
     for piece in (p.piece for p in proto.pieces if p.type == NORMAL):
         missing = [character for character in piece if character not in known]
@@ -311,7 +317,7 @@ def _operation(model):
 
 def _is_fast(model):
     """Returns whether `FastSentencepieceTokenizer` runs a serialized model."""
-    proto = sentencepiece_model.parse(model)
+    proto = sentencepiece_tokenizer.parsed_model(model)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     return bool(
         trainer.model_type == UNIGRAM

@@ -205,10 +205,10 @@ class GraphWordPiece:
             first = tf.gather(start, word)
             parts = tf.strings.substr(tf.gather(words, word), first, size, unit="UTF8_CHAR")
             prefix = tf.where_v2(first > 0, CONTINUATION, "")
-            found = tf.cast(self._lookup(tf.strings.join([prefix, parts])), tf.int64)
+            piece_id = tf.cast(self._lookup(tf.strings.join([prefix, parts])), tf.int64)
             # Sizes are compared first, and sizes of one word differ.
-            found = tf.where_v2(found >= 0, size * vocab_size + found, -1)
-            best = tf.math.unsorted_segment_max(found, word, number)
+            piece_id = tf.where_v2(piece_id >= 0, size * vocab_size + piece_id, -1)
+            best = tf.math.unsorted_segment_max(piece_id, word, number)
             is_found = best >= 0
             piece = tf.where_v2(
                 is_found,

@@ -161,8 +161,8 @@ def check_texts(tokenizer: Tokenizer, texts: Iterable[str], with_offsets: bool =
 
         def compare():
             encoded = [text.encode(errors="surrogatepass") for text in waiting]
-            found = session.run(list(tokens), {placeholder: encoded})
-            rows = zip(*(part.to_list() for part in found), strict=True)
+            parts = session.run(list(tokens), {placeholder: encoded})
+            rows = zip(*(part.to_list() for part in parts), strict=True)
             for text, row in zip(waiting, rows, strict=True):
                 if list(row) != _expected(tokenizer, text, with_offsets):
                     raise TextDifferenceError(_difference(tokenizer, text, row))

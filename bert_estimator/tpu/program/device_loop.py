@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_estimator.cluster import host_agreement
-from bert_estimator.tpu.program import devices, kept_programs, stablehlo
+from bert_estimator.tpu.program import devices, lowered_step, stablehlo
 from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 from bert_estimator.tpu.program.lowered_step import LoweredStep
 
@@ -21,7 +21,7 @@ _MOST_STEPS = 16
 _MOST_BYTES = 2**26
 
 # The loops of this process. They are compiled when they first run.
-LOOPS = kept_programs.KeptPrograms()
+LOOPS = lowered_step.KeptPrograms()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ class DeviceLoop:
 def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, batch):
     """Returns the loop, which the cores of a mesh compile when they first run it, and how many
     bytes the batch of a step has."""
-    kept_programs.keep_on_disk()
+    lowered_step.keep_on_disk()
     parameters = stablehlo.parameters(lowered.text)[: lowered.num_inputs]
     loop = mesh.jit(
         _one_core_loop(lowered.one_core(), ends_at_nan, num_last, gather=mesh.num_hosts > 1),

@@ -89,9 +89,8 @@ def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
             f"master={master!r}: jax does not find a GPU: {{}}. It needs jax's build for GPUs: "
             "pip install 'bert-estimator[tpu]' 'jax[cuda12]'",
         )
-    rehearse = _REHEARSE.fullmatch(master)
-    if rehearse is not None:
-        return _virtual_cores(int(rehearse.group(1)), wait_secs)
+    if cores := num_virtual_cores(master):
+        return _virtual_cores(cores, wait_secs)
     what = "does not name a TPU that this program can reach"
     if _ADDRESS.fullmatch(master):
         what = (
@@ -103,6 +102,12 @@ def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
         "of this machine if it has one, else the session runtime. The name of a Cloud TPU does not "
         "work either: run the program on the Cloud TPU's own machine (its TPU VM)"
     )
+
+
+def num_virtual_cores(master: str) -> int:
+    """Returns N of "rehearse:N", and 0 for any other master."""
+    rehearse = _REHEARSE.fullmatch(master)
+    return int(rehearse.group(1)) if rehearse else 0
 
 
 def compiler_options(cores: list) -> dict:

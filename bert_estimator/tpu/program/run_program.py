@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from bert_estimator.system import paths, standard_streams
-from bert_estimator.tpu.program import devices, exported_program, stablehlo, topology
+from bert_estimator.tpu.program import compile_report, devices, exported_program, stablehlo
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 
 _MOST_STEPS = 1_000_000  # the losses of all of them are kept
@@ -37,8 +37,8 @@ _GPU_PEAKS = {
 
 def peak_of(device) -> float | None:
     """Returns the peak of a device in FLOP/s, or None if it is not known."""
-    if device.device_kind in topology.GENERATIONS:
-        return topology.GENERATIONS[device.device_kind].peak
+    if device.device_kind in compile_report.GENERATIONS:
+        return compile_report.GENERATIONS[device.device_kind].peak
     return _GPU_PEAKS.get(device.device_kind)
 
 

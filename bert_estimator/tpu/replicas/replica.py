@@ -94,7 +94,7 @@ def cross_replica_sum(
     The gradient is the sum of the replicas' gradients, as in upstream's function.
 
     Args:
-      x: a tensor.
+      x: a tensor of any shape and numeric dtype; the sum has both.
       group_assignment: groups of replicas, as lists or a constant tensor [groups, size of a group];
         every replica is in one of them. None is one group of all.
       name: the name of the operation whose output is the sum.

@@ -7,7 +7,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.feeds import EndOfInput
 
 # A hook that raises one of these asks to stop, as in `tf.train.MonitoredSession`.
 _ENDS = (StopIteration, tf.errors.OutOfRangeError)

@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.eval_metrics import with_metric_pairs
 from bert_estimator.tpu.spec import (
     EstimatorSpec,
     ModeKeys,
     TPUEstimatorSpec,
     call_scaffold_fn,
+    with_metric_pairs,
 )
-from bert_estimator.tpu.step import infeed, outfeed
+from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.inputs import Inputs
 
 # How many seconds a thread may take to end. A draw or a host function that takes longer is cut off
@@ -120,13 +120,13 @@ class HostSide:
             self.metric_values, updates = split_metrics(function.result)
             self.functions.append((function, updates))
         if mode == ModeKeys.PREDICT:
-            predictions = outfeed.Predictions(spec.predictions)
+            predictions = feeds.Predictions(spec.predictions)
             self.predicted = predictions.waiting
             self.functions.append((predictions, []))
 
     def _host_function(self, name, pair):
         replicas = 1 if self._job.same_batch else self._job.num_replicas
-        return outfeed.HostFunction(name, pair, self._placeholders, replicas)
+        return feeds.HostFunction(name, pair, self._placeholders, replicas)
 
     @property
     def tensors(self) -> list[list[tf.Tensor]]:
@@ -149,7 +149,7 @@ class HostSide:
         draw: Callable,
         limit: int | None,
         start_step: int | None = None,
-        depth: int = infeed.DEPTH,
+        depth: int = feeds.DEPTH,
     ) -> None:
         """Starts the threads of the infeed and of the host functions, also after `stop`.
 
@@ -163,11 +163,11 @@ class HostSide:
         if start_step is not None:
             self.step = start_step
         self._outfeeds = []
-        self._infeed = infeed.Infeed(draw, limit, self._infeed_delay_secs, depth)
+        self._infeed = feeds.Infeed(draw, limit, self._infeed_delay_secs, depth)
         self._infeed.start()
         for function, operations in self.functions:
             receive = functools.partial(function.run, session, operations)
-            self._outfeeds.append(outfeed.Outfeed(receive, self.error))
+            self._outfeeds.append(feeds.Outfeed(receive, self.error))
             self._outfeeds[-1].start()
 
     def has_batch(self) -> bool:

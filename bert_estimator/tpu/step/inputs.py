@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.graph import graph_walk
 from bert_estimator.tpu import call
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import infeed
+from bert_estimator.tpu.step import feeds
 
 
 def moved_to_front(input_fn: Callable, batch_axis: list[int]) -> Callable:
@@ -270,7 +270,7 @@ class Inputs:
             try:
                 drawn = [run() for _ in range(elements)]
             except tf.errors.OutOfRangeError:
-                raise infeed.EndOfInput from None
+                raise feeds.EndOfInput from None
             if elements == 1:
                 return drawn[0]
             return [np.concatenate(arrays) for arrays in zip(*drawn, strict=True)]

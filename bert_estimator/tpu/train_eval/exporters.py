@@ -7,7 +7,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu.verbs import event_files
+from bert_estimator.tpu import summary
 
 _COMPARED = {"best_eval_result", "current_eval_result"}
 
@@ -181,7 +181,7 @@ class BestExporter(_SavedModelExporter):
         """Returns the best of the evaluations of earlier steps, or None."""
         pattern = os.path.join(self._model_dir, self._event_file_pattern)
         best = None
-        for step, result in event_files.read_events(pattern).items():
+        for step, result in summary.read_events(pattern).items():
             if before_step is not None and step >= before_step:
                 break
             if best is None or self._compare_fn(best_eval_result=best, current_eval_result=result):

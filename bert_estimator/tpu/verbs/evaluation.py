@@ -13,9 +13,9 @@ from tensorflow.python.training import evaluation
 
 from bert_estimator.cluster import host_agreement, hosts
 from bert_estimator.system import ticker
-from bert_estimator.tpu import errors
-from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoints, event_files
+from bert_estimator.tpu import errors, summary
+from bert_estimator.tpu.step.feeds import EndOfInput
+from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import KeptRun
 from bert_estimator.tpu.verbs.progress import round_number
@@ -230,9 +230,9 @@ class _EvaluationLoop:
 
 def _write_events(eval_dir, results, checkpoint_path):
     """Writes the results' scalars, and the checkpoint's path as text, to an event file."""
-    event_files.drop_stale_writer(eval_dir)
+    summary.drop_stale_writer(eval_dir)
     writer = tf.summary.FileWriterCache.get(eval_dir)
-    summary = tf.Summary()
+    scalars = tf.Summary()
     for name, value in results.items():
         if name == tf.GraphKeys.GLOBAL_STEP:
             continue
@@ -242,9 +242,9 @@ def _write_events(eval_dir, results, checkpoint_path):
                 name,
             )
         elif isinstance(value, bytes):
-            summary.value.extend(_values_of_text(name, value))
+            scalars.value.extend(_values_of_text(name, value))
         elif np.ndim(value) == 0 and np.isrealobj(value):
-            summary.value.add(tag=name, simple_value=float(value))
+            scalars.value.add(tag=name, simple_value=float(value))
         elif np.asarray(value).nbytes > _MOST_BYTES:
             tf.logging.info(
                 "The metric %s is an array of more than 1 MiB: it is returned, and left out of the "
@@ -252,9 +252,9 @@ def _write_events(eval_dir, results, checkpoint_path):
                 name,
             )
         else:
-            summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
+            scalars.value.add(tag=name, tensor=tf.make_tensor_proto(value))
     step = results[tf.GraphKeys.GLOBAL_STEP]
-    writer.add_summary(summary, step)
+    writer.add_summary(scalars, step)
     if checkpoint_path:
         tensor = tf.make_tensor_proto(checkpoint_path, tf.string)
         text = tf.Summary.Value(tag="checkpoint_path", tensor=tensor)

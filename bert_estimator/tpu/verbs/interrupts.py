@@ -1,12 +1,60 @@
-"""Handles SIGINT and SIGTERM: the current step is finished, the state saved, and Python exits."""
+"""How a verb ends early: by SIGINT or SIGTERM, or because the process ends.
 
+After a signal, the current step is finished, the state saved, and Python exits. A script may also
+end in the middle of a prediction, or while a daemon thread trains. Python would close a generator
+when most of the interpreter is gone: no thread can be started, and running threads stop where they
+are. So what is open is closed before.
+"""
+
+import atexit
 import os
 import signal
 import sys
 import threading
+import time
+import weakref
+from typing import Any
 
 from bert_estimator.cluster import hosts
-from bert_estimator.tpu.verbs import at_exit
+
+# How long the process waits for a daemon thread, which may be in a step.
+WAIT_SECS = 5
+
+_open: weakref.WeakSet = weakref.WeakSet()
+_began = []  # not empty once the process ends
+
+
+def close(closable: Any) -> None:
+    """Has a generator, or another object, closed at the process's end if it still exists then.
+
+    Functions that were registered with `atexit` since, such as a script's, are called before.
+    """
+    _open.add(closable)
+    atexit.unregister(_close_all)  # or else it would keep its old place in the order
+    atexit.register(_close_all)
+
+
+def began() -> bool:
+    """Returns whether the process is about to end: its main thread has ended."""
+    return bool(_began)
+
+
+def _close_all():
+    _began.append(True)
+    end = time.monotonic() + WAIT_SECS
+    for closable in list(_open):
+        while not _closed(closable) and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def _closed(closable):
+    """Closes something; returns whether that could be done."""
+    try:
+        closable.close()
+    except ValueError:  # A thread is just in this generator.
+        return False
+    return True
+
 
 # The `Interrupts` that the main thread is in, with the innermost last.
 _entered = []
@@ -58,7 +106,7 @@ class Interrupts:
     @property
     def requested(self) -> int | None:
         """Returns the number of the signal that asked to stop, or None."""
-        if at_exit.began() and not self._counts:
+        if began() and not self._counts:
             return signal.SIGTERM
         return self._outermost._requested
 
@@ -72,7 +120,7 @@ class Interrupts:
             if self._outermost is self:
                 self._install()
         else:
-            at_exit.close(self)
+            close(self)
         return self
 
     def __exit__(self, *exc_info):
@@ -85,7 +133,7 @@ class Interrupts:
 
     def close(self) -> None:
         """Waits a moment until the block has ended. The end of the process calls this."""
-        self._left.wait(at_exit.WAIT_SECS)
+        self._left.wait(WAIT_SECS)
 
     def _install(self):
         self._reader, self._writer = os.pipe()

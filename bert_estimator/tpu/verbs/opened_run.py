@@ -11,9 +11,9 @@ from bert_estimator.graph import read_ahead
 from bert_estimator.system import memory, steady_clock, ticker
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import outfeed
+from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.verbs import at_exit, checkpoints
+from bert_estimator.tpu.verbs import checkpoints, interrupts
 
 # How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
 # wait for an input_fn that hangs.
@@ -146,7 +146,7 @@ class KeptRun:
         self._session = None  # while it is open
         self._prepared, self._release = None, []
         self._at_end = contextlib.ExitStack()
-        at_exit.close(self)
+        interrupts.close(self)
 
     @contextlib.contextmanager
     def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[OpenedRun]:
@@ -214,8 +214,8 @@ class _PreparedGraph:
             self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, job.config)
             steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
             self._hooks = make_hooks(step)
-            self._init_ops = outfeed.summary_writer_init_ops()
-            self._flush_ops = outfeed.summary_writer_flush_ops()
+            self._init_ops = feeds.summary_writer_init_ops()
+            self._flush_ops = feeds.summary_writer_flush_ops()
             self._driver().begin()
             # A hook may have given operations, too.
             self._scaffold = _scaffold_of(job, step)

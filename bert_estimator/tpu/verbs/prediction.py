@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.graph import graph_walk
 from bert_estimator.tpu import call
 from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
-from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.step.inputs import named_leaves
-from bert_estimator.tpu.verbs import at_exit, checkpoints
+from bert_estimator.tpu.verbs import checkpoints, interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
 
 _IS_REAL = "_is_real_row"
@@ -61,7 +61,7 @@ def predict(
     predictions = _predictions(
         job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
     )
-    at_exit.close(predictions)
+    interrupts.close(predictions)
     return predictions
 
 
@@ -78,7 +78,7 @@ def _predictions(
     with opened_run(job, step_class, input_fn, path, make_hooks) as run:
         with run.graph.as_default():
             run.step.start(run.session)
-        while not (run.driver.stop_requested or at_exit.began()):
+        while not (run.driver.stop_requested or interrupts.began()):
             with run.graph.as_default():
                 predictions = _next_batch(run)
             if predictions is None:
@@ -197,6 +197,9 @@ def _padded(job, input_fn):
                         f"{path}, which input_fn gives, is {leaf}: with use_tpu=True every feature "
                         "must be a dense tensor whose first dimension is the batch"
                     )
+            if any(leaf.shape.as_list()[0] == size for leaf in leaves):
+                # The batch is whole, and what has other rows is not of its examples.
+                return features, tf.ones([size], tf.int32)
             rows = tf.shape(leaves[0])[0]
             too_many = tf.debugging.assert_less_equal(
                 rows, size, message=f"input_fn gave a batch of more than {size} rows"

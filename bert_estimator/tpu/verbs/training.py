@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.cluster import host_agreement, hosts
 from bert_estimator.graph import zero_divisors
 from bert_estimator.system import ticker
-from bert_estimator.tpu import errors
-from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, event_files, leftovers
+from bert_estimator.tpu import errors, summary
+from bert_estimator.tpu.step.feeds import EndOfInput
+from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
 from bert_estimator.tpu.verbs.progress import Progress, round_number
@@ -47,11 +47,11 @@ def train(
     """
     model_dir = job.config.model_dir
     if job.is_chief:
-        leftovers.remove_unwritten(model_dir)
-        event_files.drop_stale_writer(model_dir)
+        checkpoint_saver.remove_unwritten(model_dir)
+        summary.drop_stale_writer(model_dir)
     restored = checkpoints.newest_whole(model_dir)
     if job.is_chief:
-        leftovers.remove_half_deleted(model_dir, restored)
+        checkpoint_saver.remove_half_deleted(model_dir, restored)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps

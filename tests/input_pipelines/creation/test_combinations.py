@@ -19,11 +19,10 @@ from kills import Killed
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines.creation import stages
-from input_pipelines.creation.beam_pool import BeamPool
-from input_pipelines.creation.worker_pool import WorkerPool
+from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.pretraining_features import open_pretraining_records
-from input_pipelines.text import text_parts
+from input_pipelines.text.documents import split_files
 
 POOLS = {
     "here": lambda directory: WorkerPool(0),
@@ -128,7 +127,7 @@ def create(row, data, output, pool):
         # Many groups, buckets and parts of a short text.
         patch.setattr(stages, "_GROUP_TOKENS", 100)
         patch.setattr(stages, "_BUCKET_TOKENS", 200)
-        split = functools.partial(text_parts.split_files, part_bytes=400)
+        split = functools.partial(split_files, part_bytes=400)
         patch.setattr(create_pretraining_data, "split_files", split)
         patch.setattr(create_pretraining_data, "_pool", lambda *_: pool)
         create_pretraining_data.create(values)

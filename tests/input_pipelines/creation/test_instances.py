@@ -6,7 +6,6 @@ import pytest
 
 from input_pipelines.creation import instances
 from input_pipelines.creation.instances import (
-    CreationSettings,
     FlatText,
     Pairs,
     Span,
@@ -15,6 +14,7 @@ from input_pipelines.creation.instances import (
     spans_of_document,
     truncated,
 )
+from input_pipelines.creation.settings import CreationSettings
 
 
 def settings(**changes):
@@ -269,3 +269,71 @@ def test_truncation_of_equal_lengths_takes_from_b():
 def test_settings_out_of_range(name, value, message):
     with pytest.raises(ValueError, match=message):
         settings(**{name: value})
+
+
+def test_documents_as_arrays():
+    text = FlatText.of([[[5, 6], [7]], [[8, 9, 10]]])
+    assert len(text) == 2
+    assert text.ids.tolist() == [5, 6, 7, 8, 9, 10]
+    assert text.starts == [0, 2, 3, 6]
+    assert text.first_sentences == [0, 2, 3]
+    assert text.numbers == [0, 1]
+
+
+def test_no_documents():
+    text = FlatText.of([])
+    assert (len(text), text.starts, text.first_sentences) == (0, [0], [0])
+
+
+def test_end_of():
+    rng = np.random.RandomState(0)
+    lengths = rng.randint(1, 6, 30)
+    text = FlatText(np.zeros(lengths.sum(), int), lengths, np.array([12, 18]), np.arange(2))
+    for first, last in ((0, 12), (5, 12), (12, 30), (20, 30)):
+        for length in range(1, 80):
+            end = first + 1
+            while end < last and text.starts[end] - text.starts[first] < length:
+                end += 1
+            assert text.end_of(first, last, length) == end
+
+
+def rows_of(pairs):
+    starts = np.cumsum(pairs.lengths.sum(axis=1)).tolist()
+    return [
+        (key, turn, label, lengths, pairs.tokens[start:end].tolist())
+        for key, turn, label, lengths, start, end in zip(
+            pairs.keys.tolist(),
+            pairs.turns.tolist(),
+            pairs.labels.tolist(),
+            pairs.lengths.tolist(),
+            [0, *starts],
+            starts,
+            strict=False,
+        )
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@pytest.mark.parametrize("num_buckets", [1, 3, 50])
+def test_all_pairs_are_dealt_evenly(tmp_path, documents, tokenizer, dtype, num_buckets):
+    text = FlatText.of([[tokenizer.encode(s) for s in document] for document in documents])
+    text.ids = text.ids.astype(dtype)
+    settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4)
+    pairs = Pairs.joined([make_pairs(text, settings, turn) for turn in range(2)])
+    path = str(tmp_path / "some")
+    assert not instances.pairs_are_written(path)
+    instances.write_pairs(pairs, path, num_buckets, seed=1)
+    assert instances.pairs_are_written(path) and instances.num_pairs(path) == len(pairs)
+    dealt = [instances.read_pairs(path, residue, np.dtype(dtype)) for residue in range(num_buckets)]
+    sizes = [len(some) for some in dealt]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] <= 1
+    found = [row for some in dealt for row in rows_of(some)]
+    assert sorted(found) == sorted(rows_of(pairs))
+    assert found != rows_of(pairs)  # the order is random
+    instances.write_pairs(pairs, path, num_buckets, seed=2)
+    other = [
+        row
+        for residue in range(num_buckets)
+        for row in rows_of(instances.read_pairs(path, residue, np.dtype(dtype)))
+    ]
+    assert sorted(other) == sorted(found) and other != found

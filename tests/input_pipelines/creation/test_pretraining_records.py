@@ -13,7 +13,7 @@ from input_pipelines.creation.pretraining_records import write_pretraining_recor
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.record_reader import RecordFiles
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text.documents import split_files
 
 SETTINGS = CreationSettings(
     max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9

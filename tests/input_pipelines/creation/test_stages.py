@@ -9,12 +9,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import open_tokenizer, train_sentencepiece
 from input_pipelines.creation import pretraining_records, stages
+from input_pipelines.creation.pools import WorkerPool
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.creation.worker_pool import WorkerPool
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.record_reader import RecordFiles, find_record_files
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text.documents import split_files
 
 SETTINGS = CreationSettings(
     max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9

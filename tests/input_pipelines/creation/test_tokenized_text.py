@@ -4,7 +4,6 @@ import numpy as np
 
 from input_pipelines.creation import tokenized_text
 from input_pipelines.creation.tokenized_text import TokenizedText
-from input_pipelines.records import packed_records
 
 
 def test_a_part(tmp_path, tokenizer):
@@ -44,8 +43,3 @@ def test_any_documents_of_several_parts(tmp_path, tokenizer, documents):
         assert part.starts == [4 * number for number in range(5 * len(chosen) + 1)]
     other = TokenizedText(paths[:-1])
     assert other.sha256 != text.sha256
-
-
-def test_ids_of_large_vocabularies():
-    assert packed_records.id_type(2**16) == np.uint16
-    assert packed_records.id_type(2**16 + 1) == np.uint32

@@ -1,6 +1,11 @@
+"""Batches of records without masks, batches in blocks, and bad records that are left out."""
+
+import logging
 import math
 import pathlib
+import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -9,14 +14,16 @@ from tiny_run import copy_records
 
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.records import manifest
+from input_pipelines.records import manifest, pretraining_input
+from input_pipelines.records import manifest as manifests
 from input_pipelines.records.order import record_order
 from input_pipelines.records.pretraining_input import cast_features, input_fn_builder
 from input_pipelines.records.record_reader import RecordFiles, record_offsets
+from input_pipelines.records.unigram import unigram_cross_entropy
 
 
 @pytest.fixture
-def record_files(tmp_path, documents, tokenizer, vocab_file):
+def two_files(tmp_path, documents, tokenizer, vocab_file):
     files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1)
     write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="static")
@@ -49,9 +56,9 @@ def assert_batch_equals(batch, rows):
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_element_spec(record_files, is_training, precision):
+def test_element_spec(two_files, is_training, precision):
     with tf.Graph().as_default():
-        dataset = input_fn(record_files, is_training, precision=precision, vocab_size=50)(
+        dataset = input_fn(two_files, is_training, precision=precision, vocab_size=50)(
             {"batch_size": 3}
         )
     spec = {name: (tuple(s.shape), s.dtype.name) for name, s in dataset.element_spec.items()}
@@ -67,16 +74,16 @@ def test_element_spec(record_files, is_training, precision):
     }
 
 
-def test_no_autotuning_keeps_a_session_from_closing(record_files):
+def test_no_autotuning_keeps_a_session_from_closing(two_files):
     with tf.Graph().as_default():
-        dataset = input_fn(record_files, True)({"batch_size": 3})
+        dataset = input_fn(two_files, True)({"batch_size": 3})
         with pytest.warns(UserWarning, match="no longer known at graph construction time"):
             assert dataset.options().autotune.enabled is False
 
 
-def test_training_follows_the_order_over_epochs(record_files):
-    rows = expected_rows(record_files)
-    found = batches(input_fn(record_files, True, random_seed=3), {"batch_size": 4}, most=len(rows))
+def test_training_follows_the_order_over_epochs(two_files):
+    rows = expected_rows(two_files)
+    found = batches(input_fn(two_files, True, random_seed=3), {"batch_size": 4}, most=len(rows))
     order = record_order(np.arange(4 * len(rows)), len(rows), seed=3).reshape(-1, 4)
     assert len(found) == len(rows)  # That is four epochs.
     for batch, numbers in zip(found, order, strict=True):
@@ -84,8 +91,8 @@ def test_training_follows_the_order_over_epochs(record_files):
         assert batch["is_real_example"].tolist() == [1] * 4
 
 
-def test_training_resumes_by_arithmetic(record_files):
-    function = input_fn(record_files, True, random_seed=3)
+def test_training_resumes_by_arithmetic(two_files):
+    function = input_fn(two_files, True, random_seed=3)
     whole = batches(function, {"batch_size": 5}, most=20)
     resumed = batches(function, {"batch_size": 5, "context": context(13)}, most=7)
     for batch, expected in zip(resumed, whole[13:], strict=True):
@@ -93,8 +100,8 @@ def test_training_resumes_by_arithmetic(record_files):
             np.testing.assert_array_equal(batch[name], expected[name])
 
 
-def test_invocations_share_the_global_batch(record_files):
-    function = input_fn(record_files, True)
+def test_invocations_share_the_global_batch(two_files):
+    function = input_fn(two_files, True)
     whole = batches(function, {"batch_size": 6, "context": context(2)}, most=3)
     halves = [
         batches(function, {"batch_size": 3, "context": context(2, invocation, 2)}, most=3)
@@ -105,10 +112,10 @@ def test_invocations_share_the_global_batch(record_files):
         np.testing.assert_array_equal(joined, whole[step]["input_ids"])
 
 
-def test_evaluation_is_one_padded_pass(record_files):
-    rows = expected_rows(record_files)
+def test_evaluation_is_one_padded_pass(two_files):
+    rows = expected_rows(two_files)
     for batch_size in (4, len(rows), len(rows) + 3):
-        found = batches(input_fn(record_files, False), {"batch_size": batch_size})
+        found = batches(input_fn(two_files, False), {"batch_size": batch_size})
         assert len(found) == -(-len(rows) // batch_size)
         joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
         assert_batch_equals({name: v[: len(rows)] for name, v in joined.items()}, rows)
@@ -118,31 +125,31 @@ def test_evaluation_is_one_padded_pass(record_files):
         assert joined["is_real_example"].sum() == len(rows)
 
 
-def test_evaluation_starts_at_its_beginning_at_any_step(record_files):
-    function = input_fn(record_files, False)
+def test_evaluation_starts_at_its_beginning_at_any_step(two_files):
+    function = input_fn(two_files, False)
     first = batches(function, {"batch_size": 4}, most=1)
     at_step = batches(function, {"batch_size": 4, "context": context(100)}, most=1)
     np.testing.assert_array_equal(first[0]["input_ids"], at_step[0]["input_ids"])
 
 
-def test_weights_survive_the_cast(record_files):
+def test_weights_survive_the_cast(two_files):
     params = {"batch_size": 4}
-    single = batches(input_fn(record_files, True, precision="float32"), params, most=3)
-    half = batches(input_fn(record_files, True, precision="bfloat16"), params, most=3)
+    single = batches(input_fn(two_files, True, precision="float32"), params, most=3)
+    half = batches(input_fn(two_files, True, precision="bfloat16"), params, most=3)
     for a, b in zip(single, half, strict=True):
         np.testing.assert_array_equal(a["masked_lm_weights"], b["masked_lm_weights"].astype(float))
 
 
-def test_a_damaged_record_surfaces_from_the_session_with_its_message(record_files):
-    offset = int(record_offsets(record_files[1])[1])
-    with open(record_files[1], "r+b") as file:
+def test_a_damaged_record_surfaces_from_the_session_with_its_message(two_files):
+    offset = int(record_offsets(two_files[1])[1])
+    with open(two_files[1], "r+b") as file:
         file.seek(offset + 30)
         byte = file.read(1)[0]
         file.seek(offset + 30)
         file.write(bytes([byte ^ 1]))
     message = rf"set-1\.tfrecord: record 1 \(byte {offset}\) is damaged: its checksum"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        batches(input_fn(record_files, False), {"batch_size": 4})
+        batches(input_fn(two_files, False), {"batch_size": 4})
 
 
 def example(max_seq_length):
@@ -192,7 +199,7 @@ def test_a_record_of_another_kind_is_named(tmp_path, record, message):
     ],
 )
 def test_values_out_of_range_surface_from_the_session(
-    tmp_path, record_files, is_training, name, value, last
+    tmp_path, two_files, is_training, name, value, last
 ):
     path = str(tmp_path / "changed.tfrecord")
 
@@ -200,7 +207,7 @@ def test_values_out_of_range_surface_from_the_session(
         feature = features[name]
         (feature.int64_list.value or feature.float_list.value)[-1] = value
 
-    copy_records(record_files[0], path, {3: change})
+    copy_records(two_files[0], path, {3: change})
     offset = int(record_offsets(path)[3])
     message = (
         rf"changed\.tfrecord: record 3 \(byte {offset}\): {name} holds {value}; it must be from "
@@ -211,9 +218,9 @@ def test_values_out_of_range_surface_from_the_session(
         batches(function, {"batch_size": 4}, most=20)
 
 
-def test_wrong_lengths_fail_before_any_step(record_files):
+def test_wrong_lengths_fail_before_any_step(two_files):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=r"16, as .*, but 32 was"):
-        input_fn_builder(record_files, 32, 4, True)({"batch_size": 4})
+        input_fn_builder(two_files, 32, 4, True)({"batch_size": 4})
 
 
 def test_unknown_precision():
@@ -235,8 +242,8 @@ def test_cast_features():
         assert cast_features(features, "float32") == features
 
 
-def test_the_digest_tells_record_sets_apart(tmp_path, record_files):
-    files = record_files
+def test_the_digest_tells_record_sets_apart(tmp_path, two_files):
+    files = two_files
     before = manifest.digest(files)
     assert manifest.digest(files) == before
     assert len(manifest.vocabularies(files)) == 1
@@ -246,3 +253,307 @@ def test_the_digest_tells_record_sets_apart(tmp_path, record_files):
     whole = manifest.digest([str(copy)])
     copy.write_bytes(copy.read_bytes()[:-1])
     assert manifest.digest([str(copy)]) != whole != before
+
+
+def checked_input_fn(files, is_training=True, **options):
+    return input_fn_builder(files, 16, 4, is_training, vocab_size=50, type_vocab_size=2, **options)
+
+
+def assert_equal(found, expected):
+    assert len(found) == len(expected)
+    for batch, twin in zip(found, expected, strict=True):
+        assert batch.keys() == twin.keys()
+        for name, values in twin.items():
+            np.testing.assert_array_equal(batch[name], values)
+
+
+@pytest.fixture(params=["static", "dynamic"])
+def files(request):
+    return request.getfixturevalue({"static": "record_files"}.get(request.param, "packed_files"))
+
+
+# Blocks of batches
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_blocks_do_not_change_batches(files, is_training, monkeypatch):
+    params = {"batch_size": 4, "context": context(3)}
+    number = len(batches(checked_input_fn(files, False), params))
+    function = checked_input_fn(files, is_training, random_seed=5, skipped=[(4, 3)])
+    whole = batches(function, params, most=number)
+    for at_once in (1, 12, 16):
+        monkeypatch.setattr(pretraining_input, "_RECORDS_AT_ONCE", at_once)
+        assert_equal(batches(function, params, most=number), whole)
+
+
+def damage(path, record, place=30):
+    with open(path, "r+b") as file:
+        file.seek(int(record_offsets(path)[record]) + place)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
+def shorter(features):
+    features["input_mask"].int64_list.value.pop()
+
+
+@pytest.mark.parametrize("kind", ["damaged", "shorter", "range"])
+def test_the_batches_before_a_bad_record_are_read(record_files, tmp_path, kind):
+    path = str(tmp_path / "bad.tfrecord")
+    wrong = {
+        "damaged": lambda features: None,
+        "shorter": shorter,
+        "range": lambda features: change(features, "segment_ids", 2),
+    }[kind]
+    copy_records(record_files[0], path, {9: wrong, 12: wrong})
+    if kind == "damaged":
+        damage(path, 9)
+        damage(path, 12)
+    function = checked_input_fn([path], is_training=False)
+    assert len(batches(function, {"batch_size": 4}, most=2)) == 2
+    message = r"bad\.tfrecord: record 9 \(byte \d+\)"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        batches(function, {"batch_size": 4}, most=3)
+
+
+# Records without masks
+
+
+def test_the_features_of_both_kinds(record_files, packed_files):
+    """The same text gives the same segments; only masks differ."""
+    params = {"batch_size": 5}
+    for is_training in (True, False):
+        by_kind = [
+            batches(checked_input_fn(files, is_training), params, most=4)
+            for files in (record_files, packed_files)
+        ]
+        for static, dynamic in zip(*by_kind, strict=True):
+            assert {name: (v.shape, v.dtype) for name, v in static.items()} == {
+                name: (v.shape, v.dtype) for name, v in dynamic.items()
+            }
+
+
+def test_masks_are_fresh_in_each_epoch_and_segments_are_not(packed_files):
+    number = RecordFiles(packed_files).num_records
+    epochs = batches(checked_input_fn(packed_files), {"batch_size": number}, most=3)
+    orders = [np.lexsort(unmasked(epoch).T[::-1]) for epoch in epochs]
+    texts = [unmasked(epoch)[order] for epoch, order in zip(epochs, orders, strict=True)]
+    np.testing.assert_array_equal(texts[0], texts[1])
+    np.testing.assert_array_equal(texts[0], texts[2])
+    masks = [e["masked_lm_positions"][o] for e, o in zip(epochs, orders, strict=True)]
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        assert (masks[a] != masks[b]).any(axis=1).mean() > 0.5
+
+
+def unmasked(batch):
+    ids = batch["input_ids"].copy()
+    rows, slots = np.nonzero(batch["masked_lm_weights"])
+    ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
+    return ids
+
+
+def test_training_resumes_exactly_on_any_number_of_hosts(packed_files):
+    whole = batches(checked_input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
+    again = batches(checked_input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
+    assert_equal(again, whole)
+    params = {"batch_size": 6, "context": context(17)}
+    assert_equal(
+        batches(checked_input_fn(packed_files, random_seed=3), params, most=13), whole[17:]
+    )
+    hosts = [
+        batches(
+            checked_input_fn(packed_files, random_seed=3),
+            {"batch_size": 2, "context": context(17, host, 3)},
+            most=13,
+        )
+        for host in range(3)
+    ]
+    joined = [
+        {name: np.concatenate([batch[name] for batch in parts]) for name in parts[0]}
+        for parts in zip(*hosts, strict=True)
+    ]
+    assert_equal(joined, whole[17:])
+    other = batches(checked_input_fn(packed_files, random_seed=4), {"batch_size": 6}, most=1)
+    assert (other[0]["input_ids"] != whole[0]["input_ids"]).any()
+
+
+def test_masks_of_an_evaluation_belong_to_its_records(packed_files):
+    def rows(batch_size, **options):
+        found = batches(
+            checked_input_fn(packed_files, False, **options), {"batch_size": batch_size}
+        )
+        joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
+        is_real = joined["is_real_example"] == 1
+        assert not any(values[~is_real].any() for values in joined.values())
+        return {name: values[is_real] for name, values in joined.items()}
+
+    assert_equal([rows(7), rows(4, random_seed=9)], [rows(5)] * 2)
+
+
+def test_the_unigram_baseline_is_of_the_evaluations_masks(packed_files):
+    counts = np.arange(50)
+    probabilities = (counts + 1) / (counts + 1).sum()
+    found = batches(checked_input_fn(packed_files, False), {"batch_size": 8})
+    ids, weights = (
+        np.concatenate([batch[name].reshape(-1) for batch in found])
+        for name in ("masked_lm_ids", "masked_lm_weights")
+    )
+    expected = -(np.log(probabilities[ids]) @ weights) / weights.sum()
+    assert unigram_cross_entropy(packed_files, counts) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_precision(packed_files, precision):
+    (batch,) = batches(
+        checked_input_fn(packed_files, precision=precision), {"batch_size": 4}, most=1
+    )
+    assert batch["masked_lm_weights"].dtype.name == precision
+    assert set(batch["masked_lm_weights"].astype(float).reshape(-1)) <= {0, 1}
+
+
+def test_a_network_with_one_segment_is_refused(packed_files):
+    function = input_fn_builder(packed_files, 16, 4, True, vocab_size=50, type_vocab_size=1)
+    message = r"packed-.*: record \d+ .*: segment_ids holds 1; it must be from 0 to 0"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        batches(function, {"batch_size": 4}, most=1)
+
+
+# Bad records
+
+
+def change(features, name, value):
+    feature = features[name]
+    (feature.int64_list.value or feature.float_list.value)[-1] = value
+
+
+def bad_records(files, tmp_path):
+    """Copies records, of which 2 is damaged, 5 has an id too many, and 7 and 8 hold odd values."""
+    path = str(tmp_path / "bad.tfrecord")
+    changes = {
+        5: lambda f: f["segment_ids"].int64_list.value.append(0),
+        7: lambda f: change(f, "input_ids", 50),
+        8: lambda f: change(f, "masked_lm_weights", math.nan),
+    }
+    copy_records(files[0], path, changes)
+    damage(path, 2)
+    return path
+
+
+def bad_packed_records(files, tmp_path, documents, tokenizer):
+    """Writes records without masks that are as bad as `bad_records`, and a manifest that fits."""
+    path = str(tmp_path / "bad.tfrecord")
+    settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
+    vocab_file = manifests.find_vocabulary(files)
+    write_pretraining_records(documents, tokenizer, vocab_file, [path], settings, masking="dynamic")
+    records = RecordFiles([path])
+    examples = records.read_all(np.arange(records.num_records))
+    rows = [tf.train.Example.FromString(example) for example in examples]
+    rows[5].features.feature["segment_lengths"].int64_list.value[:] = [1]
+    ids = rows[7].features.feature["token_ids"].bytes_list
+    ids.value[0] = b"\xff" * len(ids.value[0])
+    rows[8].features.feature["next_sentence_labels"].int64_list.value[0] = 2
+    with tf.io.TFRecordWriter(path) as writer:
+        for row in rows:
+            writer.write(row.SerializeToString())
+    damage(path, 2)
+    manifest_file = manifests.manifest_path(path)
+    with open(manifest_file) as file:
+        text = file.read()
+    size = manifests.read_manifest(manifest_file).files[0].num_bytes
+    with open(manifest_file, "w") as file:
+        now = tf.io.gfile.stat(path).length
+        file.write(text.replace(f'"num_bytes": {size}', f'"num_bytes": {now}'))
+    return path
+
+
+@pytest.fixture(params=["static", "dynamic"])
+def bad_file(request, tmp_path, documents, tokenizer):
+    if request.param == "static":
+        return bad_records(request.getfixturevalue("record_files"), tmp_path)
+    packed_files = request.getfixturevalue("packed_files")
+    return bad_packed_records(packed_files, tmp_path, documents, tokenizer)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_bad_records_are_left_out_counted_and_named(bad_file, is_training, caplog):
+    number = RecordFiles([bad_file]).num_records
+    function = checked_input_fn([bad_file], is_training, max_bad_records=4, random_seed=1)
+    with caplog.at_level(logging.WARNING, "tensorflow"):
+        found = batches(function, {"batch_size": 4}, most=-(-2 * number // 4))
+    rows = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
+    is_real = rows["is_real_example"] == 1
+    passes = 2 if is_training else 1
+    assert is_real.sum() in (passes * (number - 4), passes * (number - 4) + 1)
+    assert not any(values[~is_real].any() for values in rows.values())
+    assert (rows["masked_lm_weights"].sum(axis=1)[is_real] > 0).all()
+    messages = [record.getMessage() for record in caplog.records]
+    for number, message in enumerate(messages, start=1):
+        assert message.startswith(f"Bad record {number} of at most 4: ")
+    assert len(messages) == 4
+    for record in (2, 5, 7, 8):
+        assert sum(f"bad.tfrecord: record {record} (byte " in message for message in messages) == 1
+
+
+def test_good_records_do_not_change_when_bad_ones_are_left_out(record_files, tmp_path):
+    whole = batches(checked_input_fn([record_files[0]], False), {"batch_size": 4})
+    path = bad_records(record_files, tmp_path)
+    found = batches(checked_input_fn([path], False, max_bad_records=4), {"batch_size": 4})
+    for name in whole[0]:
+        expected = np.concatenate([batch[name] for batch in whole])
+        expected[[2, 5, 7, 8]] = 0
+        np.testing.assert_array_equal(np.concatenate([batch[name] for batch in found]), expected)
+
+
+def test_too_many_bad_records_end_the_run(bad_file, caplog):
+    caplog.set_level(logging.WARNING, "tensorflow")
+    function = checked_input_fn([bad_file], False, max_bad_records=3)
+    message = r"bad\.tfrecord: record \d \(byte"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        batches(function, {"batch_size": 4})
+    assert "There are more than 3 bad records." in caplog.text
+
+
+def test_the_unigram_baseline_leaves_out_damaged_records(files):
+    whole = unigram_cross_entropy(files, np.ones(50))
+    damage(files[0], 2)
+    with pytest.raises(ValueError, match=r"-0\.tfrecord: record 2 \(byte \d+\) is damaged"):
+        unigram_cross_entropy(files, np.ones(50))
+    found = unigram_cross_entropy(files, np.ones(50), max_bad_records=1)
+    assert found == pytest.approx(whole)  # all tokens are as frequent as each other
+
+
+def test_a_negative_number_of_bad_records(record_files):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="-1; it must be 0 or more"):
+        checked_input_fn(record_files, max_bad_records=-1)({"batch_size": 4})
+
+
+_THREADS = """
+import os, sys
+import tensorflow.compat.v1 as tf
+from input_pipelines.records.pretraining_input import input_fn_builder
+
+with tf.Graph().as_default():
+    if sys.argv[1:]:
+        input_fn_builder(sys.argv[1:], 16, 4, True, vocab_size=50, type_vocab_size=2)({
+            "batch_size": 4})
+    else:
+        tf.data.Dataset.range(3).map(lambda number: number + 1)
+    with tf.Session():
+        print("threads:", len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_training_has_the_threads_of_any_session(record_files):
+    """The first session of a process decides how many threads TensorFlow has for operations.
+
+    The reader's own session, with a single thread, was the first: training used one core.
+    """
+
+    def threads(*files):
+        argv = [sys.executable, "-c", _THREADS, *files]
+        done = forked.run(argv, capture_output=True, text=True, check=True)
+        return int(done.stdout.partition("threads: ")[2])
+
+    assert threads(*record_files) == threads()

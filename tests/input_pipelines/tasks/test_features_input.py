@@ -8,8 +8,9 @@ import tensorflow.compat.v1 as tf
 from number_features import Numbers, features_of
 
 from input_pipelines.records.order import record_order
-from input_pipelines.tasks.features_input import input_fn_builder
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.records.packed_rows import FEATURES_OF_ROWS, TOKEN_FEATURES
+from input_pipelines.tasks.features import TagFeatures
+from input_pipelines.tasks.features_input import Packs, input_fn_builder, row_length_of
 from input_pipelines.tasks.tag_files import Sentence
 
 FEATURES = features_of(*((str(i), None, i) for i in range(10)))
@@ -112,3 +113,88 @@ def test_batches_of_training_have_few_lengths(max_seq_length, lengths):
     assert sizes == lengths
     for batch in found:
         assert batch["input_mask"].sum() == min(batch["label_ids"][0] + 2, max_seq_length)
+
+
+def unpacked(batch, num_parts, length):
+    """Returns the features of a packed batch's examples by their number in the batch."""
+    examples = {}
+    slots = range(len(batch["sequence_starts"]))
+    for slot, start, number in zip(
+        slots, batch["sequence_starts"], batch["sequence_numbers"], strict=True
+    ):
+        if not batch["is_real_example"][slot]:
+            continue
+        part = slot * num_parts // len(slots)
+        rows = {name: np.split(batch[name], num_parts)[part].ravel() for name in FEATURES_OF_ROWS}
+        example = {name: np.zeros(length, np.int32) for name in TOKEN_FEATURES}
+        position = 0
+        while (
+            start + position < len(rows["input_ids"])
+            and rows["position_ids"][start + position] == position
+            and rows["input_mask"][start + position] == rows["input_mask"][start]
+        ):
+            for name in TOKEN_FEATURES:
+                example[name][position] = rows[name][start + position]
+            position += 1
+        example["input_mask"] = (example["input_mask"] > 0).astype(np.int32)
+        for name in batch.keys() - {*FEATURES_OF_ROWS, "sequence_starts", "sequence_numbers"}:
+            example[name] = batch[name][slot]
+        examples[number] = example
+    return examples
+
+
+@pytest.mark.parametrize("kind", ["one label", "several", "tags"])
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_packed_batches_have_the_examples_of_unpacked_batches(
+    micro_batch_size, is_training, is_static, kind
+):
+    features = of_lengths(kind)
+    number = 9 if is_training else 2
+    said = []
+    packs = Packs(number if is_training else None, micro_batch_size, is_static, said.append)
+    options = {"is_training": is_training, "random_seed": 3}
+    whole = batches(input_fn_builder(features, **options), number)
+    packed = input_fn_builder(features, **options, packs=packs)
+    packed = batches(packed, number, is_dynamic=not is_static)
+    for batch, expected in zip(packed, whole, strict=True):
+        examples = unpacked(batch, 2 if micro_batch_size else 1, 12)
+        assert len(examples) == expected["is_real_example"].sum()
+        for place, example in examples.items():
+            assert example.keys() == expected.keys()
+            for name, values in example.items():
+                np.testing.assert_array_equal(values, expected[name][place], name)
+    sizes = [batch["input_ids"].size for batch in packed]
+    assert len(set(sizes)) == 1 or not is_static
+    share = sum(batch["input_mask"].sum() for batch in whole) / sum(sizes)
+    assert said == [
+        f"Examples share rows of 12 tokens; {share:.0%} of the computed positions are tokens."
+    ]
+
+
+def test_hosts_and_cores_compute_rows_of_one_batch():
+    features = of_lengths("one label")
+
+    def first_batch(host, num_hosts, cores):
+        context = types.SimpleNamespace(
+            global_step=0, current_input_fn_deployment=lambda: (None, host, num_hosts, cores)
+        )
+        input_fn = input_fn_builder(features, is_training=True, packs=Packs(3))
+        return batches(input_fn, 1, 4 // num_hosts, context)[0]
+
+    whole = first_batch(0, 1, 1)
+    parts = first_batch(0, 1, 2)
+    hosts = [first_batch(host, 2, 1) for host in range(2)]
+    for name in FEATURES_OF_ROWS:
+        joined = np.concatenate([batch[name] for batch in hosts])
+        np.testing.assert_array_equal(parts[name], joined)
+        rows = min(len(joined), len(whole[name]))
+        np.testing.assert_array_equal(joined[:rows], whole[name][:rows])
+        assert not joined[rows:].any() and not whole[name][rows:].any()
+
+
+def test_packed_rows_are_not_much_longer_than_the_longest_example():
+    for longest, max_seq_length, row_length in [(9, 12, 12), (9, 500, 128), (300, 512, 304)]:
+        features = features_of((" ".join("7" * (longest - 2)), None, 1), length=max_seq_length)
+        assert row_length_of(features) == row_length

@@ -144,3 +144,33 @@ def test_a_training_file_with_one_label_is_warned_about(tmp_path, capsys, kind, 
     examples.training_examples(task)
     warning = f"WARNING: {tmp_path}/t.jsonl:1: from this line on, all 2 training examples have the"
     assert capsys.readouterr().out.startswith(warning) == is_warned
+
+
+INFERENCE = ["entailment", "neutral", "contradiction"] * 20
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"),
+    [
+        ([*INFERENCE, "-"], 61),
+        (["-", *INFERENCE, "-", "-"], 1),
+        ([0, 1, 2] * 20 + [-1], 61),
+        ([*INFERENCE, "N/A"], 61),
+        ([*INFERENCE, "-", "-", "-", "-"], None),  # 6 percent is a label that is meant
+        ([-1, 0, 1] * 20, None),
+        (["-", *["+"] * 60], None),
+        ([*INFERENCE, "--"], None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+def test_a_rare_label_that_says_that_there_is_none(tmp_path, capsys, cells, line, kind):
+    names = examples.discover_labels(own(tmp_path, *cells, kind=kind))
+    assert names == labels.discover("", enumerate(sorted(set(cells))))  # it stays a label
+    said = capsys.readouterr().out
+    assert said.startswith(f"WARNING: {tmp_path}/t.jsonl:{line}: the label is '") == bool(line)
+    if line:
+        count = cells.count(cells[line - 1])
+        assert f"' here and {count} of {len(cells)} times in the file. This often says" in said
+        assert said.endswith("If it is not a label, leave these rows out\n")
+    else:
+        assert said == ""

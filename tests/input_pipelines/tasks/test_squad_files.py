@@ -44,6 +44,24 @@ def test_questions_are_read(path):
     assert first.context is second.context
 
 
+def test_ids_may_be_whole_numbers(path):
+    write(path, qa("a", ("Ada", 0), id=7), qa("b", ("Bob", 8), id="8"), qa("c", ("Ada", 0), id=-9))
+    questions = read(str(path), needs_answers=True, version_2=False)
+    assert [question.id for question in questions] == ["7", "8", "-9"]
+    write(path, qa("a", ("Ada", 0), id=7), qa("b", ("Bob", 8), id="7"))
+    with pytest.raises(SquadError, match=r"qas\[1\]: the id '7' occurs twice in the file"):
+        read(str(path), needs_answers=True, version_2=False)
+
+
+def test_large_files(path, monkeypatch):
+    write(path, qa("a", ("Ada", 0)))
+    monkeypatch.setattr(squad_files.json_files, "MOST_BYTES", 10)  # what other files may have
+    assert len(read(str(path), needs_answers=True, version_2=False)) == 1
+    monkeypatch.setattr(squad_files, "_MOST_BYTES", 10)
+    with pytest.raises(SquadError, match="is longer than 10 bytes, the most that is read"):
+        read(str(path), needs_answers=True, version_2=False)
+
+
 def test_questions_to_predict_for_need_no_answers(path):
     bare = {"id": "b", "question": "b?"}
     write(path, qa("a", ("Ada", 0)), bare, qa("c"))
@@ -55,7 +73,8 @@ def test_questions_to_predict_for_need_no_answers(path):
 @pytest.mark.parametrize(
     ("change", "version_2", "message"),
     [
-        ({"id": 3}, False, "data[0].paragraphs[0].qas[1]: id: must be a string, not 3"),
+        ({"id": 3.5}, False, "data[0].paragraphs[0].qas[1]: id: must be a string, not 3.5"),
+        ({"id": True}, False, "qas[1]: id: must be a string, not true"),
         ({"id": "a"}, False, "data[0].paragraphs[0].qas[1]: the id 'a' occurs twice in the file"),
         ({"question": None}, False, "qas[1]: question: must be a string, not null"),
         ({"answers": {}}, False, "qas[1]: answers: must be a list, not {}"),
@@ -92,7 +111,11 @@ def test_a_question_that_cannot_be_read(path, change, version_2, message):
     ("content", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "must be an object, not []"),
+        ("[]", "has 0 questions; give a file with at least one"),
+        ("[3]", "1: must be an object, not 3"),
+        ('{"question": "q"}', "1: the key 'context' is missing; it must be a string"),
+        ('{"question": "q"}\n3', "1: the key 'context' is missing; it must be a string"),
+        ("[{}, 3]", "1: the key 'context' is missing"),
         ("{}", "the key 'data' is missing; it must be a list"),
         ('{"data": []}', "has 0 questions; give a file with at least one"),
         ('{"data": [{"paragraphs": []}]}', "has 0 questions"),
@@ -106,7 +129,54 @@ def test_a_file_that_cannot_be_read(path, content, message):
     path.write_text(content)
     with pytest.raises(SquadError) as error:
         read(str(path), needs_answers=True, version_2=False)
-    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
+    assert str(error.value).startswith(f"{path}:") and message in str(error.value)
+
+
+def row(name, *answers, **changes):
+    """Returns a question as `datasets` writes it."""
+    lists = {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
+    return {
+        "id": name,
+        "title": "t",
+        "context": CONTEXT,
+        "question": "q?",
+        "answers": lists,
+    } | changes
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+@pytest.mark.parametrize("layout", ["lines", "array", "indented", "mark"])
+def test_rows_as_datasets_writes_them(tmp_path, name, layout):
+    rows = [row("a", ("Ada", 0), ("Bob", 8)), row("c"), row(7, ("Bob", 13))]
+    text = {
+        "lines": "\n".join(map(json.dumps, rows)),
+        "array": json.dumps(rows),
+        "indented": json.dumps(rows, indent=2),
+        "mark": "\ufeff\n" + "\r\n".join(map(json.dumps, rows)),
+    }[layout]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    first, second, third = read(str(tmp_path / name), needs_answers=True, version_2=True)
+    assert first == Question("a", "q?", CONTEXT, (Answer("Ada", 0), Answer("Bob", 8)))
+    assert second.answers == () and third == Question("7", "q?", CONTEXT, (Answer("Bob", 13),))
+    with pytest.raises(SquadError, match=r":\d+: the question is impossible, as some of SQuAD 2"):
+        read(str(tmp_path / name), needs_answers=True, version_2=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers": {"text": ["a"], "answer_start": []}}, "has 1 texts of answers, but 0 starts"),
+        ({"answers": {"text": "a", "answer_start": 0}}, "answers: text: must be a list, not"),
+        ({"answers": {"text": ["a"], "answer_start": ["b"]}}, "answers[0]: answer_start: must be"),
+        ({"id": None}, "id: must be a string, not null"),
+    ],
+)
+def test_a_row_that_cannot_be_read(path, changes, message):
+    rows = [row("a", ("Ada", 0)), row("b", ("Ada", 0), **changes)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SquadError) as error:
+        read(str(path), needs_answers=True, version_2=True)
+    assert str(error.value).startswith(f"{path}:2") and message in str(error.value)
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -126,6 +196,32 @@ def test_answers_are_moved_to_where_they_occur(path, capsys, start, found):
     out = capsys.readouterr().out
     assert out == ("" if start == found else f"{path}: the first answer of 1 of 1 questions is not "
                    "at its answer_start; its nearest occurrence counts: a\n")  # fmt: skip
+
+
+SPACED = "The  new\tYork\u00a0Times\n\nsays: a a a."
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (("new York Times", 5), ("new\tYork\u00a0Times", 5)),
+        (("new  York\nTimes", 0), ("new\tYork\u00a0Times", 5)),
+        (("Times says", 14), ("Times\n\nsays", 14)),
+        ((" Times ", 14), ("Times", 14)),
+        (("  new", 3), ("  new", 3)),
+        (("a  a", 29), ("a a", 29)),
+        (("a  a", 27), ("a a", 27)),
+        (("newYork", 5), None),
+        (("The . York", 0), None),
+    ],
+)
+def test_white_space_of_an_answer_may_differ(path, capsys, answer, expected):
+    write(path, qa("a", answer, ("b", 1)), context=SPACED)
+    (question,) = located(read(str(path), needs_answers=True, version_2=False), str(path))
+    first, second = question.answers
+    assert second == Answer("b", 1)
+    assert first == (Answer(answer[0], len(SPACED)) if expected is None else Answer(*expected))
+    assert bool(capsys.readouterr().out) == (expected is not None and expected[1] != answer[1])
 
 
 def test_questions_whose_answers_do_not_occur_are_left_out(path, capsys):

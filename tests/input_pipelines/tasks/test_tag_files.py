@@ -39,18 +39,71 @@ def test_conll(tmp_path, content):
         (4, Columns(tags=3)),
         (4, Columns(1, 3)),
         (1, Columns()),
-        (1, Columns(0, 2)),
+        (5, Columns()),
+        (10, Columns(1, 9)),
+        (30, Columns(tags=29)),
     ],
 )
-def test_one_to_four_columns(tmp_path, number, columns):
-    cells = [["a", "w", "NN", "O"], ["b", "v", "NN", "B-X"]]
-    kept = {1: [0], 2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}[number]
-    path = written(
-        tmp_path, "a.txt", "".join(" ".join(row[c] for c in kept) + "\n" for row in cells)
+def test_any_number_of_columns(tmp_path, number, columns):
+    cells = [["a", "w", *["NN"] * 27, "O"], ["b", "v", *["NN"] * 27, "B-X"]]
+    kept = [*range(number - 1), 29] if number > 1 else [0]
+    for separator in (" ", "\t"):
+        content = "".join(separator.join(row[c] for c in kept) + "\n" for row in cells)
+        path = written(tmp_path, "a.txt", content)
+        tags = TAGS if number > 1 else None
+        (sentence,) = tag_files.read_sentences(path, columns, tags)
+        assert sentence.words == (("w", "v") if columns.words else ("a", "b"))
+        assert sentence.tags == ((0, 1) if number > 1 else None)
+
+
+# Shapes of published files: what is not a word never fixes the columns, and gets no predicted tag.
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("-DOCSTART-\n\na NN O\n", ["a"]),
+        ("-DOCSTART- -X- O O\n\na O\nb B-X\n", ["a", "b"]),
+        ("-DOCSTART-\ta\tb\tc\n\na\tO\n", ["a"]),
+        ("# newdoc\na O\nb O\n\n# newdoc\nc O\n", ["a", "b", "c"]),  # CoNLL-U's comments
+        ("# id = 7\n# text = a b\na\tNN\tO\n\n# id = 8\nb\tNN\tO\n", ["a", "b"]),
+        ("#\thttp://de.wikipedia.org\t[2009-10-17]\n1\ta\tO\tO\n", ["a"]),  # GermEval 2014
+        ("# id 3 domain=de\na _ _ O\nb _ _ O\n", ["a", "b"]),  # MultiCoNER
+        ("#begin document (a); part 000\na NN O\n\n#end document\n", ["a"]),  # CoNLL-2012
+        ("a O\n\n# O\nb O\n", ["a", "#", "b"]),  # the word #
+        ("a\tO\n\n#\tO\nb\tO\n", ["a", "#", "b"]),
+        ("a O\n# O\n", ["a", "#"]),
+        ("a DT O\nb # O\n\n# # O\n", ["a", "b", "#"]),  # the tag of # in the Penn Treebank
+        ("#tag B-X\nb O\n\n#other O\n", ["#tag", "b", "#other"]),  # Twitter
+        ("a O\n# newdoc\nb O\n", ["a", "#", "b"]),  # within a sentence it is a word
+        ("# O\n", ["#"]),
+        ("a O 1\n\n# O 2\n", ["a", "#"]),
+    ],
+)
+def test_comments_and_boundaries(tmp_path, content, words):
+    columns = Columns(
+        words=1 if "wikipedia" in content else None, tags=1 if "O 1" in content else None
     )
-    (sentence,) = tag_files.read_sentences(path, columns, TAGS if number > 1 else None)
-    assert sentence.words == (("w", "v") if columns.words else ("a", "b"))
-    assert sentence.tags == ((0, 1) if number > 1 else None)
+    path = written(tmp_path, "a.conll", content)
+    sentences = tag_files.read_sentences(path, columns, None)
+    assert [word for sentence in sentences for word in sentence.words] == words
+    names = tag_files.discover_tags(path, columns, are_all=False)
+    assert sentences == [Sentence(s.words) for s in tag_files.read_sentences(path, columns, names)]
+    tags = [["I-X"] * len(sentence.words) for sentence in sentences]
+    lines = list(tag_files.tagged_lines(path, columns, tags))
+    given = content.splitlines()
+    assert len(lines) == len(given)
+    assert sum(line.endswith("I-X") for line in lines) == len(words)
+    for line, before in zip(lines, given, strict=True):
+        assert line == before or line[: len(before)] == before
+        assert line == before or line[len(before) :].strip() in ("I-X", "O")
+    again = written(tmp_path, "b.conll", "\n".join(lines) + "\n")
+    assert tag_files.read_sentences(again, columns, None) == sentences
+
+
+def test_a_file_of_words_alone(tmp_path):
+    content = "# newdoc\n#\na\n\n# text = b\n#b\n"
+    path = written(tmp_path, "a.txt", content)
+    sentences = tag_files.read_sentences(path, Columns(), None)
+    assert [sentence.words for sentence in sentences] == [("#", "a"), ("#b",)]
 
 
 @pytest.mark.parametrize(
@@ -61,13 +114,17 @@ def test_one_to_four_columns(tmp_path, number, columns):
         (("w", "t"), Columns("w", "t")),
     ],
 )
-def test_jsonl(tmp_path, keys, columns):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.ndjson"])
+@pytest.mark.parametrize("is_lines", [True, False])
+def test_json(tmp_path, keys, columns, name, is_lines):
     rows = [
         {keys[0]: ["EU", "rejects"], keys[1]: ["B-X", "O"], "id": 7},
         {keys[0]: ["calls"], keys[1]: ["I-X"], "id": 8},
     ]
-    path = written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    content = "".join(json.dumps(row) + "\n" for row in rows) if is_lines else json.dumps(rows)
+    path = written(tmp_path, name, content)
     assert tag_files.read_sentences(path, columns, TAGS) == EXPECTED
+    assert tag_files.extension(path) == ".jsonl"
     lines = list(tag_files.tagged_lines(path, columns, [["O", "B-X"], ["O"]]))
     assert [json.loads(line) for line in lines] == [
         {**rows[0], "predicted_tags": ["O", "B-X"]},
@@ -90,12 +147,12 @@ def test_predicted_tags_are_another_column(tmp_path, separator):
 def test_a_tag_with_a_space_is_no_column(tmp_path):
     tags = ("O", "new york", "B-X", "a\u00a0b")
     for name, content in (("a.jsonl", '{"words": ["x"]}\n'), ("a.tsv", "\nx\tO\ny\tO\n")):
-        tag_files.check_can_be_written(written(tmp_path, name, content), tags)
+        tag_files.check_can_be_written(written(tmp_path, name, content), Columns(), tags)
     path = written(tmp_path, "a.conll", "\nx O\n\ty O\n")
-    tag_files.check_can_be_written(path, ("O", "B-X", "a\u00a0b"))
+    tag_files.check_can_be_written(path, Columns(), ("O", "B-X", "a\u00a0b"))
     message = f"{path}: spaces separate its columns, .* the tag 'new york' has a space in it"
     with pytest.raises(TableError, match=message):
-        tag_files.check_can_be_written(path, tags)
+        tag_files.check_can_be_written(path, Columns(), tags)
 
 
 def test_words_may_hold_spaces_between_tabs(tmp_path):
@@ -109,17 +166,10 @@ def test_words_may_hold_spaces_between_tabs(tmp_path):
     [
         ("a.csv", "a,b", Columns(), "{path}: the format is unknown; the name of a file of tagged"),
         ("a.conll", "", Columns(), "{path}: has 0 sentences"),
-        ("a.conll", "a b c d e\n", Columns(), "{path}:1: has 5 columns; it must have 2 to 4"),
-        ("a.conll", "a\n", Columns(), "{path}:1: has 1 columns; it must have 2 to 4"),
-        ("a.conll", "a O\nb\n", Columns(), "{path}:2: has 1 columns, but the first line has 2"),
+        ("a.conll", "a\n", Columns(), "{path}:1: has 1 columns; it must have 2 or more"),
+        ("a.conll", "# a\n\na O\nb\n", Columns(), "{path}:4: has 1 columns, but line 3 has 2"),
         ("a.conll", "a\tO\nb O\n", Columns(), "{path}:2: has 1 columns, but .* by tabs"),
-        ("a.conll", "a O\n", Columns(2), "{path}:1: has 2 columns; it must have 3 to 4"),
-        (
-            "a.conll",
-            "a O\n",
-            Columns(4),
-            "{path}:1: has 2 columns, but column 5 is asked for",
-        ),
+        ("a.conll", "a O\n", Columns(2), "{path}:1: has 2 columns; it must have 3 or more"),
         ("a.conll", "a O\n", Columns(-1), "{path}: columns are numbered from 1"),
         ("a.conll", "a\tO\n\tO\n", Columns(), "{path}:2: the word is empty"),
         ("a.conll", "a\tb\tO\na\t\t \n", Columns(0, 1), "{path}:2: has 1 columns"),
@@ -169,7 +219,7 @@ def test_wrong_files(tmp_path, name, content, columns, message):
             )
             for unseen in ("\u200b ", " \u200e", "\u00ad ", " \ufe0f", "\u00a0", "  ", "\ufeff ")
         ),
-        ("a O\nb B-X\n\nc U-X\n", "{path}:4: the tag 'U-X' stands beside 'B-X'"),
+        ("a O\nb B-X\n\nc Q-X\n", "{path}:4: the tag 'Q-X' stands beside 'B-X'"),
     ],
 )
 def test_tags_that_cannot_be_learnt(tmp_path, content, message):
@@ -193,3 +243,12 @@ def test_joined_files_have_byte_order_marks_within(tmp_path):
     assert tag_files.discover_tags(path, Columns()) == ("O", "B-X")
     tagged = list(tag_files.tagged_lines(path, Columns(), [["O"], ["O"]]))
     assert tagged == ["a O O", "", "-DOCSTART- O O", "", "b B-X O"]
+
+
+def test_a_rare_tag_that_says_that_there_is_none(tmp_path, capsys):
+    sentence = {"tokens": ["a"] * 40, "ner_tags": [0, 1] * 20}
+    last = {"tokens": ["a", "b"], "ner_tags": [1, -100]}
+    path = written(tmp_path, "a.jsonl", f"{json.dumps(sentence)}\n{json.dumps(last)}\n")
+    assert set(tag_files.discover_tags(path, Columns())) == {"0", "1", "-100"}
+    message = f"WARNING: {path}:2: the tag is '-100' here and 1 of 42 times in the file."
+    assert message in capsys.readouterr().out

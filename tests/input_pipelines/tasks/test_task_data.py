@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 from number_features import Numbers
 
-from input_pipelines.embedded import embedded_task
+from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import task_data, task_table
 from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.tag_files import Sentence
 
 HEADER = "sentence1\tsentence2\tlabel\n"
 
@@ -22,7 +24,7 @@ def task(tmp_path):
 
 
 def load(task, train=True, evaluate=True, predict=True):
-    return task_data.load(task, Numbers(), "vocab.txt", 8, train, evaluate, predict)
+    return task_data.load_table(task, Numbers(), "vocab.txt", 8, train, evaluate, predict)
 
 
 def test_labels_are_discovered_in_the_training_file(task):
@@ -53,9 +55,30 @@ def test_the_digest_is_of_the_training_data_and_its_labels(task):
 
 
 def test_an_embedded_task_is_predicted_for_on_its_held_out_side():
-    task = embedded_task.EmbeddedTask(
+    task = embedded_tasks.EmbeddedTask(
         "?", ("no", "yes"), [Example("1", None, 1)], [Example("2", None, 0), Example("3", None, 1)]
     )
     data = task_data.of_embedded(task, Numbers(), "vocab.txt", 8)
     assert len(data.train) == 1 and data.labels == ("no", "yes") and not data.is_pair
     assert data.evaluate[""] is data.predict[""] and data.majority() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        (("O", "B-X", "L-X", "U-X"), ""),
+        (("B", "M", "E", "S"), ""),
+        (("NN", "VB"), "The tags NN, VB are not of IOB2 or another scheme, so words are"),
+        (("0", "1", "2", "3", "4", "5"), "The tags 0, 1, 2, 3, 4, ... are not of IOB2 or"),
+    ],
+)
+def test_tags_that_are_not_of_a_scheme_are_said(tmp_path, capsys, tags, said):
+    write_vocab([*SPECIAL_TOKENS, "a"], str(tmp_path / "vocab.txt"))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    sentence = Sentence(("a",) * len(tags), tuple(range(len(tags))))
+    task = task_data.EmbeddedTags("", tags, [sentence], [sentence])
+    data = task_data.of_embedded_tags(task, tokenizer, "", 16)
+    assert data.metrics[0] == ("accuracy" if said else "entity_f1")
+    out = capsys.readouterr().out
+    assert out.startswith(said) and bool(out) == bool(said)
+    assert ("Numbers do not say what they mean" in out) == (tags[0] == "0")

@@ -110,6 +110,17 @@ def test_glue(tmp_path, capsys, name):
         assert f"{tmp_path}/train.tsv: skipped 1 malformed rows" in out and "lines 3" in out
 
 
+def test_predictions_have_a_row_for_each_row(tmp_path, capsys):
+    """Published files of QQP have malformed rows: they are not trained on, but predicted for."""
+    task = task_table.TASKS["qqp"].of(str(tmp_path))
+    rows = ["id\tquestion1\tquestion2", "0\ta\tb", "1\tc", "2\td\te\tmore", "3", "4\tf\tg"]
+    write(tmp_path / "test.tsv", "\n".join(rows))
+    pairs = [("a", "b"), ("c", ""), ("d", "e"), ("", ""), ("f", "g")]
+    expected = [(*pair, None) for pair in pairs]
+    assert as_tuples(examples.prediction_examples(task, "")) == expected
+    assert f"{tmp_path}/test.tsv: kept 3 malformed rows" in capsys.readouterr().out
+
+
 def test_mnli_has_two_files_to_evaluate_on_and_to_predict_for():
     task = task_table.TASKS["mnli"].of("d")
     assert task.evaluate == {

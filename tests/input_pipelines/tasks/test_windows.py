@@ -60,7 +60,7 @@ def question(name="a", text="q q", context=CONTEXT, answers=()):
 
 def test_windows_by_hand(tokenizer):
     windows = Windows([question(answers=["w5 w6"])], tokenizer, 11, 4, 2)
-    assert list(zip(windows.starts, windows.lengths, strict=True)) == [(0, 6), (4, 6)]
+    assert list(zip(windows.starts, windows.sizes, strict=True)) == [(0, 6), (4, 6)]
     batch = windows.batch(np.array([1, -1, 0]))
     cls, sep, q = tokenizer.cls_id, tokenizer.sep_id, 15
     assert batch["input_ids"].tolist() == [

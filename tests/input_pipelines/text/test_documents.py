@@ -1,10 +1,14 @@
+import collections
+import itertools
 import json
 import os
 
 import pytest
 from commands import MAINS
 
-from input_pipelines.text.documents import TextOptions, find_files, read_documents
+from bert_estimator.storage import reading
+from input_pipelines.text import documents
+from input_pipelines.text.documents import TextOptions, find_files, read_documents, split_files
 
 
 def write(tmp_path, name, content):
@@ -170,3 +174,179 @@ def test_records_are_the_same_when_they_are_made_again(tmp_path, vocab_file, cap
         assert MAINS["records"](arguments) == 0
         contents.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
     assert contents[0] == contents[1] and len(contents[0]) == 9
+
+
+TEXTS = {
+    "plain": "a b\nc\n\nd\n\n\n  \ne\nf\n",
+    "empty lines around": "\n \n\na\n\nb\n\n\n",
+    "no empty line": "a\nb\nc\nd",
+    "only empty lines": "\n\n \n",
+    "empty": "",
+    "byte order mark": "\ufeffa\n\nb\n",
+    "byte order marks within": "\ufeffa\n\n\ufeffb\n\ufeff\nc\n",
+    "carriage returns": "a\r\n\r\nb\r\nc\r\n\r\nd",
+    "long lines": f"{'x' * 50}\n\n{'y' * 70}\n{'z' * 3}\n\n\u00e9{'w' * 9}",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_parts_have_the_documents_of_the_file(tmp_path, text):
+    path = str(tmp_path / "text.txt")
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text + "\n\nend\n")
+    with open(str(tmp_path / "other.txt"), "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    files = [path, str(tmp_path / "other.txt")]
+    expected = list(read_documents(files))
+    assert "\ufeff" not in "".join(itertools.chain.from_iterable(expected))
+    size = os.path.getsize(path)
+    for part_bytes in range(1, size + 2):
+        parts = split_files(files, part_bytes=part_bytes)
+        assert [document for part in parts for document in part.documents()] == expected
+        of_first = [part for part in parts if part.path == path]
+        assert [part.start for part in of_first] == [0, *(part.end for part in of_first[:-1])]
+        assert of_first[-1].end == size
+        assert all(part.size >= part_bytes for part in of_first[:-1])
+
+
+def test_digests_tell_parts_and_versions_apart(tmp_path):
+    path = str(tmp_path / "text.txt")
+
+    def digests(text, part_bytes):
+        with open(path, "w") as file:
+            file.write(text)
+        os.utime(path, ns=(0, len(text)))
+        return [part.digest for part in split_files([path], part_bytes=part_bytes)]
+
+    first = digests("a\n\nb\n\nc\n", 1)
+    assert len(first) == len(set(first)) == 3
+    assert digests("a\n\nb\n\nc\n", 1) == first
+    assert not set(digests("a\n\nb\n\nc\n\n", 1)) & set(first)
+    assert digests("a\n\nb\n\nc\n", 4)[1:] == first[2:]  # the same bytes
+
+
+def test_an_error_counts_bytes_of_the_file(tmp_path):
+    path = str(tmp_path / "text.txt")
+    with open(path, "wb") as file:
+        file.write(b"one\n\ntwo\n\nthr\xffe\n")
+    parts = split_files([path], part_bytes=1)
+    assert list(parts[0].documents()) == [["one"]]
+    with pytest.raises(ValueError, match=r"text\.txt: byte 13 is not UTF-8"):
+        list(parts[2].documents())
+    with pytest.raises(ValueError, match=r"none\.txt: cannot be read: No such file"):
+        split_files([str(tmp_path / "none.txt")])
+
+
+def long_texts(name):
+    """Six documents of 8 sentences, whose sentences tell their document."""
+    texts = ["".join(f"W{i} w{j}.\n" for j in range(8)) for i in range(6)]
+    if name.endswith(".jsonl"):
+        return "\n".join(json.dumps({"text": text}) for text in texts)
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("split", ["auto", "yes"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("most", [3, 4, 5, 9])
+def test_a_document_that_is_cut_is_on_one_side(tmp_path, monkeypatch, split, name, most):
+    """What is evaluated on must not be trained on, in whichever pieces it is read."""
+    monkeypatch.setattr(documents, "MOST_SENTENCES", most)
+    path = str(tmp_path / name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(long_texts(name))
+    options = TextOptions(split_sentences=split, min_words=2 * most)
+    on_sides = []
+    for are_held_out in (True, False):
+        (part,) = split_files([path], options, (0.5, are_held_out))
+        chosen = options.new_filter()
+        pieces = list(part.documents(chosen))
+        assert all(len(piece) <= most for piece in pieces)
+        # The last piece of a document is shorter, and belongs to it.
+        assert chosen.left_out["short"] == (6 if most > 8 else 0)
+        on_sides.append([sentence.split()[0] for piece in pieces for sentence in piece])
+    assert not set(on_sides[0]) & set(on_sides[1])
+    counts = collections.Counter(on_sides[0] + on_sides[1])
+    assert counts == ({} if most > 8 else {f"W{i}": 8 for i in range(6)})
+    if most <= 8:
+        assert on_sides[0] and on_sides[1]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_document_that_is_cut_is_left_out_as_a_whole(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(documents, "MOST_SENTENCES", 3)
+    texts = ["12.\n3 + 4.\n5.\nWords here.\nMore words.", "Only words.\nHere.\nToo.\n6 7 8 9."]
+    content = "\n\n".join(texts)
+    if name.endswith(".jsonl"):
+        content = "\n".join(json.dumps({"text": text}) for text in texts)
+    (tmp_path / name).write_text(content)
+    options = TextOptions(min_letters=0.5, split_sentences="no")
+    chosen = options.new_filter()
+    found = list(read_documents([str(tmp_path / name)], options=options, chosen=chosen))
+    assert found == [["Only words.", "Here.", "Too."], ["6 7 8 9."]]
+    assert chosen.left_out == {"of too few letters": 1}
+
+
+def test_pieces_after_empty_lines_begin_documents(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MOST_SENTENCES", 2)
+    path = str(tmp_path / "a.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n\n\na\nb\n\nc\n\n\n\n\nd\ne\nf\n\ng\n")
+    for split in ("no", "yes"):
+        pieces = list(documents.pieces_of_file(path, options=TextOptions(split_sentences=split)))
+        assert pieces == [
+            (["a", "b"], True),
+            (["c"], True),
+            (["d", "e"], True),
+            (["f"], False),
+            (["g"], True),
+        ]
+    options = TextOptions(split_sentences="yes", document_per_file=True)
+    pieces = list(documents.pieces_of_file(path, options=options))
+    assert [piece.is_first for piece in pieces] == [True, *[False] * (len(pieces) - 1)]
+    assert "".join(sentence for piece in pieces for sentence in piece.sentences) == "abcdefg"
+
+
+@pytest.mark.parametrize("kind", ["fsspec", "tensorflow"])
+def test_a_remote_file_of_the_same_size_is_another_version(tmp_path, monkeypatch, kind):
+    """A resumed creation would take the tokens of the file as it was before."""
+    path = tmp_path / "text.txt"
+    if kind == "fsspec":
+        fsspec = pytest.importorskip("fsspec")
+        system = fsspec.filesystem("memory")
+        url = "memory://versions/text.txt"
+    else:
+        monkeypatch.setattr(reading, "_system", lambda path: None)
+        url = f"file://{path}"
+
+    def digests(text, time):
+        if kind == "fsspec":
+            system.pipe(url, text.encode())
+        else:
+            path.write_text(text)
+            os.utime(path, ns=(time, time))
+        (first,), (again,) = split_files([url]), split_files([url])
+        assert first.digest == again.digest and first.size == len(text)
+        assert list(first.documents()) == [[text.strip()]]
+        return first.digest
+
+    assert digests("one two\n", 10**18) != digests("one six\n", 10**18 + 10**9)
+
+
+def test_the_version_of_fsspec_is_its_checksum(monkeypatch):
+    """Its file systems know what tells versions of a file apart: an ETag, or a time."""
+
+    class System:
+        etag = 1
+
+        def size(self, path):
+            return 8
+
+        def checksum(self, path):
+            return hash((path, self.etag))
+
+    system = System()
+    monkeypatch.setattr(reading, "_system", lambda path: system)
+    (before,) = split_files(["s3://bucket/text.txt"])
+    assert split_files(["s3://bucket/text.txt"])[0].digest == before.digest
+    system.etag = 2
+    assert split_files(["s3://bucket/text.txt"])[0].digest != before.digest

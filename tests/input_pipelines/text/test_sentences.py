@@ -32,6 +32,32 @@ def test_a_full_stop_that_is_wide_needs_no_space():
     ]
 
 
+MARKS = (
+    *("\u0964", "\u0965", "\u06d4", "\u061f", "\u0589"),  # Hindi, Sanskrit, Urdu, Arabic, Armenian
+    *("\u1362", "\u1367", "\u104b", "\u17d4", "\u17d5"),  # Amharic, Burmese, Khmer
+    *("\u0f0d", "\u0f0e", "\u1803", "\u0700"),  # Tibetan, Mongolian, Syriac
+    *("\u3002", "\uff01", "\uff1f", "\uff0e", "\uff61"),  # Chinese and Japanese
+    *("\u203d", "\ua8ce", "\U00011047"),  # English, Saurashtra, Brahmi
+)
+
+
+@pytest.mark.parametrize("mark", MARKS, ids=ascii)
+def test_marks_that_end_sentences_wherever_they_are(mark):
+    letter = "\u0915"
+    sentences = [f"{letter * 3}{mark}", f"{letter}{mark}{mark}!", f"{letter}{mark}\u201d", letter]
+    for between in ("", " "):
+        assert split(between.join(sentences)) == sentences
+    assert split(f"{letter} {mark} {letter}") == [f"{letter} {mark}", letter]
+    line = f"{letter * 30} {letter * 20}"
+    assert list(split_text(f"{line}\n{line}{mark}\n{line}")) == [f"{line} {line}{mark}", line]
+
+
+def test_a_wide_decimal_point_does_not_end_a_sentence():
+    assert split("\u5186\u5468\u7387\u306f\uff13\uff0e\uff11\uff14") == [
+        "\u5186\u5468\u7387\u306f\uff13\uff0e\uff11\uff14"
+    ]
+
+
 def test_nothing_is_lost():
     text = "A. B? c! (D) 'E.' F.G. \u2026 H... i. 5. J.K. Mr. L"
     assert " ".join(split(text)) == text
@@ -67,6 +93,9 @@ def test_broken_lines_are_joined_and_short_lines_end():
         (". " + '"' * 10**6, 1),
         ("A. B. " * 10**5, 1),
         ("A." * 10**5 + " Then", 1),
+        ("\u0964" * 10**6 + "x", 2),
+        ("x" * 50 + "\u3002" * 10**6 + ")" * 10**6 + "\nx", 2),
+        ("\uff0e1" * 10**6, 1),
         (f"{'(' * 10**6}x. A", 2),
         ("One. " * 10**5, 10**5),
         ("e.g.\n" * 10**5, 10**5),

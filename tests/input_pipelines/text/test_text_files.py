@@ -9,8 +9,13 @@ import pytest
 
 from bert_estimator.system.ticker import Progress
 from input_pipelines.text import text_files
-from input_pipelines.text.documents import find_files, is_plain, read_documents, total_bytes
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text.documents import (
+    find_files,
+    is_plain,
+    read_documents,
+    split_files,
+    total_bytes,
+)
 
 TEXT = b"".join(b"Sentence %d.\nAnother one.\n\n" % i for i in range(3000))
 DOCUMENTS = [[f"Sentence {i}.", "Another one."] for i in range(3000)]

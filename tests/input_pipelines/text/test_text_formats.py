@@ -52,6 +52,13 @@ def parquet(rows=ROWS):
 FILES = {
     "a.jsonl": json_lines,
     "a.json": json_lines,
+    "b.json": lambda: json.dumps(ROWS),
+    "c.json": lambda: json.dumps(ROWS, indent=2),
+    "d.ndjson": lambda: json.dumps([row["text"] or "" for row in ROWS]),
+    "e.json": lambda: json_lines([row["text"] or "" for row in ROWS]),
+    "f.jsonl": lambda: json_lines().replace("\n", "\r"),
+    "wiki_03": lambda: json_lines().rstrip().replace("\n", "\r"),
+    "wiki_04": lambda: WIKI.replace("\n", "\r"),
     "wiki_00": json_lines,  # WikiExtractor --json
     "wiki_01": lambda: WIKI,
     "wiki_02": lambda: "\ufeff" + WIKI,
@@ -219,3 +226,11 @@ def test_documents_without_end_are_cut(tmp_path, monkeypatch, split):
     assert [len(document) for document in found] == [3, 3, 2]
     path = write(tmp_path, "a.jsonl", json.dumps({"text": "One. " * 8}))
     assert [len(document) for document in read_documents([path])] == [3, 3, 2]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_line_ends_of_plain_text(tmp_path, end, is_ended):
+    text = f"\ufeffOne.{end}Two.{end}{end}Three.{end}\ufeffFour.{end * is_ended}"
+    path = write(tmp_path, "a.txt", text)
+    assert list(read_documents([path])) == [["One.", "Two."], ["Three.", "Four."]]

@@ -16,8 +16,9 @@ from tiny_run import write_questions
 import run_classifier
 import run_squad
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import conversion, logits, open_source
+from bert_estimator.interchange import conversion, open_source
 from bert_estimator.interchange.hub import reader, saved_model
+from bert_estimator.interchange.weights import fixed_batch, logits_of
 
 LAYOUTS = {
     "tf2": hub_modules.write_tf2,
@@ -123,8 +124,8 @@ def test_a_written_module_computes_and_learns_as_others_call_it(original, writte
     the names of the Model Garden, and the attributes that TF Hub's libraries look for."""
     source, weights = original
     module = tf2.saved_model.load(str(written[0]))
-    batch = logits.fixed_batch(source.config)
-    expected = logits.compute(source.config, weights)
+    batch = fixed_batch(source.config)
+    expected = logits_of(source.config, weights)
     ids = {
         "input_word_ids": batch["input_ids"],
         "input_mask": batch["input_mask"],

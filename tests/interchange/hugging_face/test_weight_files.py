@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import logits, open_source
+from bert_estimator.interchange import open_source
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hugging_face import config_json
+from bert_estimator.interchange.weights import logits_of
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
 
@@ -18,7 +19,7 @@ def outputs(folder):
     """What the directory's model says to the oracle's batch."""
     source = open_source(str(folder))
     batch = dict(np.load(fixtures.DATA / "hf_pretraining" / "batch.npz"))
-    return logits.compute(source.config, fixtures.weights_of(source), batch)
+    return logits_of(source.config, fixtures.weights_of(source), batch)
 
 
 @pytest.mark.parametrize("model", fixtures.HUGGING_FACE)

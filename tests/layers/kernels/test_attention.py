@@ -18,6 +18,7 @@ QUERY, KEY, VALUE = RNG.normal(size=[3, BATCH, HEADS, LENGTH, SIZE])
 OUT_GRADIENT = RNG.normal(size=[BATCH, LENGTH, HEADS, SIZE])
 FACTORS = RNG.choice([0.0, 1.25], [BATCH, HEADS, LENGTH, LENGTH], p=[0.2, 0.8])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], np.int32)
+NUMBERS = np.array([[1, 1, 2, 2, 2], [1, 2, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)  # packed rows
 TARGETS = ("session", "program", "portable")
 ALL_FACTORS = {
     "all weights": np.ones_like(FACTORS),
@@ -26,11 +27,14 @@ ALL_FACTORS = {
 }
 
 
-def twin(factors):
+def twin(factors, is_packed=False):
     """Returns the means, and the gradients of query, key and value, in float64."""
     scores = QUERY @ np.swapaxes(KEY, 2, 3) / 2  # the square root of SIZE
     # Only padding: the sum of a score and -10000 has the digits of float32.
-    scores = np.float32(scores) + np.float32((1 - MASK[:, None, None, :]) * -10000)
+    is_out = MASK[:, None, None, :] == 0
+    if is_packed:
+        is_out = NUMBERS[:, None, :, None] != NUMBERS[:, None, None, :]
+    scores = np.float32(scores) + np.float32(is_out * -10000)
     probs = np.exp(np.float64(scores) - scores.max(-1, keepdims=True))
     probs /= probs.sum(-1, keepdims=True)
     context = (probs * factors) @ VALUE
@@ -57,21 +61,22 @@ def drop_of(request):
     return make
 
 
-def attended(drop, target, query, key, value):
+def attended(drop, target, query, key, value, is_packed=False):
     """Attends as a target does, which has the scores or the query scaled, and its own layout."""
-    mask = tf.constant(MASK)
+    mask = tf.constant(NUMBERS if is_packed else MASK)
     if target == "session":
-        return session.attend(query / 2, key, value, mask, drop)
+        return session.attend(query / 2, key, value, mask, is_packed, drop)
     if target == "portable":
-        return portable.attend(query, key, value, mask, drop, 0.5)
+        return portable.attend(query, key, value, mask, is_packed, drop, 0.5)
     laid_out = [tf.transpose(tensor, [0, 1, 3, 2]) for tensor in (query, key, value)]
-    return program.attend(*laid_out, mask, drop, 0.5)
+    return program.attend(*laid_out, mask, is_packed, drop, 0.5)
 
 
-def run(drop, target, dtype):
+def run(drop, target, dtype, is_packed=False):
     with tf.Graph().as_default(), tf.Session() as tf_session:
         inputs = [tf.constant(values, tf.float32) for values in (QUERY, KEY, VALUE)]
-        context = attended(drop, target, *(tf.cast(tensor, dtype) for tensor in inputs))
+        cast = [tf.cast(tensor, dtype) for tensor in inputs]
+        context = attended(drop, target, *cast, is_packed)
         assert context.dtype == dtype
         slopes = tf.gradients(context, inputs, tf.constant(OUT_GRADIENT, dtype))
         return tf_session.run([tf.cast(context, tf.float32), *slopes])
@@ -87,10 +92,12 @@ def least_scores(request, monkeypatch):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("factors", list(ALL_FACTORS))
-def test_values_and_gradients_equal_the_twins(factors, target, drop_of):
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_values_and_gradients_equal_the_twins(is_packed, factors, target, drop_of):
     factors = ALL_FACTORS[factors]
     drop = None if factors.min() == 1 else drop_of(factors)
-    for value, expected in zip(run(drop, target, tf.float32), twin(factors), strict=True):
+    values = run(drop, target, tf.float32, is_packed)
+    for value, expected in zip(values, twin(factors, is_packed), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=2e-6)
 
 
@@ -137,7 +144,7 @@ def test_layers_in_a_loop_of_tensorflow_1(dropout_rate):
     def turn(x):
         tensors = [tf.transpose(x * factor, [0, 2, 1, 3]) for factor in (0.5, 0.5, 2.0)]
         drop = at_rate(Dropout(1, 2), dropout_rate)
-        return x + session.attend(*tensors, tf.constant(MASK), drop)
+        return x + session.attend(*tensors, tf.constant(MASK), False, drop)
 
     def loop(x):
         x.set_shape(OUT_GRADIENT.shape)

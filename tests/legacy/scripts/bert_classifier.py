@@ -192,8 +192,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
                 update += self.weight_decay_rate * param
             next_param = param - self.learning_rate * update
             assignments.extend([param.assign(next_param), m.assign(next_m), v.assign(next_v)])
-        with tf.control_dependencies(assignments):
-            return tf.assign_add(global_step, 1, name=name)
+        return tf.group(*assignments, name=name)
 
 
 def create_optimizer(loss, init_lr, num_train_steps, num_warmup_steps, use_tpu):
@@ -202,8 +201,10 @@ def create_optimizer(loss, init_lr, num_train_steps, num_warmup_steps, use_tpu):
         tf.constant(init_lr, shape=[], dtype=tf.float32), global_step, num_train_steps, 0.0
     )
     if num_warmup_steps:
-        is_warmup = tf.cast(global_step < num_warmup_steps, tf.float32)
-        done = tf.cast(global_step, tf.float32) / tf.constant(num_warmup_steps, dtype=tf.float32)
+        # What the decay and the warm-up read of the step races with its assignment.
+        steps = tf.cast(global_step, tf.int32)
+        done = tf.cast(steps, tf.float32) / tf.constant(num_warmup_steps, dtype=tf.float32)
+        is_warmup = tf.cast(steps < num_warmup_steps, tf.float32)
         learning_rate = (1.0 - is_warmup) * learning_rate + is_warmup * init_lr * done
     optimizer = AdamWeightDecayOptimizer(
         learning_rate=learning_rate,
@@ -214,7 +215,8 @@ def create_optimizer(loss, init_lr, num_train_steps, num_warmup_steps, use_tpu):
         optimizer = contrib_tpu.CrossShardOptimizer(optimizer)
     tvars = tf.trainable_variables()
     grads, _ = tf.clip_by_global_norm(tf.gradients(loss, tvars), clip_norm=1.0)
-    return optimizer.apply_gradients(list(zip(grads, tvars)), global_step=global_step)
+    train_op = optimizer.apply_gradients(list(zip(grads, tvars)), global_step=global_step)
+    return tf.group(train_op, [global_step.assign(global_step + 1)])
 
 
 def model_fn_builder(num_labels, num_train_steps, num_warmup_steps, use_tpu):

@@ -1,9 +1,13 @@
-"""Tests the transformations of tf.contrib.data that this project implements."""
+"""Tests what stands for TensorFlow 1's functions of datasets, input_fns, CSV files and tables."""
 
 import numpy as np
+import pytest
 import tensorflow as tf2
+import tensorflow.compat.v1 as tf
 
+from bert_estimator import tpu
 from bert_estimator.legacy.stand_ins import data
+from bert_estimator.legacy.stand_ins.data import numpy_input_fn, pandas_input_fn
 
 
 def elements(dataset):
@@ -29,3 +33,135 @@ def test_sloppy_interleave_gives_every_element():
         )
     )
     assert sorted(drawn) == [0, 1, 2]
+
+
+class Frame:
+    """Has the part of a pandas.DataFrame that pandas_input_fn uses."""
+
+    def __init__(self, **columns):
+        self._columns, self.columns = columns, list(columns)
+
+    def __getitem__(self, name):
+        return Series(self._columns[name])
+
+
+class Series:
+    def __init__(self, values):
+        self._values = values
+
+    def to_numpy(self):
+        return np.array(self._values)
+
+
+def batches(input_fn):
+    with tf.Graph().as_default(), tf.Session() as session:
+        element = tf.data.make_one_shot_iterator(input_fn()).get_next()
+        drawn = []
+        while True:
+            try:
+                drawn.append(session.run(element))
+            except tf.errors.OutOfRangeError:
+                return drawn
+
+
+def test_rows_in_order_with_a_smaller_last_batch():
+    x = {"a": np.arange(10.0).reshape(5, 2), "word": np.array(["é", "b", "c", "d", "e"])}
+    drawn = batches(numpy_input_fn(x, np.arange(5), batch_size=4, num_epochs=2, shuffle=False))
+    assert [len(y) for _, y in drawn] == [4, 4, 2]
+    np.testing.assert_array_equal(drawn[1][0]["a"], x["a"][[4, 0, 1, 2]])
+    assert drawn[0][0]["word"].tolist() == ["é".encode(), b"b", b"c", b"d"]
+    np.testing.assert_array_equal(np.concatenate([y for _, y in drawn]), [*range(5), *range(5)])
+
+
+def test_shuffled_rows_keep_together_and_change_their_order():
+    x = np.arange(100)
+    drawn = batches(numpy_input_fn(x, -x, batch_size=100, num_epochs=2, shuffle=True))
+    first, second = (features.tolist() for features, _ in drawn)
+    assert sorted(first) == sorted(second) == list(range(100)) and first != second
+    for features, labels in drawn:
+        np.testing.assert_array_equal(features, -labels)
+
+
+def test_shapes_and_dtypes():
+    with tf.Graph().as_default():
+        data = numpy_input_fn(np.zeros([5, 2], np.float32), shuffle=False)()
+        assert data.element_spec == tf.TensorSpec([None, 2], tf.float32)
+
+
+def test_a_data_frame():
+    frame = Frame(a=[1, 2, 3], b=["x", "y", "z"])
+    ((features, labels),) = batches(pandas_input_fn(frame, Series([0.0, 1.0, 0.0]), shuffle=False))
+    assert features["a"].tolist() == [1, 2, 3] and features["b"].tolist() == [b"x", b"y", b"z"]
+    assert labels.tolist() == [0.0, 1.0, 0.0]
+    ((features, labels),) = batches(pandas_input_fn(frame, Frame(a=[4, 5, 6]), shuffle=False))
+    assert labels["a"].tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(x=np.zeros(3)), "shuffle=None must be True"),
+        (dict(x=np.zeros(3), y=np.zeros(2), shuffle=True), "have 2, 3 rows: every array must have"),
+        (dict(x={}, shuffle=True), "have no rows"),
+        (dict(x=np.zeros(0), shuffle=True), "have 0 rows: .* at least one"),
+    ],
+)
+def test_what_cannot_be(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        numpy_input_fn(**arguments)
+
+
+def test_an_estimator_trains_to_the_end_of_the_rows(tmp_path):
+    def model_fn(features, labels, mode):
+        w = tf.get_variable("w", [2, 1], tf.float64, initializer=tf.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(features["x"] @ w - labels))
+        step = tf.train.get_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        return tpu.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    x = np.random.RandomState(0).normal(size=(20, 2))
+    estimator = tpu.Estimator(model_fn, str(tmp_path))
+    given = dict(x={"x": x}, y=x @ [[1.0], [2.0]], batch_size=5, shuffle=False)
+    estimator.train(numpy_input_fn(**given, num_epochs=30))
+    assert estimator.get_variable_value("global_step") == 120
+    np.testing.assert_allclose(estimator.get_variable_value("w"), [[1], [2]], atol=1e-3)
+
+
+def test_with_and_without_a_header(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("2,2,a,b\n1.5,2,1\n3,4.5,0\n")
+    dataset = data.load_csv_with_header(str(path), np.int64, np.float32)
+    np.testing.assert_array_equal(dataset.data, np.array([[1.5, 2], [3, 4.5]], np.float32))
+    assert dataset.data.dtype == np.float32 and dataset.target.tolist() == [1, 0]
+    path.write_text("7,1.5\n8,2.5\n")
+    dataset = data.load_csv_without_header(str(path), np.int64, np.float32, target_column=0)
+    assert dataset.target.tolist() == [7, 8] and dataset.data.tolist() == [[1.5], [2.5]]
+
+
+def test_a_header_that_does_not_fit(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("3,1,a\n1,2\n")
+    with pytest.raises(ValueError, match="its first line says 3 rows; it has 1"):
+        data.load_csv_with_header(str(path), np.int64, np.float32)
+
+
+def test_a_file_is_downloaded_once(tmp_path):
+    source = tmp_path / "source.csv"
+    source.write_text("1,2\n")
+    for _ in range(2):
+        path = data.maybe_download("t.csv", str(tmp_path / "data"), source.as_uri())
+        source.unlink(missing_ok=True)
+        with open(path) as file:
+            assert file.read() == "1,2\n"
+
+
+def test_there_and_back():
+    with tf.Graph().as_default(), tf.Session() as session:
+        words = tf.constant(["a", "b"])
+        there = data.index_table_from_tensor(mapping=words, num_oov_buckets=1)
+        back = data.index_to_string_table_from_tensor(mapping=words, default_value="?")
+        ids = there.lookup(tf.constant(["b", "a", "z"]))
+        words = back.lookup(ids)
+        session.run(tf.tables_initializer())
+        assert session.run(ids).tolist() == [1, 0, 2]
+        assert session.run(words).tolist() == [b"b", b"a", b"?"]

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import (
-    answer_model,
-    answer_search,
-    answer_windows,
-    graph_characters,
-)
+from bert_estimator.serving.graph import answer_model, answer_search, graph_characters
 from bert_estimator.serving.graph.answer_model import AnswerText, Settings
 from bert_estimator.serving.graph.text_model import TextDifferenceError
 from bert_estimator.tokenization import FullTokenizer, write_vocab
@@ -97,7 +92,7 @@ def test_sentencepiece(kind, casing):
             "splits its context into other tokens than training, or takes them from other char",
         ),
         (
-            answer_windows,
+            answer_search,
             "windows_of",
             lambda own: lambda *args: own(*args[:-1], args[-1] - 1),
             r"has other windows than training \(input_ids\)",

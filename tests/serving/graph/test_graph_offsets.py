@@ -10,7 +10,7 @@ from bert_estimator.serving.graph import graph_characters, graph_sentencepiece, 
 from bert_estimator.tokenization import (
     FullTokenizer,
     SentencePieceTokenizer,
-    sentencepiece_model,
+    sentencepiece_tokenizer,
     write_vocab,
 )
 from tests.serving.graph.test_graph_sentencepiece import OTHER_FEATURES, golden, needs_text, trained
@@ -89,7 +89,7 @@ def test_a_model_whose_pieces_have_other_characters(tmp_path):
     """It cannot be told where its pieces come from: this is said, and not guessed."""
     assert graph_tokenizer.why_not_offsets(golden("unigram")) == ""
     assert graph_tokenizer.why_not_offsets(golden("bpe")) == ""
-    model = sentencepiece_model.parse(golden("unigram").serialized_model())
+    model = sentencepiece_tokenizer.parsed_model(golden("unigram").serialized_model())
     piece = next(piece for piece in model.pieces if piece.piece == "w")
     piece.piece = "wwwwww"
     (tmp_path / "model.model").write_bytes(model.SerializeToString())

@@ -18,8 +18,7 @@ from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import CLS, MASK, SEP, Casing, SentencePieceTokenizer
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from input_pipelines.tasks.examples import Example
-from input_pipelines.tasks.features import Features
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 from tests.serving.graph.test_graph_wordpiece import GOLDENS, NASTY
 

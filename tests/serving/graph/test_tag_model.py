@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.serving.graph import graph_tokenizer, tag_model
 from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import FullTokenizer, write_vocab
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.features import TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 from tests.serving.graph.test_graph_wordpiece import NASTY
 

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.model_fns import update
-from bert_estimator.tpu.program import compile_report, devices, stablehlo, topology
+from bert_estimator.tpu.program import compile_report, devices, stablehlo
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 
@@ -34,7 +34,7 @@ def shared_model_fn(features, mode, params):
 
 
 def report(name, tmp_path, rows=ROWS, cores_per_replica=1):
-    cores = len(topology.find(name))
+    cores = len(compile_report.find(name))
     batch = rows * cores // cores_per_replica
     config = tpu.RunConfig(tpu_config=tpu.TPUConfig(num_cores_per_replica=cores_per_replica))
     estimator = tpu.TPUEstimator(model_fn, str(tmp_path), config, train_batch_size=batch)

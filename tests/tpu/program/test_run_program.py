@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tpu
 from bert_estimator.cluster import hosts
 from bert_estimator.tpu.program import devices, exported_program, run_program
-from bert_estimator.tpu.verbs import lowering
+from bert_estimator.tpu.verbs import exporting
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
@@ -183,7 +183,7 @@ def test_cores_of_several_hosts_cannot_be_exported_either(tmp_path):
     job = estimator(tmp_path, "rehearse:2")._job(tpu.ModeKeys.TRAIN)
     job = dataclasses.replace(job, hosts=hosts.Hosts(("here:1", "there:1")))
     with pytest.raises(ValueError, match=r"TF_CONFIG names 2 hosts.*: unset TF_CONFIG"):
-        lowering.export(job, input_fn, 1)
+        exporting.export_program(job, input_fn, 1)
 
 
 def test_the_state_s_dtypes_survive(exported):

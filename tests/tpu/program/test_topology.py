@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from bert_estimator.tpu.program import topology
-from bert_estimator.tpu.program.topology import GENERATIONS, GIB
+from bert_estimator.tpu.program import compile_report
+from bert_estimator.tpu.program.compile_report import GENERATIONS, GIB
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("xla_runtime")
     ],
 )
 def test_the_cores_of_a_topology(name, tpu, cores):
-    found = topology.find(name)
+    found = compile_report.find(name)
     assert len(set(found)) == cores
-    generation = topology.generation(found)
+    generation = compile_report.generation(found)
     assert generation.name == tpu
     chips = cores // generation.cores_a_chip
     assert chips == {"v3:32x32": 1024, "v5e:4x4": 16}.get(name, 4)
@@ -38,21 +38,21 @@ def test_the_cores_of_a_topology(name, tpu, cores):
 @pytest.mark.parametrize("name", ["v3", "v3:", "v3:banana", "v3:3x5", "v99:2x2", "rehearse:2"])
 def test_a_topology_that_the_compiler_does_not_know(name):
     with pytest.raises(ValueError, match="Examples of topologies: v2:2x2, v3:2x2"):
-        topology.find(name)
+        compile_report.find(name)
 
 
 def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "libtpu", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match=r"libtpu, .* pip install 'bert-estimator\[tpu\]'"):
-        topology.find("v3:2x2")
+        compile_report.find("v3:2x2")
 
 
 @pytest.mark.usefixtures("tpu_compiler")
 def test_a_libtpu_that_was_not_tried(monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
     with pytest.raises(RuntimeError, match=r"libtpu 0\.0\.1: pip install 'bert-estimator\[tpu\]'"):
-        topology.find("v3:2x2")
+        compile_report.find("v3:2x2")
 
 
 @pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda g: g.name)

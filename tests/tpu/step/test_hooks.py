@@ -3,8 +3,8 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.step.infeed import EndOfInput
 
 
 class Hook(tf.train.SessionRunHook):

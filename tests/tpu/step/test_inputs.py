@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.step.inputs import Inputs
 
 

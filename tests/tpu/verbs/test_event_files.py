@@ -5,7 +5,7 @@ import shutil
 import tensorflow.compat.v1 as tf
 from toy import batches, make_estimator, scalars
 
-from bert_estimator.tpu.verbs import event_files
+from bert_estimator.tpu import summary
 
 
 def losses(folder):
@@ -41,7 +41,7 @@ def test_a_writer_whose_file_is_there_stays(tmp_path):
     with tf.Graph().as_default():
         writer = tf.summary.FileWriterCache.get(str(tmp_path))
     for _ in range(2):
-        event_files.drop_stale_writer(str(tmp_path))
+        summary.drop_stale_writer(str(tmp_path))
         assert tf.summary.FileWriterCache.get(str(tmp_path)) is writer
-    event_files.drop_stale_writer(None)
-    event_files.drop_stale_writer("another")
+    summary.drop_stale_writer(None)
+    summary.drop_stale_writer("another")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from toy import input_fn, make_estimator, make_model_fn
+from toy import batches, input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
 
@@ -137,25 +137,94 @@ def counting(loss, step):
     return tf.group(train_op, step.count_up_to(100))
 
 
-@pytest.mark.parametrize(
-    ("train_op_of", "first"),
-    [(as_bert_does, 1), (as_nvidia_does, 1), (counting, 1), (if_finite, 0), (in_a_condition, 0)],
-)
-def test_what_a_step_computes_from_it(tmp_path, references, train_op_of, first):
-    """It is as after an update that could run at once, and as before any other update."""
+@pytest.fixture
+def old_conditions():
     tf.disable_control_flow_v2()
-    try:
-        model_fn, seen = model_of(train_op_of)
-        estimator = make_estimator(tmp_path, model_fn, use_tpu=False)
-        for last in (15, 30):
-            estimator.train(input_fn, max_steps=last)
-    finally:
-        tf.enable_control_flow_v2()
-    assert [int(each) for (each,) in seen] == list(range(first, 30 + first))
+    yield
+    tf.enable_control_flow_v2()
+
+
+@pytest.mark.usefixtures("references", "old_conditions")
+@pytest.mark.parametrize(
+    ("train_op_of", "rate", "host"),
+    [
+        (as_bert_does, 0, 0),
+        (as_nvidia_does, 1, 1),
+        (counting, 1, 1),
+        (if_finite, 0, 0),
+        (in_a_condition, 0, 0),
+    ],
+)
+def test_what_a_step_computes_from_it(tmp_path, train_op_of, rate, host):
+    """How many steps later than before the step it is, for the rate and for the host call."""
+    model_fn, seen = model_of(train_op_of)
+    estimator = make_estimator(tmp_path, model_fn, use_tpu=False)
+    for last in (15, 30):
+        estimator.train(input_fn, max_steps=last)
+    assert [int(each) for (each,) in seen] == list(range(host, 30 + host))
     if train_op_of in (as_bert_does, as_nvidia_does, if_finite):
         # The gradient is the mean of x, which is 1 in the first batch after each start, then 2, ...
         weight = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-15").get_tensor("w")
-        assert weight == -sum(0.5 * (step + first) * (step + 1) for step in range(15))
+        assert weight == -sum(0.5 * (step + rate) * (step + 1) for step in range(15))
+
+
+READS = {
+    "decay": lambda step: 1000 - tf.train.polynomial_decay(1000.0, step, 1000, 0.0),
+    "warm-up": lambda step: tf.cast(tf.cast(step, tf.int32), tf.float32),
+    "shared": lambda step: tf.reshape(tf.cast(tf.reshape(step, [1]), tf.float32), []),
+    "pieces": lambda step: tf.train.piecewise_constant(
+        step, list(range(20)), [float(number) for number in range(21)]
+    ),
+}
+UPDATES = {
+    "assign": lambda step: step.assign(step + 1),
+    "assign_add": lambda step: step.assign_add(1),
+    "conditional": lambda step: step.assign(
+        tf.identity(tf.cond(tf.constant(True), lambda: step + 1, lambda: step))
+    ),
+}
+
+
+@pytest.mark.usefixtures("references", "old_conditions")
+@pytest.mark.parametrize(
+    ("reads", "update", "of_tpu_estimator"),
+    [
+        ("decay", "assign", "1"),
+        ("decay warm-up", "assign", "01"),
+        ("warm-up decay shared", "assign", "001"),
+        ("decay pieces", "assign", "01"),
+        ("decay update", "assign", "1"),
+        ("decay update warm-up", "assign", "00"),
+        ("decay warm-up", "assign_add", "11"),
+        ("decay update warm-up", "assign_add", "11"),
+        ("decay warm-up shared", "conditional", "111"),
+    ],
+)
+@pytest.mark.parametrize("estimator_class", [tpu.TPUEstimator, tpu.Estimator])
+def test_reads_beside_an_update_that_could_run_at_once(
+    tmp_path, estimator_class, reads, update, of_tpu_estimator
+):
+    """As most steps had it in TensorFlow 1.15.5: 1 if a read sees the step counted."""
+    seen = []
+
+    def model_fn(features, mode, params):
+        step, loss = tf.train.get_global_step(), tf.reduce_mean(features["x"])
+        values, count = [], None
+        for name in reads.split():
+            if name == "update":
+                count = UPDATES[update](step)
+            else:
+                values.append(READS[name](step))
+        count = UPDATES[update](step) if count is None else count
+        note = tf.py_func(lambda *steps: seen.append([int(s) for s in steps]), values, [])
+        return tpu.EstimatorSpec(mode, loss=loss, train_op=tf.group(count, note))
+
+    rules = {"use_tpu": False, "train_batch_size": 8}
+    options = rules if estimator_class is tpu.TPUEstimator else {"params": {}}
+    estimator = estimator_class(model_fn, config=tpu.RunConfig(model_dir=str(tmp_path)), **options)
+    estimator.train(lambda params: batches(batch_size=8), steps=3)
+    later = of_tpu_estimator if estimator_class is tpu.TPUEstimator else "1" * len(seen[0])
+    assert seen == [[step + int(each) for each in later] for step in range(3)]
 
 
 def test_a_correction_by_the_power_of_the_step(tmp_path, references):
@@ -208,4 +277,4 @@ def test_a_saver_that_the_model_builds(tmp_path, references):
     model_fn, seen = model_of(as_bert_does)
     for last in (2, 4):
         make_estimator(tmp_path, with_saver, use_tpu=False).train(input_fn, max_steps=last)
-    assert [int(each) for (each,) in seen] == [1, 2, 3, 4]
+    assert [int(each) for (each,) in seen] == [0, 1, 2, 3]

@@ -9,7 +9,7 @@ from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.lib.io import file_io
 from toy import input_fn, make_estimator, make_model_fn
 
-from bert_estimator.tpu.verbs import leftovers
+from bert_estimator.tpu.verbs import checkpoint_saver
 
 DATA = ".data-00000-of-00001"
 ORDERS = [(".meta", ".index", DATA), (DATA, ".index", ".meta"), (".index", DATA, ".meta")]
@@ -38,9 +38,9 @@ def test_leftovers_of_a_killed_save_are_removed_and_nothing_else(folder):
         open(f"{folder}/{name}", "w").close()
     os.mkdir(f"{folder}/mine_temp")
     open(f"{folder}/mine.pbtxt.tmp0123", "w").close()
-    leftovers.remove_unwritten(folder)
+    checkpoint_saver.remove_unwritten(folder)
     assert set(os.listdir(folder)) == kept | {"mine_temp", "mine.pbtxt.tmp0123"}
-    leftovers.remove_unwritten(f"{folder}/absent")
+    checkpoint_saver.remove_unwritten(f"{folder}/absent")
 
 
 def model_fn_of(keep):
@@ -111,7 +111,7 @@ def test_what_a_saver_of_tensorflow_was_deleting(folder, lost):
         os.remove(path)
     checkpoint_management.update_checkpoint_state_internal(folder, f"{folder}/model.ckpt-4")
     before = checkpoint_files(folder)
-    leftovers.remove_half_deleted(folder, f"{folder}/model.ckpt-4")
+    checkpoint_saver.remove_half_deleted(folder, f"{folder}/model.ckpt-4")
     left = before if lost == 0 else [name for name in before if "ckpt-2." not in name]
     assert checkpoint_files(folder) == left
 
@@ -137,7 +137,7 @@ def test_what_may_still_be_restored_or_is_not_a_saver_s_stays(folder, names):
         os.makedirs(os.path.dirname(f"{folder}/{name}"), exist_ok=True)
         open(f"{folder}/{name}", "w").close()
     before = sorted(os.walk(folder))
-    leftovers.remove_half_deleted(folder, f"{folder}/model.ckpt-4")
+    checkpoint_saver.remove_half_deleted(folder, f"{folder}/model.ckpt-4")
     assert sorted(os.walk(folder)) == before
 
 
@@ -147,7 +147,7 @@ def test_damaged_checkpoints_stay_if_no_later_one_is_complete(folder, newest):
     for step in (0, 2, 4):
         os.remove(f"{folder}/model.ckpt-{step}.index")
     before = checkpoint_files(folder)
-    leftovers.remove_half_deleted(folder, newest and f"{folder}/{newest}")
+    checkpoint_saver.remove_half_deleted(folder, newest and f"{folder}/{newest}")
     assert checkpoint_files(folder) == before
 
 
@@ -164,9 +164,9 @@ def test_evaluations_and_predictions_remove_nothing(folder):
 
 def test_a_checkpoint_kept_every_few_hours_is_not_marked(tmp_path, monkeypatch):
     marked = []
-    add = leftovers.Marks.add
+    add = checkpoint_saver.Marks.add
     monkeypatch.setattr(
-        leftovers.Marks,
+        checkpoint_saver.Marks,
         "add",
         lambda self, newest: (add(self, newest), marked.append(list(self._paths))),
     )

@@ -16,8 +16,7 @@ from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import initial_values, inputs, outside_compilation, variable_versions
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
-from bert_estimator.tpu.step.interface import LoopResult
-from bert_estimator.tpu.step.loop_length import LoopLength
+from bert_estimator.tpu.step.interface import LoopLength, LoopResult
 from bert_estimator.tpu.step.summaries import StepSummaries
 
 

@@ -1,20 +1,98 @@
-"""Lowers a GraphDef with resource variables to the StableHLO of one core.
+"""Lowers a GraphDef with resource variables to the StableHLO of one core, or says why it cannot.
 
 TensorFlow's own bridge to XLA does it, for a function that the GraphDef is imported into. The
 variables are stand-ins without memory: only their shapes and dtypes reach the program.
+
+Functions are named by what is in them, so that equal steps are equal to the last byte. TensorFlow
+numbers the functions of conditions and loops in the order in which a process makes them. With these
+numbers, a model that is built a second time would seem to be another program, and be compiled a
+second time.
 """
 
 import contextlib
+import hashlib
+import importlib.util
+import os
 import re
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 from tensorflow.python.eager import context
 
-from bert_estimator.tpu.program import kept_programs
+from bert_estimator.tpu.program import lowered_step
+
+# They say how to make gradients, and hold numbers too. A step has its gradients already.
+_OF_GRADIENTS = ("_gradient_op_type", "forward_function_name", "backward_function_name")
+
+
+def name_by_contents(graph_def: tf.GraphDef) -> None:
+    """Renames the functions that the operations of a GraphDef run, and drops all others."""
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    names, kept = {}, {}
+
+    def rename_in(node):
+        for attribute in _OF_GRADIENTS:
+            node.attr.pop(attribute, None)
+        if node.op in functions:
+            node.op = new_name(node.op)
+        for called in _called(node):
+            if called.name in functions:
+                called.name = new_name(called.name)
+
+    def new_name(name):
+        if name not in names:
+            names[name] = name  # A function that calls itself keeps its name.
+            function = function_pb2.FunctionDef()
+            function.CopyFrom(functions[name])
+            for node in function.node_def:
+                rename_in(node)
+            for attribute in _OF_GRADIENTS:
+                function.attr.pop(attribute, None)
+            _number_arguments(function)
+            function.signature.name = ""
+            contents = function.SerializeToString(deterministic=True)
+            names[name] = f"function_{hashlib.sha256(contents).hexdigest()[:32]}"
+            function.signature.name = names[name]
+            kept[names[name]] = function
+        return names[name]
+
+    for node in graph_def.node:
+        rename_in(node)
+    del graph_def.library.function[:]
+    graph_def.library.function.extend(kept[name] for name in sorted(kept))
+
+
+def _called(node: node_def_pb2.NodeDef) -> Iterator[attr_value_pb2.NameAttrList]:
+    """Yields the functions in an operation's attributes."""
+    for attribute in node.attr.values():
+        if attribute.HasField("func"):
+            yield attribute.func
+        yield from attribute.list.func
+
+
+def _number_arguments(function):
+    """Names a function's arguments by their position."""
+    arguments = function.signature.input_arg
+    names = {argument.name: f"argument_{i}" for i, argument in enumerate(arguments)}
+    for argument in arguments:
+        argument.name = names[argument.name]
+    for node in function.node_def:
+        node.input[:] = [_renamed(name, names) for name in node.input]
+    for returned in (function.ret, function.control_ret):
+        for key in list(returned):
+            returned[key] = _renamed(returned[key], names)
+
+
+def _renamed(name, names):
+    """Returns what an input of an operation in a function is called after its renaming."""
+    control = "^" if name.startswith("^") else ""
+    return control + names.get(name.removeprefix("^"), name.removeprefix("^"))
+
 
 # The steps that this process lowered: (text, order), as in `LoweredStep`.
-LOWERED = kept_programs.KeptPrograms()
+LOWERED = lowered_step.KeptPrograms()
 
 
 def lowered(graph_def, inputs, outputs, after, variable_of, shapes, handles):
@@ -43,7 +121,7 @@ def _key(graph_def, inputs, outputs, after, variable_of, shapes, handles):
     variables = [(name, v.dtype, shapes[name]) for name, v in variable_of.items()]
     others = [[each.name for each in [*outputs, *after]], len(outputs), handles]
     graph = graph_def.SerializeToString(deterministic=True)
-    return kept_programs.digest(graph, repr([tensors, variables, *others]))
+    return lowered_step.digest(graph, repr([tensors, variables, *others]))
 
 
 def _lower(graph_def, inputs, outputs, after, variable_of, shapes, handles):
@@ -105,3 +183,104 @@ def _registered(functions):
     finally:
         for function in new:
             eager.remove_function(function.signature.name)
+
+
+_NO_KERNEL = re.compile(r"(\w+) \(No registered .*?\{\{node ([^}]+)\}\}")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+# How many rows these operations return depends on values.
+_OF_UNKNOWN_LENGTH = {"DynamicPartition", "ListDiff", "Unique", "UniqueV2", "UniqueWithCounts",
+                      "UniqueWithCountsV2", "Where"}  # fmt: skip
+# Of TensorFlow's functions, only a lookup in several tables makes it: it joins the rows that each
+# table gives, and how many these are depends on values.
+_LOOKUP_IN_PARTS = "ParallelDynamicStitch"
+# tf_slim is only found, not imported: that takes a second if scikit-learn is installed.
+_LIBRARIES = tuple(
+    os.path.dirname(importlib.util.find_spec(name).origin) + os.sep
+    for name in ("tensorflow", "tf_slim", "bert_estimator.tpu")
+)
+
+
+def explained(error: Exception, graph: tf2.Graph) -> RuntimeError:
+    """Returns a RuntimeError that explains an error of TensorFlow's bridge to XLA.
+
+    Args:
+      error: the bridge's error.
+      graph: the graph that it was lowering.
+    """
+    text = str(error)
+    without_kernel = dict.fromkeys(_NO_KERNEL.findall(text))
+    imported = [name for kind, name in without_kernel if kind == "VarHandleOp"]
+    if imported:
+        return RuntimeError(
+            f"model_fn imports a graph with variables of its own: {', '.join(imported)}. A core "
+            "has the variables that tf.get_variable and layers make; tf.train.import_meta_graph "
+            "and hub.Module make others. Build the network in the model_fn, and "
+            "take its weights by tf.train.init_from_checkpoint; or train with use_tpu=False"
+        )
+    if without_kernel:
+        found = ", ".join(_described(graph, name, kind) for kind, name in without_kernel)
+        return RuntimeError(
+            f"model_fn uses operations that XLA has no kernel for: {found}. On a TPU, Python code, "
+            "strings and files belong into input_fn, host_call or eval_metrics; or into "
+            "tpu.outside_compilation, if the step does not use their results. Use other "
+            "operations to compute on the TPU"
+        )
+    nodes = dict.fromkeys(_NODE.findall(text))
+    places = ", ".join(_described(graph, name) for name in nodes)
+    if any(_kind(graph, name) == _LOOKUP_IN_PARTS for name in nodes):
+        return RuntimeError(
+            f"model_fn looks rows up in a variable of several parts: {places}. How many rows a "
+            "part gives depends on values, and on a TPU all shapes must be static: make the table "
+            "without a partitioner. It can be restored from the checkpoints of the parts"
+        )
+    return RuntimeError(f"The step of model_fn cannot be lowered to XLA ({places}): {text}")
+
+
+def check_static(text: str, graph: tf2.Graph, names: list[str]) -> None:
+    """Checks that the shapes in a lowered step do not depend on values.
+
+    Args:
+      text: the step as StableHLO.
+      graph: the graph that it was lowered from.
+      names: names of the graph's operations that are in the step.
+
+    Raises:
+      RuntimeError: a shape does; the text names the operations that are the cause.
+    """
+    if "#stablehlo.bounds" not in text and "tensor<?" not in text:
+        return
+    found = ", ".join(
+        _described(graph, name, graph.get_operation_by_name(name).type)
+        for name in names
+        if graph.get_operation_by_name(name).type in _OF_UNKNOWN_LENGTH
+    )
+    raise RuntimeError(
+        f"model_fn has tensors whose length depends on values: {found or 'unknown'}. "
+        "On a TPU all shapes must be static: multiply by a mask of zeros and ones in place of "
+        "picking rows (tf.boolean_mask, tf.where of one argument, tf.unique)"
+    )
+
+
+def line_of(operation: tf2.Operation) -> str:
+    """Returns "FILE:LINE" of the user's code that made an operation."""
+    for frame in reversed(operation.traceback or ()):
+        if not frame.filename.startswith(_LIBRARIES):
+            return f"{frame.filename}:{frame.lineno}"
+    return "an unknown line"
+
+
+def _kind(graph, name):
+    """Returns the type of an operation; None if it is inside the function of another."""
+    try:
+        return graph.get_operation_by_name(name).type
+    except KeyError:
+        return None
+
+
+def _described(graph, name, kind=None):
+    """Returns "NAME (KIND) in FILE:LINE"; without the line if it is not known."""
+    described = f"{name} ({kind})" if kind else name
+    try:
+        return f"{described} in {line_of(graph.get_operation_by_name(name))}"
+    except KeyError:  # The operation is inside the function of a condition or a loop.
+        return described

@@ -20,14 +20,7 @@ from bert_estimator.tpu.program import random_keys
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 from bert_estimator.tpu.replicas import replica, replica_operations
 from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
-from bert_estimator.tpu.step.xla import (
-    collectives,
-    function_names,
-    graph_lowering,
-    lowering_error,
-    random_operations,
-    update_shards,
-)
+from bert_estimator.tpu.step.xla import graph_lowering, random_operations, update_shards
 
 # The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
 _OLDEST_TENSORFLOW = (2, 19)
@@ -152,7 +145,7 @@ class StepGraph:
         with self._graph.as_default():
             replica_id = tf.reshape(self._replica_id, [])
 
-        exchanges = collectives.Collectives(self.num_replicas, self._cores_per_replica)
+        exchanges = update_shards.Collectives(self.num_replicas, self._cores_per_replica)
 
         def cross_replica_sum(tensor, groups=None):
             self.has_sums = True
@@ -212,9 +205,9 @@ class StepGraph:
         try:
             text, order = graph_lowering.lowered(*given)
         except (ValueError, tf.errors.OpError) as error:
-            raise lowering_error.explained(error, self._graph) from error
+            raise graph_lowering.explained(error, self._graph) from error
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
-        lowering_error.check_static(text, self._graph, operations)
+        graph_lowering.check_static(text, self._graph, operations)
         self.variables = [v.deref() for v in split_axes]
         places = [order.index(_place(variable, self.variables)) for variable in deciding]
         text = random_keys.computed(text, [0, *(len(inputs) + place for place in places)])
@@ -325,7 +318,7 @@ class StepGraph:
         del graph_def.node[:]
         graph_def.node.extend(nodes)
         graph_def.library.function.extend(library.rewritten.values())
-        function_names.name_by_contents(graph_def)
+        graph_lowering.name_by_contents(graph_def)
         return graph_def, {**{name: name for name in variable_of}, **copies}
 
     def _fill_in_defaults(self, nodes):
@@ -365,7 +358,7 @@ def _xla_context():
 def _from_outside(outer, inner, present):
     """Returns the error for a tensor of the session's graph that the step uses."""
     user = next(op for op in inner.consumers() if op.name in present)
-    where = f"model_fn uses {outer.name} in {lowering_error.line_of(user)}"
+    where = f"model_fn uses {outer.name} in {graph_lowering.line_of(user)}"
     kinds = {operation.type for operation in [outer.op, *(t.op for t in outer.op.inputs)]}
     if kinds & {"Variable", "VariableV2"}:
         return RuntimeError(

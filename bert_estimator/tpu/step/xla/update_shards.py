@@ -1,9 +1,10 @@
-"""The update of the weights, shared by the cores of a host: each core updates a part of them.
+"""Exchanges between the cores of a step, and the update of the weights, which cores share.
 
-A core holds only its part of a weight and of its slots, and only a step that uses the whole weight
-gathers it from the cores, when it starts. The sums of gradients come in two stages if there are
-several hosts: within each host, each core gets its part of the host's sum; then the cores of all
-hosts that have the same part sum it. So a host has all parts, and writes checkpoints alone.
+Each core of a host updates a part of the weights. It holds only its part of a weight and of its
+slots, and only a step that uses the whole weight gathers it from the cores, when it starts. The
+sums of gradients come in two stages if there are several hosts: within each host, each core gets
+its part of the host's sum; then the cores of all hosts that have the same part sum it. So a host
+has all parts, and writes checkpoints alone.
 """
 
 import dataclasses
@@ -11,15 +12,119 @@ import itertools
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.core.framework import cpp_shape_inference_pb2, function_pb2
+from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import handle_data_util
 
 from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import Functions, functions_of
-from bert_estimator.tpu.program import collective_calls
-from bert_estimator.tpu.step.xla import collectives
+from bert_estimator.tpu.program import stablehlo
+
+
+class Collectives:
+    """Builds the exchanges between a step's replicas; their cores have consecutive numbers.
+
+    Args:
+      num_replicas: number of replicas.
+      cores_per_replica: number of cores that share the model of a replica, as in `CoreMesh`.
+    """
+
+    def __init__(self, num_replicas: int, cores_per_replica: int):
+        self._everyone = [list(range(num_replicas))]
+        self._cores = cores_per_replica
+
+    def sum(self, tensor: tf.Tensor, groups: list[list[int]] | None = None) -> tf.Tensor:
+        """Returns the sum of the tensors of each group of replicas; None means of all."""
+        # The n-th cores of the replicas sum with each other.
+        groups = [
+            [replica * self._cores + place for replica in group]
+            for group in groups or self._everyone
+            for place in range(self._cores)
+        ]
+        return summed(tensor, groups)
+
+    def permute(self, tensor: tf.Tensor, pairs: list[list[int]]) -> tf.Tensor:
+        """Returns the tensor of the replica that is paired with this one; zeros if none is.
+
+        Args:
+          tensor: of static shape.
+          pairs: list of [replica that sends, replica that receives].
+        """
+        self._check_one_core("collective_permute")
+        if not pairs:
+            return tf.zeros_like(tensor)
+        return called(tensor, stablehlo.PERMUTE, pairs, tensor.shape.as_list())
+
+    def all_to_all(
+        self, tensor: tf.Tensor, split: int, concatenated: int, groups: list[list[int]]
+    ) -> tf.Tensor:
+        """Splits the tensor along an axis, a part for each replica of the group, and concatenates
+        the parts that this replica gets along another axis."""
+        self._check_one_core("all_to_all")
+        shape = tensor.shape.as_list()
+        shape[split] //= len(groups[0])
+        shape[concatenated] *= len(groups[0])
+        rows = [[split, concatenated], *groups]
+        return called(tensor, stablehlo.ALL_TO_ALL, rows, shape)
+
+    def _check_one_core(self, name):
+        if self._cores > 1:
+            raise ValueError(
+                f"{name} with num_cores_per_replica={self._cores} is not supported: exchange "
+                "tensors by bert_estimator.tpu.cross_replica_sum, or take one core per replica"
+            )
+
+
+def summed(tensor: tf.Tensor, groups: list[list[int]]) -> tf.Tensor:
+    """Returns the sum of the tensors of each group of cores."""
+    # The mode should be CrossReplicaAndPartition, since the groups span partitions, too. But with
+    # it TensorFlow 2.19 cannot write a program in which one sum depends on another. So `_mend` of
+    # `program/stablehlo.py` adds the attributes that make the groups span partitions.
+    return gen_xla_ops.xla_all_reduce(
+        tensor, tf.constant(groups, tf.int32), reduce_op="Add", mode="CrossReplica"
+    )
+
+
+def called(
+    tensor: tf.Tensor, name: str, rows: Iterable[Iterable[int]], shape: list[int]
+) -> tf.Tensor:
+    """Returns the result, of a shape, of a call that `program/stablehlo.py` replaces."""
+    (result,) = gen_xla_ops.xla_custom_call_v2(
+        [tensor],
+        call_target_name=name,
+        backend_config=stablehlo.config_of(rows),
+        has_side_effect=False,
+        result_dtypes=[tensor.dtype],
+        result_shapes=[tf.TensorShape(shape)],
+    )
+    return result
+
+
+@tf.RegisterGradient("XlaAllReduce")
+def _gradient_of_sum(op, gradient):
+    if op.get_attr("reduce_op") != b"Add":
+        raise LookupError(f"{op.name}: only the sum over replicas has a gradient")
+    # A constant of the gradient's own graph: in a loop, the compiler would not know it otherwise.
+    groups = tensor_util.constant_value(op.inputs[1])
+    return summed(gradient, np.asarray(groups).tolist()), None
+
+
+@tf.RegisterGradient("XlaCustomCallV2")
+def _gradient_of_call(op, gradient):
+    name = op.get_attr("call_target_name").decode()
+    rows = stablehlo.rows_of(op.get_attr("backend_config").decode())
+    if name == stablehlo.PERMUTE:
+        back = [[receives, sends] for sends, receives in rows]
+    elif name == stablehlo.ALL_TO_ALL:
+        (split, concatenated), *groups = rows
+        back = [[concatenated, split], *groups]
+    else:
+        raise LookupError(f"{op.name}: the call {name} has no gradient")
+    return called(gradient, name, back, op.inputs[0].shape.as_list())
+
 
 # A smaller variable takes less time to update than the cores take to exchange its parts.
 _LEAST_ELEMENTS = 2**12
@@ -87,11 +192,11 @@ class UpdateShards:
         part = gen_xla_ops.xla_reduce_scatter(
             tensor, tf.constant(self._sharing), tf.constant(axis), reduce_op="Add"
         )
-        return part if len(self._sharing) == 1 else collectives.summed(part, self._same_part)
+        return part if len(self._sharing) == 1 else summed(part, self._same_part)
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the sum of the tensors of the cores that share the update."""
-        return collectives.summed(tensor, self._sharing)
+        return summed(tensor, self._sharing)
 
     def hold_part(self, variable: tf.Variable, axis: int) -> "HeldPart":
         """Makes this core hold only its part of a variable; returns the part as a variable."""
@@ -145,9 +250,7 @@ class UpdateShards:
         value = _read(part.handle, part.dtype)
         shape = part.shape.as_list()
         shape[part.axis] *= self._number
-        return collectives.called(
-            value, collective_calls.ALL_GATHER, [[part.axis], *self._sharing], shape
-        )
+        return called(value, stablehlo.ALL_GATHER, [[part.axis], *self._sharing], shape)
 
     def _part_of(self, whole, part):
         sizes = part.shape.as_list()

@@ -25,7 +25,7 @@ from toy import (
 )
 
 from bert_estimator import tpu
-from bert_estimator.tpu.step import infeed
+from bert_estimator.tpu.step import feeds
 
 pytestmark = pytest.mark.usefixtures("cores")
 
@@ -473,13 +473,13 @@ def test_data_of_exactly_the_steps_is_enough(tmp_path):
 
 def test_the_infeed_sleeps_first_where_asked(tmp_path, monkeypatch):
     slept = []
-    wait = infeed.Infeed
+    wait = feeds.Infeed
 
     def spied(draw, limit, delay_secs, depth):
         slept.append(delay_secs)
         return wait(draw, limit, 0, depth)
 
-    monkeypatch.setattr(infeed, "Infeed", spied)
+    monkeypatch.setattr(feeds, "Infeed", spied)
     make_estimator(tmp_path, initial_infeed_sleep_secs=30).train(input_fn, steps=1)
     make_estimator(tmp_path).train(input_fn, steps=1)
     assert slept == [30, 0]

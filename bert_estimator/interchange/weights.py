@@ -1,0 +1,184 @@
+"""What is done with the weights of a network, whatever format they come from.
+
+They initialize the variables of a session. A table says which of them were used. By a network's
+outputs for a fixed batch, two copies of its weights are compared.
+"""
+
+import collections
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import heads, modeling
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange.network_variables import (
+    ANSWER,
+    CLASSIFIER,
+    MASKED_LM,
+    NEXT_SENTENCE,
+)
+from bert_estimator.interchange.source import Source
+
+RESTORED, NEW, UNUSED, INITIALIZED = "restored", "new", "unused", "initialized"
+_ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)  # of the table's rows
+
+_BATCH, _LENGTH = 3, 32  # of the fixed batch
+
+
+def load(
+    read: Callable[[str], np.ndarray], variables: Iterable[tf.Variable], session: tf.Session
+) -> list[str]:
+    """Initializes variables with weights.
+
+    Args:
+      read: function of a variable's name that returns its weights, an array of its shape.
+      variables: the variables.
+      session: the session that they are initialized in.
+
+    Returns:
+      The names of the variables whose weights are not all finite.
+
+    Raises:
+      ValueError: `read` raises it.
+    """
+    bad = []
+    for variable in variables:
+        value = read(variable.op.name)
+        if not np.all(np.isfinite(value)):
+            bad.append(variable.op.name)
+        # The value goes where the initial one would.
+        initializer = variable.initializer
+        session.run(initializer, {initializer.inputs[1]: value})
+    return bad
+
+
+def rows_left_out(source: Source) -> list[tuple[str, Any, str]]:
+    """Returns the rows of what a source holds besides weights: all optimizer's slots share one."""
+    slots = [name for name in source.left_out if name.rpartition("/")[0] in source.shapes]
+    others = [name for name in source.left_out if name not in slots]
+    names = [f"optimizer's slots: {len(slots)}", *others] if slots else others
+    return [(name, "", UNUSED) for name in names]
+
+
+def table(title: str, rows: Iterable[tuple[str, Any, str]]) -> str:
+    """Returns a title, the number of rows of each kind, and a table.
+
+    Variables that differ in their layer's number alone share a line.
+
+    Args:
+      title: the subject of the table.
+      rows: list of (name, shape as a list of ints, one of RESTORED, NEW, INITIALIZED, UNUSED).
+    """
+    counts = collections.Counter(what for _, _, what in rows)
+    lines = [f"{title}: " + ", ".join(f"{counts[what]} {what}" for what in _ORDER if counts[what])]
+    groups = collections.Counter(
+        (_ORDER.index(what), re.sub(r"\blayer_\d+\b", "layer_*", name), str(shape))
+        for name, shape, what in rows
+    )
+    cells = [
+        (_ORDER[what], name, shape + (f" x {count}" if count > 1 else ""))
+        for (what, name, shape), count in groups.items()
+    ]
+    cells.sort(key=lambda row: (_ORDER.index(row[0]), row[1]))
+    widths = [max(len(row[column]) for row in cells) for column in range(2)]
+    for what, name, shape in cells:
+        lines.append(f"  {what:{widths[0]}}  {name:{widths[1]}}  {shape}")
+    return "\n".join(lines)
+
+
+def fixed_batch(config: BertConfig) -> dict[str, np.ndarray]:
+    """Returns `input_ids`, `input_mask`, `segment_ids`, int32 [batch, seq], some of it padding."""
+    length = min(_LENGTH, config.max_position_embeddings)
+    random = np.random.RandomState(0)
+    positions = np.arange(length)
+    lengths = np.array([[length], [length // 2], [length - 1]])
+    return {
+        "input_ids": random.randint(0, config.vocab_size, [_BATCH, length]).astype(np.int32),
+        "input_mask": (positions < lengths).astype(np.int32),
+        "segment_ids": (
+            (positions >= lengths // 2) & (positions < lengths) & (config.type_vocab_size > 1)
+        ).astype(np.int32),
+    }
+
+
+def logits_of(
+    config: BertConfig,
+    weights: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """Computes all outputs that a model's weights suffice for, in float32.
+
+    Args:
+      config: `BertConfig`.
+      weights: name -> float32 array: an encoder, with or without pooler and heads.
+      batch: a dict with the keys of `fixed_batch`, whose batch is the default.
+
+    Returns:
+      A dict of arrays: `sequence_output` [batch, seq, hidden]; with a pooler `pooled_output`
+      [batch, hidden]; with the heads `masked_lm_logits` [batch, seq, vocab],
+      `next_sentence_logits` [batch, 2], `classifier_logits` [batch, labels], `answer_logits`
+      [batch, seq, 2]. Without a pooler, the classifier's logits are of the tokens, [batch, seq,
+      labels].
+    """
+    with open_network(config, weights, batch) as outputs_of:
+        return outputs_of(weights)
+
+
+@contextlib.contextmanager
+def open_network(
+    config: BertConfig, names: Collection[str], batch: Mapping[str, np.ndarray] | None = None
+) -> Iterator[Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]]:
+    """Builds a network once, for weights of these names; yields what `compute` does as a function
+    of the weights alone."""
+    batch = fixed_batch(config) if batch is None else batch
+    size, length = batch["input_ids"].shape
+    fed = {}
+
+    def placeholder(getter, name, shape, dtype, **_):
+        if name not in fed:  # the layers of an ALBERT share weights
+            fed[name] = tf.placeholder(dtype, shape)
+        return fed[name]
+
+    with (
+        tf.Graph().as_default(),
+        tf.variable_scope("", custom_getter=placeholder),
+        tf.Session() as session,
+    ):
+        model = modeling.BertModel(
+            config,
+            is_training=False,
+            input_ids=tf.constant(batch["input_ids"]),
+            input_mask=tf.constant(batch["input_mask"]),
+            token_type_ids=tf.constant(batch["segment_ids"]),
+        )
+        outputs = {"sequence_output": model.get_sequence_output()}
+        if "bert/pooler/dense/kernel" in names:
+            outputs["pooled_output"] = model.get_pooled_output()
+        if f"{MASKED_LM}/output_bias" in names:
+            positions = tf.tile(tf.range(length)[tf.newaxis], [size, 1])
+            logits = heads.masked_lm_logits(model, positions)
+            outputs["masked_lm_logits"] = tf.reshape(logits, [size, length, config.vocab_size])
+        if f"{NEXT_SENTENCE}/output_bias" in names:
+            outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
+
+        def outputs_of(weights):
+            feed = {fed[name]: weights[name] for name in fed if name in weights}
+            return _with_logits(session.run(outputs, feed), weights)
+
+        yield outputs_of
+
+
+def _with_logits(values, weights):
+    """Adds the logits of the heads that fine-tuning trains to a network's outputs."""
+    if CLASSIFIER in weights:
+        hidden = values.get("pooled_output", values["sequence_output"])
+        logits = hidden @ weights[CLASSIFIER].T + weights["output_bias"]
+        values["classifier_logits"] = logits
+    if f"{ANSWER}/output_weights" in weights:
+        logits = values["sequence_output"] @ weights[f"{ANSWER}/output_weights"].T
+        values["answer_logits"] = logits + weights[f"{ANSWER}/output_bias"]
+    return values

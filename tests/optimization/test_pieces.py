@@ -1,0 +1,491 @@
+"""The pieces against float64 twins: moments, momentum, decay, trust ratio, RMS, learning rate."""
+
+import numpy as np
+import optimizer_steps
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.optimization.chain import ChainOptimizer
+from bert_estimator.optimization.pieces import (
+    LAYER_NORM_AND_BIAS,
+    AddDecayedWeights,
+    ClipByRms,
+    Momentum,
+    ScaleByAdam,
+    ScaleByFactoredMoments,
+    ScaleByLearningRate,
+    ScaleByParameterRms,
+    ScaleByTrustRatio,
+)
+
+
+def adam_twin(gradients, beta_1, beta_2, epsilon, bias_correction):
+    """Yields (m, v, ratio) after each gradient, in float64."""
+    m = v = np.zeros_like(gradients[0], np.float64)
+    for t, gradient in enumerate(gradients, start=1):
+        m = beta_1 * m + (1 - beta_1) * gradient
+        v = beta_2 * v + (1 - beta_2) * gradient**2
+        scale_m = 1 - beta_1**t if bias_correction else 1.0
+        scale_v = 1 - beta_2**t if bias_correction else 1.0
+        yield m, v, m / scale_m / (np.sqrt(v / scale_v) + epsilon)
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("beta_1", [0.9, 0.0])
+def test_adam_equals_its_twin_over_twenty_steps(beta_1, bias_correction):
+    gradients = np.random.RandomState(1).randn(20, 3, 2) * np.logspace(-4, 2, 20)[:, None, None]
+    history = optimizer_steps.run(
+        lambda rate: ChainOptimizer(
+            [ScaleByAdam(beta_1, 0.999, 1e-6, bias_correction)], 1.0, name="Adam"
+        ),
+        {"w": np.zeros([3, 2])},
+        [{"w": gradient} for gradient in gradients],
+        [1.0] * 20,
+    )
+    moved = np.zeros([3, 2])
+    expected = adam_twin(gradients.astype(np.float32).astype(np.float64), beta_1, 0.999, 1e-6,
+                    bias_correction)  # fmt: skip
+    for found, (m, v, ratio) in zip(history, expected, strict=True):
+        moved -= ratio
+        np.testing.assert_allclose(found["m"]["w"], m, rtol=3e-6, atol=1e-6 * np.abs(m).max())
+        np.testing.assert_allclose(found["v"]["w"], v, rtol=3e-6)
+        np.testing.assert_allclose(found["param"]["w"], moved, rtol=1e-5, atol=2e-6)
+
+
+def test_first_ratios_of_a_constant_gradient():
+    """Ratios are sqrt(10) at first and 6.57 at t = 12; with bias correction they are all 1."""
+    found = {}
+    for bias_correction in (False, True):
+        history = optimizer_steps.run(
+            lambda rate, on=bias_correction: ChainOptimizer(
+                [ScaleByAdam(0.9, 0.999, 1e-9, on)], 1.0, "A"
+            ),
+            {"w": [0.0]},
+            [{"w": [0.5]}] * 20,
+            [1.0] * 20,
+        )
+        found[bias_correction] = -np.diff(
+            [0.0, *[float(step["param"]["w"][0]) for step in history]]
+        )
+    np.testing.assert_allclose(found[True], np.ones(20), rtol=1e-5)
+    assert found[False][0] == pytest.approx(np.sqrt(10), rel=1e-5)
+    assert np.argmax(found[False]) == 11
+    assert found[False][11] == pytest.approx(6.5684, rel=1e-4)
+
+
+def test_bias_correction_counts_from_the_global_step():
+    """After a resume at global step 1000, the next update is corrected as the 1001st update."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", initializer=[0.0])
+        step = tf.get_variable("step", initializer=np.int64(1000), trainable=False)
+        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, True)], 1.0, "Adam")
+        train_op = optimizer.apply_gradients([(tf.constant([1.0]), weight)], step)
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        moved = -session.run(weight)[0]
+        assert session.run(step) == 1001
+    v = 0.001 / (1 - 0.999**1001)
+    assert moved == pytest.approx(0.1 / (1 - 0.9**1001) / (np.sqrt(v) + 1e-6), rel=1e-6)
+
+
+def test_bfloat16_first_moments():
+    """The update uses the unrounded first moment; the slot stores its nearest bfloat16."""
+    gradients = np.random.RandomState(1).randn(5, 3, 2).astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", [3, 2], initializer=tf.zeros_initializer())
+        gradient = tf.placeholder(tf.float32, [3, 2])
+        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, False, True)], 1.0, "Adam")
+        train_op = optimizer.apply_gradients([(gradient, weight)])
+        slots = [optimizer.get_slot(weight, name) for name in ("adam_m", "adam_v")]
+        assert [slot.dtype.base_dtype for slot in slots] == [tf.bfloat16, tf.float32]
+        session.run(tf.global_variables_initializer())
+        m = np.zeros([3, 2], np.float32)
+        v, expected = np.zeros([3, 2]), np.zeros([3, 2])
+        for value in gradients:
+            session.run(train_op, {gradient: value})
+            m = np.float32(0.9) * m + np.float32(0.1) * value
+            v = 0.999 * v + 0.001 * np.float64(value) ** 2
+            expected -= m / (np.sqrt(v) + 1e-6)
+            m = m.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
+            np.testing.assert_allclose(session.run(weight), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(np.float32(session.run(slots[0])), m, rtol=2**-7)
+
+
+def test_bias_correction_without_a_step_is_refused():
+    with tf.Graph().as_default():
+        weight = tf.get_variable("w", initializer=[0.0])
+        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, True)], 1.0, "Adam")
+        with pytest.raises(
+            ValueError, match=r"bias_correction=True, .* apply_gradients or minimize"
+        ):
+            optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1.0, 0.999, 1e-6), r"beta_1=1.0: must be at least 0 and below 1"),
+        ((0.9, -0.1, 1e-6), r"beta_2=-0.1: must be at least 0 and below 1"),
+        ((0.9, 0.999, 0.0), r"epsilon=0.0: must be a finite number > 0"),
+    ],
+)
+def test_adam_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ScaleByAdam(*arguments, bias_correction=False)
+
+
+def run_piece(piece, gradients):
+    """Subtracts a piece's updates from variables that are zero at first.
+
+    Returns a list with a dict of the variables' values for each update.
+    """
+    history = optimizer_steps.run(
+        lambda rate: ChainOptimizer([piece], 1.0, "Piece"),
+        {name: np.zeros_like(value) for name, value in gradients[0].items()},
+        gradients,
+        [1.0] * len(gradients),
+    )
+    return [step["param"] for step in history]
+
+
+def factored_twin(gradients, exponent, epsilon_1):
+    """Yields the update for each gradient of a variable, in float64, by the paper's sums."""
+    r = c = v = 0.0
+    for t, gradient in enumerate(gradients, start=1):
+        beta = 1 - t**-exponent
+        g = np.float64(gradient)
+        square = g**2 + epsilon_1
+        if g.ndim < 2:
+            v = beta * v + (1 - beta) * square
+        else:
+            r = beta * r + (1 - beta) * square.sum(-1, keepdims=True)
+            c = beta * c + (1 - beta) * square.sum(-2, keepdims=True)
+            v = r * c / r.sum(-2, keepdims=True)
+        yield g / np.sqrt(v)
+
+
+@pytest.mark.parametrize(("exponent", "epsilon_1"), [(0.8, 1e-30), (0.5, 1e-3)])
+def test_factored_moments_equal_their_twin_over_five_steps(exponent, epsilon_1):
+    random = np.random.RandomState(5)
+    shapes = {"scalar": (), "bias": [4], "kernel": [6, 4], "stack": [2, 3, 5]}
+    gradients = [
+        {n: np.float32(random.standard_normal(s) * 10.0 ** (t - 3)) for n, s in shapes.items()}
+        for t in range(5)
+    ]
+    history = run_piece(ScaleByFactoredMoments(exponent, epsilon_1), gradients)
+    for name in shapes:
+        expected = -np.cumsum(
+            list(factored_twin([step[name] for step in gradients], exponent, epsilon_1)), axis=0
+        )
+        for found, wanted in zip(history, expected, strict=True):
+            np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-6)
+
+
+def test_a_zero_gradient_moves_nothing():
+    """Its squares are epsilon_1, whose product would be 0 in float32, and 0 / 0 is NaN."""
+    zeros = {"w": np.zeros([3, 4])}
+    for values in run_piece(ScaleByFactoredMoments(0.8, 1e-30), [zeros] * 2):
+        np.testing.assert_array_equal(values["w"], zeros["w"])
+
+
+def test_factored_moments_of_a_matrix_are_a_row_and_a_column():
+    with tf.Graph().as_default():
+        kernel = tf.get_variable("kernel", [6, 4])
+        bias = tf.get_variable("bias", [4])
+        optimizer = ChainOptimizer([ScaleByFactoredMoments(0.8, 1e-30)], 1.0, "Factored")
+        pairs = [(tf.ones([6, 4]), kernel), (tf.ones([4]), bias)]
+        optimizer.apply_gradients(pairs, tf.train.create_global_step())
+        found = {v.op.name: v.shape.as_list() for v in optimizer.variables()}
+    assert found == {
+        "kernel/adafactor_row": [6],
+        "kernel/adafactor_column": [4],
+        "bias/adafactor_v": [4],
+    }
+
+
+def test_factored_moments_need_the_number_of_the_update():
+    with tf.Graph().as_default():
+        weight = tf.get_variable("w", [2])
+        optimizer = ChainOptimizer([ScaleByFactoredMoments(0.8, 1e-30)], 1.0, "Factored")
+        with pytest.raises(ValueError, match=r"or Adafactor\) .* apply_gradients or minimize"):
+            optimizer.apply_gradients([(tf.ones([2]), weight)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1e-30), r"decay_exponent=0.0: must be above 0 and at most 1"),
+        ((1.5, 1e-30), r"decay_exponent=1.5: must be above 0 and at most 1"),
+        ((0.8, 0.0), r"epsilon_1=0.0: must be a finite number > 0"),
+        ((0.8, float("inf")), r"epsilon_1=inf: must be a finite number > 0"),
+    ],
+)
+def test_factored_moments_refuse(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ScaleByFactoredMoments(*arguments)
+
+
+def test_momentum_is_an_exponential_average_from_zero():
+    gradients = np.float32([[1.0, -2.0], [3.0, 0.0], [-1.0, 4.0]])
+    history = run_piece(Momentum(0.75), [{"w": gradient} for gradient in gradients])
+    m, moved = np.zeros(2), np.zeros(2)
+    for gradient, found in zip(np.float64(gradients), history, strict=True):
+        m = 0.75 * m + 0.25 * gradient
+        moved -= m
+        np.testing.assert_allclose(found["w"], moved, rtol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [1.0, -0.1, float("nan")])
+def test_momentum_refuses_a_beta_out_of_range(beta):
+    with pytest.raises(ValueError, match=rf"beta={beta}: must be at least 0 and below 1"):
+        Momentum(beta)
+
+
+def values_and_updates():
+    """Yields float32 (value, update) of every rank; the updates' sizes differ."""
+    random = np.random.RandomState(2)
+    for scale, shape in ((1e-3, ()), (1.0, [5]), (1e-3, [3, 4]), (30.0, [2, 3, 4])):
+        value = np.float32(random.standard_normal(shape))
+        yield value, np.float32(scale * random.standard_normal(shape))
+
+
+def assert_equals_twin(piece, twin):
+    """Compares a piece with `twin(value, update)`, which computes in float64."""
+    for value, update in values_and_updates():
+        found, _ = optimizer_steps.apply_piece(piece, value, update)
+        expected = twin(np.float64(value), np.float64(update))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def rms(x):
+    return np.sqrt(np.mean(np.square(x)))
+
+
+# Exclusions
+
+
+@pytest.mark.parametrize(
+    ("name", "excluded"),
+    [
+        ("bert/embeddings/LayerNorm/gamma", True),
+        ("bert/encoder/layer_0/output/layer_norm/beta", True),
+        ("bert/encoder/layer_0/attention/self/query/bias", True),
+        ("cls/predictions/output_bias", True),
+        ("cls/seq_relationship/output_bias", True),
+        ("cls/seq_relationship/output_weights", False),
+        ("bert/encoder/layer_0/attention/self/query/kernel", False),
+        ("bert/embeddings/word_embeddings", False),
+    ],
+)
+def test_the_usual_list_on_bert(name, excluded):
+    for piece in (
+        AddDecayedWeights(0.1, LAYER_NORM_AND_BIAS),
+        ScaleByTrustRatio(LAYER_NORM_AND_BIAS),
+    ):
+        assert piece.of(name) is (None if excluded else piece)
+
+
+def test_an_empty_list_excludes_nothing():
+    assert AddDecayedWeights(0.1, []).of("bias") is not None
+
+
+def test_patterns_are_regular_expressions_over_the_whole_name():
+    piece = ScaleByTrustRatio(["kernel$", "^cls/"])
+    assert piece.of("a/kernel") is None
+    assert piece.of("a/kernel/b") is piece
+    assert piece.of("cls/x") is None
+    assert piece.of("a/cls/x") is piece
+
+
+def test_a_bare_string_is_refused():
+    name = "exclude_from_layer_adaptation"
+    with pytest.raises(ValueError, match=rf"{name}='bias': must be a list .* write \['bias'\]"):
+        ScaleByTrustRatio("bias")
+
+
+def test_a_pattern_that_is_not_a_regular_expression_is_refused():
+    with pytest.raises(ValueError, match=r"decay: '\(' is not a regular expression"):
+        AddDecayedWeights(0.1, ["bias", "("])
+
+
+def test_pieces_of_equal_constants_are_equal_and_may_be_keys():
+    """Updates by equal pieces are traced and compiled once."""
+    for make in (lambda: AddDecayedWeights(0.1, ["a"]), lambda: ScaleByTrustRatio(["a"])):
+        assert make() == make() and len({make(), make()}) == 1
+    assert AddDecayedWeights(0.1, ["a"]) != AddDecayedWeights(0.1, ["b"])
+
+
+# Weight decay
+
+
+def test_weight_decay_equals_its_twin():
+    assert_equals_twin(AddDecayedWeights(0.3, []), lambda value, update: update + 0.3 * value)
+
+
+def test_weight_decay_adds_its_share_of_the_weights():
+    piece = AddDecayedWeights(0.5, exclude_from_weight_decay=["bias"])
+    update, _ = optimizer_steps.apply_piece(piece, [2.0, -4.0], [1.0, 1.0], name="kernel")
+    np.testing.assert_array_equal(update, [2.0, -1.0])
+
+
+def test_weight_decay_leaves_excluded_variables_alone():
+    piece = AddDecayedWeights(0.5, exclude_from_weight_decay=["bias"])
+    update, _ = optimizer_steps.apply_piece(piece, [2.0, -4.0], [1.0, 1.0], name="query/bias")
+    np.testing.assert_array_equal(update, [1.0, 1.0])
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan")])
+def test_weight_decay_refuses_a_rate_out_of_range(rate):
+    with pytest.raises(ValueError, match=r"weight_decay_rate=.*: must be a finite number >= 0"):
+        AddDecayedWeights(rate, exclude_from_weight_decay=[])
+
+
+def test_weight_decay_names_the_argument_of_a_bad_pattern():
+    with pytest.raises(ValueError, match=r"exclude_from_weight_decay: '\['"):
+        AddDecayedWeights(0.01, exclude_from_weight_decay=["["])
+
+
+# Trust ratio
+
+
+def trust_ratio_twin(value, update):
+    """Returns the ratio in float64."""
+    weight_norm, update_norm = np.sqrt(np.sum(value**2)), np.sqrt(np.sum(update**2))
+    return weight_norm / update_norm if weight_norm > 0 and update_norm > 0 else 1.0
+
+
+def test_trust_ratio_equals_its_twin_on_tensors_of_every_rank():
+    for value, update in values_and_updates():
+        found, ratio = optimizer_steps.apply_piece(ScaleByTrustRatio([]), value, update)
+        expected = trust_ratio_twin(np.float64(value), np.float64(update))
+        assert ratio == pytest.approx(expected, rel=1e-6)
+        np.testing.assert_allclose(found, expected * np.float64(update), rtol=1e-6)
+
+
+def test_the_norm_of_a_matrix_is_over_its_elements():
+    """The Frobenius norm of this matrix is 2; its spectral norm is sqrt(2)."""
+    value = [[1.0, 1.0], [1.0, -1.0]]
+    _, ratio = optimizer_steps.apply_piece(ScaleByTrustRatio([]), value, [[1.0, 0.0], [0.0, 0.0]])
+    assert ratio == 2.0
+
+
+@pytest.mark.parametrize(
+    ("value", "update"), [([0.0, 0.0], [3.0, 4.0]), ([3.0, 4.0], [0.0, 0.0]), ([0.0], [0.0])]
+)
+def test_trust_ratio_is_one_if_either_norm_is_zero(value, update):
+    found, ratio = optimizer_steps.apply_piece(ScaleByTrustRatio([]), value, update)
+    assert ratio == 1.0
+    np.testing.assert_array_equal(found, update)
+
+
+def test_trust_ratio_leaves_excluded_variables_alone_and_reports_nothing():
+    piece = ScaleByTrustRatio(["LayerNorm"])
+    found, ratio = optimizer_steps.apply_piece(piece, [2.0], [1.0], name="LayerNorm/gamma")
+    assert ratio is None
+    np.testing.assert_array_equal(found, [1.0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_stays_so(bad):
+    found, _ = optimizer_steps.apply_piece(ScaleByTrustRatio([]), [1.0, 1.0], [bad, 1.0])
+    assert not np.isfinite(found).all()
+
+
+@pytest.mark.parametrize(("value", "update"), [(1.0, 1e30), (1e30, 1.0), (1e30, 1e30)])
+def test_a_norm_that_overflows_is_not_hidden(value, update):
+    found, ratio = optimizer_steps.apply_piece(ScaleByTrustRatio([]), [value] * 2, [update] * 2)
+    assert ratio == np.inf
+    assert not np.isfinite(found).any()
+
+
+def test_trust_ratio_names_the_argument_of_a_bad_pattern():
+    with pytest.raises(ValueError, match=r"exclude_from_layer_adaptation: '\['"):
+        ScaleByTrustRatio(["["])
+
+
+# Root mean squares
+
+
+@pytest.mark.parametrize("threshold", [0.01, 1.0])
+def test_clipping_by_rms_equals_its_twin(threshold):
+    assert_equals_twin(
+        ClipByRms(threshold), lambda _, update: update / max(1.0, rms(update) / threshold)
+    )
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 2.0])
+def test_scaling_by_the_parameters_rms_equals_its_twin(epsilon):
+    assert_equals_twin(
+        ScaleByParameterRms(epsilon), lambda value, update: max(epsilon, rms(value)) * update
+    )
+
+
+def test_a_variable_that_is_zero_can_leave_zero():
+    found, _ = optimizer_steps.apply_piece(ScaleByParameterRms(0.25), [0.0, 0.0], [2.0, 4.0])
+    np.testing.assert_array_equal(found, [0.5, 1.0])
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("piece", "argument"), [(ClipByRms, "clipping_threshold"), (ScaleByParameterRms, "epsilon_2")]
+)
+def test_rms_pieces_refuse_a_bound_out_of_range(piece, argument, value):
+    with pytest.raises(ValueError, match=f"{argument}={value}: must be a finite number > 0"):
+        piece(value)
+
+
+# Learning rate
+
+
+@pytest.mark.parametrize("rate", [0.3, 3, np.float64(0.3), np.float32(0.3)])
+def test_every_kind_of_number_scales_updates(rate):
+    history = optimizer_steps.run(
+        lambda _: ChainOptimizer([ScaleByLearningRate()], rate, "Descent"),
+        {"w": [7.0, 7.0]},
+        [{"w": [2.0, -4.0]}],
+        [1.0],
+    )
+    expected = 7.0 - float(rate) * np.array([2.0, -4.0])
+    np.testing.assert_allclose(history[0]["param"]["w"], expected, rtol=1e-6)
+
+
+def test_a_tensor_is_read_in_every_step():
+    history = optimizer_steps.run(
+        lambda rate: ChainOptimizer([ScaleByLearningRate()], rate, "Descent"),
+        {"w": [0.0]},
+        [{"w": [1.0]}] * 3,
+        [1.0, 0.5, 0.25],
+    )
+    assert [step["param"]["w"][0] for step in history] == [-1.0, -1.5, -1.75]
+
+
+def test_a_variable_is_read_in_every_step():
+    with tf.Graph().as_default(), tf.Session() as session:
+        rate = tf.get_variable("rate", initializer=1.0, trainable=False)
+        weight = tf.get_variable("w", initializer=[0.0])
+        optimizer = ChainOptimizer([ScaleByLearningRate()], rate, "Descent")
+        train_op = optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        session.run(rate.assign(0.5))
+        session.run(train_op)
+        assert session.run(weight) == [-1.5]
+
+
+def test_a_function_gets_the_variables_name_and_returns_its_rate():
+    """The name has no ":0"; the function may return a number for one variable, a tensor for
+    another."""
+    names = []
+    history = optimizer_steps.run(
+        lambda rate: ChainOptimizer(
+            [ScaleByLearningRate()],
+            lambda name: names.append(name) or {"a/w": rate}.get(name, 2.0),
+            "Descent",
+        ),
+        {"a/w": [0.0], "b/w": [0.0]},
+        [{"a/w": [1.0], "b/w": [1.0]}] * 2,
+        [0.5, 0.25],
+    )
+    assert names == ["a/w", "b/w"]
+    assert [step["param"]["a/w"][0] for step in history] == [-0.5, -0.75]
+    assert [step["param"]["b/w"][0] for step in history] == [-2.0, -4.0]

@@ -1,0 +1,37 @@
+"""A loop given as a time."""
+
+import pytest
+
+from bert_estimator.tpu.step import interface
+from bert_estimator.tpu.step.interface import LoopLength
+
+
+@pytest.mark.parametrize(
+    ("target", "step_secs", "lengths"),
+    [("1s", 0.1, [1, 10, 10, 10]), ("2s", 4.0, [1, 1, 1]), ("1m", 0.5, [1, 120]),
+     ("1h", 60.0, [1, 60, 60])],
+)  # fmt: skip
+def test_a_loop_given_as_a_time_is_tuned_to_it(monkeypatch, target, step_secs, lengths):
+    now = [0.0]
+    monkeypatch.setattr(
+        interface, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
+    )
+    length = LoopLength(target)
+    seen = []
+    for _ in lengths:
+        seen.append(length.get())
+        with length.timed(seen[-1]):
+            now[0] += seen[-1] * step_secs
+    assert seen == lengths
+
+
+def test_tuning_forgets_what_was_slow_long_ago(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(
+        interface, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
+    )
+    length = LoopLength("1s")
+    for step_secs in [5.0] + [0.1] * 20:
+        with length.timed(length.get()):
+            now[0] += length.get() * step_secs
+    assert length.get() == 10

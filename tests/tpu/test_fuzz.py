@@ -1,0 +1,170 @@
+"""Random small models and inputs on each runtime: draws follow seeds, and nothing is drawn early.
+
+FUZZ_EXAMPLES=1000 makes as many of each, anew each time.
+"""
+
+import itertools
+import pathlib
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import toy
+from fuzzing import fuzzed
+from hypothesis import strategies as st
+
+from bert_estimator import tpu
+from bert_estimator.tpu.step import feeds
+
+pytestmark = pytest.mark.slow
+
+# Kind of a random operation -> function of its seed that draws float32 [4].
+DRAWS = {
+    "uniform": lambda seed: tf.random.uniform([4], seed=seed),
+    "normal": lambda seed: tf.random.normal([4], seed=seed),
+    "truncated_normal": lambda seed: tf.random.truncated_normal([4], seed=seed),
+    "bfloat16": lambda seed: tf.to_float(tf.random.normal([4], dtype=tf.bfloat16, seed=seed)),
+    "integers": lambda seed: tf.to_float(tf.random.uniform([4], 0, 10**6, tf.int32, seed)) / 1e6,
+    "shuffle": lambda seed: tf.random_shuffle(tf.linspace(0.0, 1.0, 64), seed)[:4],
+    "categories": lambda seed: tf.to_float(tf.multinomial(tf.zeros([4, 1000]), 1, seed)[:, 0]),
+    "dropout": lambda seed: tf.reduce_sum(
+        tf.reshape(tf.nn.dropout(tf.linspace(1.0, 2.0, 64), rate=0.5, seed=seed), [4, 16]), 1
+    ),
+}
+# Where the operation is -> function of (a function that draws, a true condition). In a session, the
+# turns of a loop draw in any order, unless they run one after the other.
+PLACES = {
+    "step": lambda drawn, condition: drawn(),
+    "condition": lambda drawn, condition: tf.cond(condition, drawn, lambda: tf.zeros([4])),
+    "loop": lambda drawn, condition: tf.while_loop(
+        lambda i, _: i < 3,
+        lambda i, total: (i + 1, total / 2 + drawn()),
+        (0, tf.zeros([4])),
+        parallel_iterations=1,
+    )[1],
+    "map": lambda drawn, condition: tf.reduce_sum(
+        tf.map_fn(lambda x: x * drawn(), tf.constant([1.0, 2.0]), parallel_iterations=1), 0
+    ),
+}
+OPERATIONS = st.tuples(
+    st.sampled_from(sorted(DRAWS)),
+    st.sampled_from(sorted(PLACES)),
+    st.one_of(st.none(), st.integers(0, 2**31 - 1)),
+)
+
+
+def model_of(operations):
+    """Returns a model_fn that adds to a weight what random operations draw."""
+
+    def model_fn(features, mode, params):
+        weight = tf.get_variable("w", [4], initializer=tf.random_normal_initializer())
+        loss = tf.reduce_mean(features["x"])
+        draws = [
+            PLACES[place](lambda kind=kind, seed=seed: DRAWS[kind](seed), loss > 0)
+            for kind, place, seed in operations
+        ]
+        mean = tpu.cross_replica_sum(tf.add_n(draws)) / 2
+        train_op = tf.group(
+            weight.assign(weight / 2 + mean), tf.train.get_global_step().assign_add(1)
+        )
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def trained(model_fn, seed, *parts, **rules):
+    """Trains from scratch in parts; returns the weights' bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        for steps in parts:
+            estimator = toy.make_estimator(folder, model_fn, tf_random_seed=seed, **rules)
+            estimator.train(toy.input_fn, max_steps=steps)
+        return estimator.get_variable_value("w").tobytes()
+
+
+def check_of_draws(rules, data):
+    operations, seed, first = data
+    model_fn = model_of(operations)
+    whole = trained(model_fn, seed, 4, **rules)
+    assert trained(model_fn, seed + 1, 4, **rules) != whole
+    # A session begins its streams anew after each start, as upstream.
+    again = trained(model_fn, seed, *([first, 4] if "master" in rules else [4]), **rules)
+    assert again == whole
+
+
+DRAWING = st.tuples(
+    st.lists(OPERATIONS, min_size=1, max_size=4), st.integers(0, 2**31 - 2), st.integers(1, 3)
+)
+
+
+@fuzzed(st.tuples(st.booleans(), DRAWING), examples=12)
+def test_random_operations_repeat_and_differ_by_seed_in_a_session(data):
+    use_tpu, drawing = data
+    check_of_draws({"use_tpu": use_tpu}, drawing)
+
+
+@pytest.mark.usefixtures("xla_runtime")
+@fuzzed(DRAWING, examples=8)
+def test_random_operations_repeat_resume_and_differ_by_seed_on_cores(data):
+    check_of_draws({"master": "rehearse:2", "iterations_per_loop": 3}, data)
+
+
+SHAPES = {
+    "dataset": lambda numbers: numbers,
+    "batch": lambda numbers: numbers.map(lambda x: x[0]).batch(toy.BATCH_SIZE, drop_remainder=True),
+    "map": lambda numbers: numbers.map(lambda x: x),
+    "zip": lambda numbers: tf.data.Dataset.zip((numbers, tf.data.Dataset.range(10**6))).map(
+        lambda x, i: x
+    ),
+    "repeat": lambda numbers: numbers.repeat(),
+    "interleave": lambda numbers: tf.data.Dataset.range(1).flat_map(lambda i: numbers),
+}
+
+
+@pytest.mark.usefixtures("xla_runtime")
+@fuzzed(
+    st.tuples(
+        st.sampled_from(["local", "session", "cores"]),
+        st.sampled_from(sorted(SHAPES)),
+        st.lists(st.integers(1, 5), min_size=1, max_size=3),
+        st.integers(1, 3),
+    ),
+    examples=20,
+)
+def test_a_generator_gives_no_more_than_the_steps_need(data):
+    runtime, shape, loops, iterations = data
+    rules = {"local": {"use_tpu": False}, "cores": {"master": "rehearse:2"}}.get(runtime, {})
+    a_batch = toy.BATCH_SIZE if shape == "batch" else 1
+    drawn = []
+
+    def generate():
+        for number in itertools.count():
+            drawn.append(number)
+            yield np.full([toy.BATCH_SIZE], number, np.float32)
+
+    def counting(params):
+        del drawn[:]
+        numbers = tf.data.Dataset.from_generator(generate, tf.float32, [toy.BATCH_SIZE])
+        return SHAPES[shape](numbers).map(lambda x: {"x": x})
+
+    with tempfile.TemporaryDirectory() as folder:
+        model_fn = toy.make_model_fn(lambda features, loss: {"predictions": features})
+        estimator = toy.make_estimator(
+            pathlib.Path(folder),
+            model_fn,
+            iterations_per_loop=iterations,
+            predict_batch_size=toy.BATCH_SIZE,
+            **rules,
+        )
+        for steps in loops:
+            estimator.train(counting, steps=steps)
+            assert len(drawn) == steps * a_batch
+            estimator.evaluate(counting, steps=steps)
+            assert len(drawn) == steps * a_batch
+        predictions = estimator.predict(counting)
+        for example in range(sum(loops)):
+            batch = example // toy.BATCH_SIZE
+            assert next(predictions)["x"] == (example if shape == "batch" else batch)
+            ahead = 0 if runtime == "local" else 2 * feeds.DEPTH + 2
+            assert batch + 1 <= len(drawn) / a_batch <= batch + 1 + ahead
+        predictions.close()
