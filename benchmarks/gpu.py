@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import torch_bert
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "gpu.csv")
@@ -119,7 +119,7 @@ def make_state(directory: str) -> None:
         elif variable["trainable"] and variable["name"].endswith("gamma"):
             value += 1
         values[variable["name"]] = value
-    with atomic_file.writer(path, "wb") as writer:
+    with disk_files.writer(path, "wb") as writer:
         np.savez(writer, **values)
 
 

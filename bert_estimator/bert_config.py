@@ -5,7 +5,7 @@ import difflib
 import json
 import math
 
-from bert_estimator.system import json_files
+from bert_estimator.storage import remote
 
 # name -> (num_hidden_layers, hidden_size). A head has size 64, and the intermediate size is 4 H.
 # Sources: Turc et al. (2019) for tiny to medium, Devlin et al. (2018) for base and large.
@@ -193,7 +193,7 @@ class BertConfig:
         Raises:
           ValueError: the file does not hold a JSON object, or its keys or values are wrong.
         """
-        return cls.from_dict(json_files.read(str(path)), source=str(path))
+        return cls.from_dict(remote.read_json(str(path)), source=str(path))
 
     def to_dict(self) -> dict:
         """Returns the configuration as a dict of JSON values, without keys that are None."""

@@ -9,7 +9,7 @@ from absl import flags
 
 from bert_estimator.command_line import console, help_page
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, errors
+from bert_estimator.system import disk_files, errors
 
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
@@ -148,7 +148,7 @@ def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
     """
     # Two names of one remote file are equal as URLs, and not as names of its copies.
     path = remote.shown(path)
-    places = {os.path.realpath(path), os.path.realpath(path + atomic_file.ENDING)}
+    places = {os.path.realpath(path), os.path.realpath(path + disk_files.ENDING)}
     for input_file in map(remote.shown, input_files):
         if os.path.realpath(input_file) in places:
             raise ValueError(

@@ -23,7 +23,7 @@ from absl import flags
 
 from bert_estimator.command_line.flags import named
 from bert_estimator.storage import remote
-from bert_estimator.system import lock
+from bert_estimator.system import lock, paths
 from bert_estimator.tokenization import open_tokenizer, unknown_warning
 from input_pipelines import arguments, remote_output
 from input_pipelines.creation.pools import BeamPool, WorkerPool, available_cores
@@ -149,7 +149,7 @@ def create(values: flags.FlagValues) -> str:
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
       lock.InUseError: another process writes these files.
     """
-    if remote.is_remote(values.output_file) and values.runner:
+    if paths.is_remote(values.output_file) and values.runner:
         raise ValueError(
             f"--output_file={values.output_file}: must be a directory that all machines of "
             "--runner see"
@@ -180,7 +180,7 @@ def _create(values, output_file, there):
         vocab_file = remote.local(values.vocab_file)
     if values.runner:  # its processes may have another working directory
         output_files, input_files = (
-            [path if "://" in path else os.path.abspath(path) for path in paths]
+            [path if paths.is_remote(path) else os.path.abspath(path) for path in paths]
             for paths in (output_files, input_files)
         )
         vocab_file = os.path.abspath(vocab_file)

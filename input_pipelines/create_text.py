@@ -12,8 +12,8 @@ from absl import flags
 
 from bert_estimator.command_line.flags import named
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, lock
-from bert_estimator.system.progress import Progress
+from bert_estimator.system import disk_files, lock
+from bert_estimator.system.ticker import Progress
 from input_pipelines import arguments, remote_output
 from input_pipelines.text import document_filter, text_files, text_flags, text_formats
 from input_pipelines.text.documents import find_files, read_pieces, total_bytes
@@ -69,7 +69,7 @@ def _create(values, path, there):
         progress = Progress("Reading text", total_bytes(files), "B")
     arguments.check_output("output_file", path, files)
     pieces = read_pieces(files, progress, options, chosen)
-    with lock.held_for(path), atomic_file.writer(path) as file:
+    with lock.held_for(path), disk_files.writer(path) as file:
         number, size, repeated = _write(pieces, file, values.deduplicate)
     left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
     return f"{number} documents ({size} words) in {path}. Left out: {left_out}.", [path]

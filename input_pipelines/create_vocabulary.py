@@ -12,7 +12,7 @@ from absl import flags
 
 from bert_estimator.command_line.flags import named
 from bert_estimator.system import lock
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import (
     count_words,
     train_sentencepiece,

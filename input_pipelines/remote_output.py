@@ -14,13 +14,11 @@ project made. No lock keeps a process of another machine from writing the same f
 """
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,12 +26,11 @@ from absl import flags
 
 from bert_estimator import __version__
 from bert_estimator.command_line.flags import named
-from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, json_files, lock
+from bert_estimator.storage import reading, remote, staging
+from bert_estimator.system import disk_files, json_files, paths
 from input_pipelines import arguments
-from input_pipelines.text import documents, record_names, remote_files
+from input_pipelines.text import documents, record_names
 
-_PREFIX = "bert_estimator_output"
 _FILES, _OUTPUT, _MADE = "files", "output", "made.json"
 _WITHOUT_EFFECT = ("num_workers",)  # on the files
 
@@ -64,25 +61,25 @@ def create(
       lock.InUseError: another process of this machine writes them.
     """
     output = values[flag].value
-    if not remote.is_remote(output):
+    if not paths.is_remote(output):
         return make(output, None)[0]
     with contextlib.ExitStack() as stack:
         with named(flag):
             directory, names = _split(output)
             remote.check(directory)
             there = remote.names(directory)
-            folder = stack.enter_context(_locked_folder(output, directory))
+            folder = stack.enter_context(_staged(output, directory))
         files = os.path.join(folder, _FILES)
         identity = _identity(values, vocab_file)
         made = _made(folder, identity)
         if made is None:
-            summary, paths = make(",".join(os.path.join(files, name) for name in names), there)
+            summary, made_files = make(",".join(os.path.join(files, name) for name in names), there)
             made = {
                 "identity": identity,
                 "summary": summary,
-                "files": {os.path.basename(path): _version(path) for path in paths},
+                "files": {os.path.basename(path): _version(path) for path in made_files},
             }
-            with atomic_file.writer(os.path.join(folder, _MADE)) as writer:
+            with disk_files.writer(os.path.join(folder, _MADE)) as writer:
                 json.dump(made, writer)
         else:
             _say(f"The files in {folder} are complete: they are uploaded as they are.")
@@ -100,7 +97,7 @@ def _split(output):
     """Returns the directory of URLs of files, and the names of the files."""
     urls = output.split(",")
     for url in urls:
-        if remote.is_remote(url) and not remote.is_remote(url.rpartition("/")[0]):
+        if paths.is_remote(url) and not paths.is_remote(url.rpartition("/")[0]):
             raise ValueError(f"{url}: is not a file's name; give {url}/name")
     (directory, *others) = dict.fromkeys(url.rpartition("/")[0] for url in urls)
     if others:
@@ -109,25 +106,19 @@ def _split(output):
 
 
 @contextlib.contextmanager
-def _locked_folder(output: str, directory: str) -> Iterator[str]:
+def _staged(output: str, directory: str) -> Iterator[str]:
     """Locks the local directory of an output, and removes it unless it holds something of use."""
-    user = os.getuid() if hasattr(os, "getuid") else 0  # not on Windows
-    prefix = os.path.join(tempfile.gettempdir(), f"{_PREFIX}_{user}_")
-    folder = prefix + hashlib.sha256(output.encode()).hexdigest()[:12]
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.stat(folder).st_uid != user:
-        raise ValueError(f"{folder} belongs to another user; set TMPDIR to a directory of your own")
-    with lock.held(folder, output):
+    with staging.output_folder(output) as folder:
         files = os.path.join(folder, _FILES)
         os.makedirs(files, exist_ok=True)
-        with atomic_file.writer(os.path.join(folder, _OUTPUT)) as writer:
+        with disk_files.writer(os.path.join(folder, _OUTPUT)) as writer:
             writer.write(output)
         remote.show(files, directory)
-        _name_others(set(glob.glob(f"{glob.escape(prefix)}*")) - {folder})
+        _name_others(folder)
         try:
             yield folder
         except BaseException as error:
-            if all(name.endswith(atomic_file.ENDING) for name in os.listdir(files)):
+            if all(name.endswith(disk_files.ENDING) for name in os.listdir(files)):
                 shutil.rmtree(folder)
             elif not isinstance(error, remote.StorageError):
                 _say(f"Unfinished work for {output} is kept on this machine, in {folder}.")
@@ -135,11 +126,11 @@ def _locked_folder(output: str, directory: str) -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-def _name_others(folders):
+def _name_others(own):
     """Says what commands have left that were killed, and not given again."""
-    for folder in sorted(folders):
+    for folder in staging.other_output_folders(own):
         output = os.path.join(folder, _OUTPUT)
-        if lock.is_free(folder) and os.path.exists(output):
+        if os.path.exists(output):
             with open(output, encoding="utf-8") as reader:
                 url = reader.read()
             _say(
@@ -149,8 +140,8 @@ def _name_others(folders):
 
 
 def _size(folder):
-    paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return sum(os.path.getsize(path) for path in paths)
+    files = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(os.path.getsize(file) for file in files)
 
 
 def _identity(values: flags.FlagValues, vocab_file: str | None) -> str:
@@ -163,8 +154,8 @@ def _identity(values: flags.FlagValues, vocab_file: str | None) -> str:
     with named("input_file"):
         texts = documents.find_files(values.input_file.split(","))
         versions = [
-            [path, remote_files.version(path)]
-            if remote_files.is_remote(path)
+            [path, reading.version(path)]
+            if paths.is_remote(path)
             else [os.path.abspath(path), _version(path)]
             for path in texts
         ]

@@ -141,7 +141,7 @@ ROOMS = {
     ],
     NETWORK: [*SIZES, "bert_estimator.layers"],
     "bert_estimator.layers": [*SIZES, "bert_estimator.graph"],
-    "bert_estimator.bert_config": ["bert_estimator.system"],
+    "bert_estimator.bert_config": ["bert_estimator.storage", "bert_estimator.system"],
     "bert_estimator.memory_needed": ["bert_estimator.bert_config", "bert_estimator.system"],
     "bert_estimator.precision": ["bert_estimator.command_line"],
     "bert_estimator.optimization": ["bert_estimator.graph"],
@@ -179,10 +179,15 @@ ROOMS = {
     "input_pipelines.records": [
         "input_pipelines.text",
         "bert_estimator.tokenization",
+        "bert_estimator.storage",
         "bert_estimator.command_line",
         "bert_estimator.system",
     ],
-    "input_pipelines.text": ["bert_estimator.tokenization", "bert_estimator.system"],
+    "input_pipelines.text": [
+        "bert_estimator.tokenization",
+        "bert_estimator.storage",
+        "bert_estimator.system",
+    ],
     "bert_estimator.legacy": [
         "bert_estimator.tpu",
         "bert_estimator.graph",
@@ -196,7 +201,7 @@ ROOMS = {
         "bert_estimator.system",
     ],
     "bert_estimator.tokenization": ["bert_estimator.storage", "bert_estimator.system"],
-    "bert_estimator.storage": ["bert_estimator.system"],
+    "bert_estimator.storage": ["bert_estimator.cluster", "bert_estimator.system"],
     "bert_estimator.command_line": [
         "bert_estimator.storage",
         "bert_estimator.cluster",

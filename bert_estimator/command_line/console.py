@@ -14,7 +14,7 @@ from typing import NoReturn
 from bert_estimator import __version__
 from bert_estimator.cluster import hosts
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, paths, standard_streams, tensorflow_import, ticker
+from bert_estimator.system import disk_files, paths, standard_streams, tensorflow_import, ticker
 from bert_estimator.system.errors import ArgumentError, FlagError
 
 # Lines of TensorFlow that tell a user of a script nothing.
@@ -175,13 +175,13 @@ def _told(error, expected, resumes):
     if (explained := _explanation(error)) is not None:
         return 1, remote.shown(explained)
     go_on = ": it resumes from what was saved." if resumes else "."
-    of_disk = disk_errors.explanation(error, f"then run the same command again{go_on}")
+    of_disk = disk_files.explanation(error, f"then run the same command again{go_on}")
     # It names the disk's own path, also if a URL is shown for it.
     return 1, of_disk or (message if isinstance(error, expected) else None)
 
 
 def _is_of_disk(error):
-    return isinstance(error, OSError) and not disk_errors.is_of_path(error)
+    return isinstance(error, OSError) and not disk_files.is_of_path(error)
 
 
 def leave(code: int) -> NoReturn:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-from bert_estimator.system import disk_errors, errors, paths, remote_paths
+from bert_estimator.system import disk_files, errors, paths
 from bert_estimator.system.errors import FlagError
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -298,7 +298,7 @@ def named(name: str) -> Iterator[None]:
     except ValueError as error:
         raise FlagError(f"--{name}: {error}") from None
     except OSError as error:
-        if not disk_errors.is_of_input(error):
+        if not disk_files.is_of_input(error):
             raise
         said = f"{error.filename}: {error.strerror}" if error.strerror else error
         raise FlagError(f"--{name}: {said}") from None
@@ -335,7 +335,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
-    if path is not None and not remote_paths.is_remote(path):
+    if path is not None and not paths.is_remote(path):
         check(os.path.exists(path), name, path, "there is no such file")
         check(
             os.path.isfile(path),
@@ -349,7 +349,7 @@ def check_file(name: str, path: str | None) -> None:
 def check_readable(name: str, *paths_to_read: str) -> None:
     """Raises FlagError if a file or directory cannot be read."""
     for path in paths_to_read:
-        why = disk_errors.why_unreadable(path)
+        why = disk_files.why_unreadable(path)
         check(why is None, name, path, why)
 
 
@@ -358,7 +358,7 @@ def check_checkpoint(name: str, path: str | None) -> None:
 
     Without a path, and for a remote one, nothing is checked.
     """
-    if not path or remote_paths.is_remote(path):
+    if not path or paths.is_remote(path):
         return
     files = [path] if os.path.exists(path) else glob.glob(f"{glob.escape(path)}.*")
     check(
@@ -379,20 +379,18 @@ def check_patterns(name: str, patterns: str | None) -> None:
     for weighted in patterns.split(",") if patterns is not None else ():
         with named(name):
             pattern, _ = paths.split_weight(weighted)
-        is_there = (
-            remote_paths.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
-        )
+        is_there = paths.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
         check(
             is_there, name, patterns, f"no file matches {pattern!r}; give record files or patterns"
         )
-        if not remote_paths.is_remote(pattern):
+        if not paths.is_remote(pattern):
             check_readable(name, *paths.matches(pattern))
 
 
 def make_directory(name: str, path: str) -> None:
     """Makes the directory that a flag names; raises FlagError if it cannot be written."""
     rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
-    check(not remote_paths.is_remote(path), name, path, rule)
+    check(not paths.is_remote(path), name, path, rule)
     try:
         paths.check_no_pattern(path)
     except ValueError as error:

@@ -22,7 +22,7 @@ from typing import Any
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, json_files
+from bert_estimator.system import disk_files, json_files
 
 
 class Origin(enum.Enum):
@@ -164,14 +164,14 @@ def file_arguments(path: str) -> list[str]:
 
 def _read_file(path):
     if not path.endswith((".yaml", ".yml")):
-        return _without_nulls(json_files.read(path))
+        return _without_nulls(remote.read_json(path))
     try:
         import yaml
     except ImportError:
         raise FlagError(
             f"--config={path}: YAML needs a package: pip install pyyaml; or write JSON"
         ) from None
-    with remote.explaining(path), disk_errors.reading(remote.local(path)) as reader:
+    with remote.explaining(path), disk_files.reading(remote.local(path)) as reader:
         try:
             values = yaml.load(reader, _yaml_loader(yaml))
         except (yaml.YAMLError, ValueError, RecursionError) as error:

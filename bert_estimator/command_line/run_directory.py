@@ -25,7 +25,7 @@ from bert_estimator.command_line import charts
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, disk_errors, json_files
+from bert_estimator.system import disk_files, json_files
 
 CHECKPOINT_PREFIX = "model.ckpt-"
 BEST_DIRECTORY = "best"
@@ -80,7 +80,7 @@ def write_evaluations(directory: str, values: Mapping[int, float], of: str | Non
         {"step": step, "value": None if value == -math.inf else value}
         for step, value in values.items()
     ]
-    with atomic_file.writer(path) as writer:
+    with disk_files.writer(path) as writer:
         json.dump({"of": of, "evaluations": evaluations}, writer, indent=1)
 
 
@@ -307,7 +307,7 @@ class RunDirectory:
             # The file may be the run's own copy.
             with open(remote.local(vocab_file), "rb") as reader:
                 vocabulary = reader.read()
-            with atomic_file.writer(kept, "wb") as writer:
+            with disk_files.writer(kept, "wb") as writer:
                 writer.write(vocabulary)
 
     def forget_metrics_after(self, step: int) -> None:
@@ -322,7 +322,7 @@ class RunDirectory:
 
     def add_metrics(self, record: Mapping[str, float]) -> None:
         """Appends a line to metrics.jsonl: a dict with at least `step`."""
-        with disk_errors.naming(self.metrics_path), open(self.metrics_path, "ab+") as writer:
+        with disk_files.naming(self.metrics_path), open(self.metrics_path, "ab+") as writer:
             if writer.tell():
                 writer.seek(-1, os.SEEK_END)
                 if writer.read() != b"\n":  # a line cut short by a kill
@@ -477,5 +477,5 @@ def versions() -> dict[str, str | None]:
 
 
 def _write(path, text):
-    with atomic_file.writer(path) as writer:
+    with disk_files.writer(path) as writer:
         writer.write(text)

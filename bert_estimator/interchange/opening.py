@@ -15,8 +15,8 @@ from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hub import reader
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import Source
-from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, zip_files
+from bert_estimator.storage import remote, staging
+from bert_estimator.system import disk_files, paths, zip_files
 
 # Lies in the models that the scripts export.
 _TASK_OF_EXPORT = ("assets.extra", "task.json")
@@ -48,9 +48,9 @@ def open_source(path: str, choice: str | None = None) -> Source:
       ValueError: there is no model, it cannot be read, or it leaves nothing to choose; the text
         says what.
     """
-    if remote.is_remote(path):
+    if paths.is_remote(path):
         path = copied_here(path, choice)
-    if os.path.exists(path) and (why := disk_errors.why_unreadable(path)):
+    if os.path.exists(path) and (why := disk_files.why_unreadable(path)):
         raise ValueError(f"{path}: {why}")
     for file in (path, *glob.glob(f"{glob.escape(path)}.*"), *glob.glob(f"{glob.escape(path)}/*")):
         if os.path.exists(file) and stat.S_ISFIFO(os.stat(file).st_mode):
@@ -135,7 +135,7 @@ def _unpacked_once(path, *_):
         # macOS packs files of its own beside a model.
         names = [n for n in names if not n.startswith("__MACOSX/")]
         zip_files.check(archive, names, tempfile.gettempdir())
-        folder = remote.temporary_folder()
+        folder = staging.temporary_folder()
         try:
             for name in names:
                 archive.extract(name, folder)  # checks the member's checksum

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.run_directory import NETWORK_FILES
 from bert_estimator.jobs.config import Evaluation
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 
 
 class BestCheckpoint(tf.train.CheckpointSaverListener):
@@ -141,10 +141,10 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         for path in [*(os.path.join(folder, name) for name in NETWORK_FILES), *paths]:
             if os.path.exists(path):
                 copy = os.path.join(self._directory, os.path.basename(path))
-                shutil.copy(path, copy + atomic_file.ENDING)
-                atomic_file.sync(copy + atomic_file.ENDING)
-                os.replace(copy + atomic_file.ENDING, copy)
-        atomic_file.sync(self._directory)
+                shutil.copy(path, copy + disk_files.ENDING)
+                disk_files.sync(copy + disk_files.ENDING)
+                os.replace(copy + disk_files.ENDING, copy)
+        disk_files.sync(self._directory)
 
     def _remove_others(self):
         """Removes the files of all checkpoints but the best one."""

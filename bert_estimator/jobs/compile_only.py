@@ -13,7 +13,7 @@ from bert_estimator import sharding
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, json_files, ticker
+from bert_estimator.system import disk_files, json_files, ticker
 
 # A real run reaches only a share of a chip's peak. "Large batch optimization for deep learning:
 # training BERT in 76 minutes" (You et al., 2019) trained BERT-Large in 76.19 minutes on 1024 TPU v3
@@ -28,8 +28,9 @@ class Plan:
     """What is to be compiled in the place of a run."""
 
     compile_only: bool = flags.field(
-        False, "Compile the training step for --tpu_topology, report what it needs, and end. (Whether a "
-        "run fits this machine, it says at its start.)"
+        False,
+        "Compile the training step for --tpu_topology, report what it needs, and end. (Whether "
+        "a run fits this machine, it says at its start.)",
     )
     suggest: bool = flags.field(
         False, "Compile, with --compile_only, what may fit if the step does not."
@@ -129,7 +130,7 @@ def run(
     else:
         result["remedies"] = list(_remedies(config, replicas, asked, report))
     path = _path(config)
-    with atomic_file.writer(path) as writer:
+    with disk_files.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
     print(f"report: {remote.shown(path)}")

@@ -12,8 +12,9 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.compile_only import Plan
-from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.storage import remote
+from bert_estimator.storage.mirror import Mirror
+from bert_estimator.system import paths
 
 _GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
@@ -436,7 +437,11 @@ def copy_of_remote(output_dir: str) -> tuple[str, Mirror | None]:
     Raises:
       FlagError: the remote directory cannot be used.
     """
-    if not remote.is_remote(output_dir):
+    if not paths.is_remote(output_dir):
         return output_dir, None
-    mirror = Mirror(output_dir)
+    with flags.named(f"output_dir={output_dir}"):
+        paths.check_no_pattern(output_dir)
+    hosts = flags.find_hosts()
+    with flags.named("output_dir"):
+        mirror = Mirror(output_dir, hosts)
     return mirror.path, mirror

@@ -16,7 +16,7 @@ from bert_estimator.interchange import Source
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 from bert_estimator.jobs.estimator import differences
-from bert_estimator.storage import remote
+from bert_estimator.storage import remote, staging
 from bert_estimator.system import json_files
 from bert_estimator.tpu import checkpoints
 
@@ -57,7 +57,7 @@ def checkpoint_of(source: Source) -> str | None:
     if not heads:
         return None
     step = checkpoints.global_step_of(source.checkpoint)
-    prefix = os.path.join(remote.temporary_folder(), f"model.ckpt-{step}")
+    prefix = os.path.join(staging.temporary_folder(), f"model.ckpt-{step}")
     hidden_size = source.shapes[heads[0]][1]
     pooler = {
         f"{POOLER}dense/kernel": np.zeros([hidden_size, hidden_size], np.float32),

@@ -17,10 +17,10 @@ from bert_estimator.command_line.run_directory import RunDirectory, delivered_be
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, json_files, lock, paths
+from bert_estimator.storage.mirror import Mirror
+from bert_estimator.system import disk_files, json_files, lock, paths
 from bert_estimator.tpu import checkpoints
 
 _ROLLBACKS = "rollbacks.json"
@@ -69,7 +69,7 @@ def check_remote_files(config: JobConfig) -> None:
         for part in value.split(",") if name in _PATTERN_FLAGS else [value]:
             with flags.named(name):
                 url = paths.split_weight(part)[0] if name in _PATTERN_FLAGS else part
-                if remote.is_remote(url):
+                if paths.is_remote(url):
                     is_there = remote.matches(url) or remote.check(f"{url}.index")
                     flags.check(is_there, name, value, f"{url} is not there")
 
@@ -146,7 +146,7 @@ class Rollbacks:
 
     def _write(self):
         entries = [{"step": step, "skipped": number} for step, number in self.skipped]
-        with atomic_file.writer(self._path) as writer:
+        with disk_files.writer(self._path) as writer:
             json.dump({"rollbacks": entries}, writer, indent=1)
 
 

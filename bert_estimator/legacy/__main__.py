@@ -16,7 +16,7 @@ import types
 
 import bert_estimator.legacy
 from bert_estimator.legacy import children, script_version
-from bert_estimator.system import lock, native_log, paths, standard_streams, ticker
+from bert_estimator.system import lock, paths, standard_streams, tensorflow_import, ticker
 
 _USAGE = """\
 usage: python -m bert_estimator.legacy [--tf1 | --tf2] SCRIPT.py [its flags]
@@ -129,7 +129,7 @@ def _exit_code(name, run):
 def command() -> None:
     """Runs the console command `tpu-legacy`."""
     standard_streams.prepare()
-    native_log.quiet()  # Keras has to be imported before TensorFlow is made TensorFlow 1
+    tensorflow_import.quiet()  # Keras has to be imported before TensorFlow is made TensorFlow 1
     sys.exit(main(sys.argv))
 
 

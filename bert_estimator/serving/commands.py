@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bert_estimator.command_line import console
-from bert_estimator.system import disk_errors, ticker
+from bert_estimator.system import disk_files, ticker
 from input_pipelines.tasks.examples import Example
 
 BATCH_SIZE = 32
@@ -241,7 +241,7 @@ def opening() -> contextlib.AbstractContextManager[None]:
 def lines_of(file: str | None) -> Iterator[BinaryIO]:
     """Opens the reader of lines: a file, or standard input."""
     if file:
-        if os.path.exists(file) and (why := disk_errors.why_unreadable(file)):
+        if os.path.exists(file) and (why := disk_files.why_unreadable(file)):
             raise ValueError(f"{file}: {why}")
         with open(file, "rb") as reader:
             yield reader

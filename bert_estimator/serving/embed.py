@@ -33,7 +33,7 @@ from bert_estimator.command_line import console
 from bert_estimator.command_line.choices import POOLINGS
 from bert_estimator.serving import commands
 from bert_estimator.serving.commands import BATCHES_TOGETHER
-from bert_estimator.system import disk_errors, memory, standard_streams
+from bert_estimator.system import disk_files, memory, standard_streams
 
 _HEADER_BYTES = 128  # what NumPy writes for two dimensions
 
@@ -83,7 +83,7 @@ class VectorFile:
     def _writing(self):
         if self._rows is self._target:
             return standard_streams.explaining_loss()
-        return disk_errors.naming(tempfile.gettempdir())
+        return disk_files.naming(tempfile.gettempdir())
 
 
 def _is_rewritable(writer):

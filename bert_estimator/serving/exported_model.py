@@ -50,7 +50,7 @@ def find(path: str) -> str:
     Raises:
       ValueError: the path does not hold an exported model, or TensorFlow cannot open it.
     """
-    if remote.is_remote(path):
+    if paths.is_remote(path):
         path = _fetched(path)
     try:
         paths.check_no_pattern(path)

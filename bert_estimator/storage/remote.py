@@ -5,16 +5,15 @@ others. A remote directory is used through a local copy. Messages name what the 
 the copy: see `shown`. TensorFlow is only loaded if there is a remote path.
 """
 
-import atexit
+import contextlib
 import functools
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from bert_estimator.system.remote_paths import StorageError, explaining, is_remote
+from bert_estimator.storage import staging
+from bert_estimator.system import json_files, paths
 
 # An object of these is there as a whole or not at all. Elsewhere a file is written under another
 # name, and then renamed.
@@ -36,6 +35,51 @@ _LASTING = (
 _shown: dict[str, str] = {}  # local copy -> the URL that it is a copy of
 
 Result = TypeVar("Result")
+
+_NOT_REMOTE = ("", "file", "ram")
+
+
+class StorageError(ValueError):
+    """A remote file system cannot be used; the text says why, and what to do."""
+
+
+@contextlib.contextmanager
+def explaining(url: str) -> Iterator[None]:
+    """Makes TensorFlow's errors of a remote file system a `StorageError`, which says what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:
+        if not _is_of_tensorflow(error):
+            raise
+        raise StorageError(_explanation(url, error)) from None
+
+
+def _explanation(url, error):
+    kind, reason = type(error).__name__, (str(error).strip() or "no such file").splitlines()[0]
+    scheme = url.partition("://")[0]
+    if kind == "UnimplementedError":
+        known = sorted(f"{s}://" for s in _gfile().get_registered_schemes() if s not in _NOT_REMOTE)
+        return (
+            f"{url}: this TensorFlow does not know {scheme}://, only {', '.join(known)}. Mount it "
+            "as a directory, or use a path of this machine"
+        )
+    if kind == "NotFoundError":
+        return f"{url}: is not there ({reason})"
+    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        return (
+            f"{url}: access is denied ({reason}). Give this machine credentials: for gs://, run "
+            "gcloud auth application-default login, or name a key in GOOGLE_APPLICATION_CREDENTIALS"
+        )
+    return (
+        f"{url}: {scheme}:// does not answer as it should ({reason}). Look at the name, the "
+        "network and the credentials of this machine"
+    )
+
+
+def _is_of_tensorflow(error):
+    return type(error).__module__.startswith("tensorflow")
 
 
 def check(url: str) -> bool:
@@ -70,6 +114,19 @@ def read(url: str, most_bytes: int = 1 << 20) -> bytes | None:
             return reader.read(most_bytes)
 
     return _retried(try_it, url)
+
+
+def read_json(path: str, kind: type = dict, most_bytes: int = json_files.MOST_BYTES) -> Any:
+    """Reads a JSON file of this machine or of a URL, as `json_files.read` does.
+
+    Raises:
+      JsonError, OSError: as there.
+      StorageError: the file cannot be read from a URL.
+    """
+    if not paths.is_remote(path):
+        return json_files.read(path, kind, most_bytes)
+    with explaining(path), _gfile().GFile(path, "rb") as reader:
+        return json_files.parse(reader.read(most_bytes + 1), path, kind, most_bytes)
 
 
 def write(data: bytes, url: str) -> None:
@@ -176,7 +233,7 @@ def local(path: str) -> str:
     Raises:
       StorageError: the file is not there, or the file system cannot be used.
     """
-    if not is_remote(path):
+    if not paths.is_remote(path):
         return path
     stat = _retried(lambda: _gfile().stat(path), path)
     return _copied(path, stat.length, stat.mtime_nsec)
@@ -184,7 +241,7 @@ def local(path: str) -> str:
 
 @functools.cache
 def _copied(url, *_):
-    copy = os.path.join(temporary_folder(), os.path.basename(url))
+    copy = os.path.join(staging.temporary_folder(), os.path.basename(url))
     download(url, copy)
     _shown[copy] = url
     return copy
@@ -203,17 +260,10 @@ def local_directory(url: str, is_wanted: Callable[[str], bool] = lambda name: Tr
     names = list(filter(is_wanted, files(url)))
     if not names:
         raise StorageError(f"{url}: is not there, or does not hold the files that are wanted")
-    folder = temporary_folder()
+    folder = staging.temporary_folder()
     for name in names:
         download(f"{url.rstrip('/')}/{name}", os.path.join(folder, name))
     _shown[folder] = url.rstrip("/")
-    return folder
-
-
-def temporary_folder() -> str:
-    """Returns a new directory that lasts as long as the process."""
-    folder = tempfile.mkdtemp(prefix="bert_estimator_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 

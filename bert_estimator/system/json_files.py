@@ -2,8 +2,7 @@
 
 What is read may come from strangers, or may be damaged. Whatever the bytes are, the functions here
 return a value of the kind that was asked for, or raise `JsonError`. Nothing else of the project
-calls Python's `json.load` or `json.loads` (a test). Files are read without TensorFlow unless their
-path is a URL.
+calls Python's `json.load` or `json.loads` (a test).
 """
 
 import itertools
@@ -13,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bert_estimator.system import disk_errors, remote_paths
+from bert_estimator.system import disk_files
 
 MOST_BYTES = 1 << 27
 MOST_DEPTH = 64  # objects and lists within each other
@@ -44,7 +43,7 @@ def read(path: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
     """Reads a JSON file.
 
     Args:
-      path: the file, or a URL such as gs://bucket/name.
+      path: the file, on this machine; `storage.remote.read_json` takes URLs, too.
       kind: what the file must hold, a type: dict, list, str, int, float, bool, or object for any
         value.
       most_bytes: the size of the largest file that is read.
@@ -55,10 +54,9 @@ def read(path: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
     Raises:
       JsonError: the file does not hold such a value; the message names the file.
       OSError: the file cannot be opened.
-      StorageError: the file cannot be read from a URL.
     """
-    with remote_paths.explaining(path), _open(path) as reader:
-        # A directory of a bucket or a device may be endless: the size is not asked for before.
+    with disk_files.reading(path) as reader:
+        # A device may be endless: the size is not asked for before.
         return parse(reader.read(most_bytes + 1), path, kind, most_bytes)
 
 
@@ -223,11 +221,3 @@ def _check_depth(text, source):
                 )
         elif sign in ("}", "]"):
             depth -= 1
-
-
-def _open(path):
-    if "://" in path:
-        import tensorflow.compat.v1 as tf  # only for remote files
-
-        return tf.io.gfile.GFile(path, "rb")
-    return disk_errors.reading(path)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bert_estimator.system import json_files
+from bert_estimator.system import json_files, paths
 
 try:
     import fcntl
@@ -80,7 +80,7 @@ def held_for(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held_in(folder, name, what):
-    if "://" in os.fspath(folder):
+    if paths.is_remote(folder):
         _warn(f"{what} is not in a file system of this machine: nothing locks other writers out.")
         yield
         return

@@ -10,6 +10,11 @@ from collections.abc import Sequence
 _PATTERN = re.compile(r"[\[\]*?\\]")
 
 
+def is_remote(path: str | os.PathLike | None) -> bool:
+    """Returns whether a path is a URL beyond this machine, such as gs://bucket/name."""
+    return path is not None and re.match(r"[a-z][a-z0-9+.-]*://", os.fspath(path)) is not None
+
+
 def check_arguments(argv: Sequence[str]) -> None:
     """Checks the words of a command line, before anything is done with them.
 

@@ -1,18 +1,31 @@
-"""How commands import TensorFlow: without its start-up messages, and without Keras and jax."""
+"""How commands import TensorFlow: without its start-up messages, and without Keras and jax.
+
+TensorFlow and libtpu print lines about oneDNN, CUDA and the processor before a program can set
+their log level, among them an error about a GPU that is not there. They tell a user of a command
+nothing. Environment variables do not suffice: at TF_CPP_MIN_LOG_LEVEL=2 TensorFlow 2.21 still
+prints seven lines, at 3 six.
+
+TensorFlow's own import also imports Keras (one of the two), and jax for TensorFlow Lite's
+converter. TensorFlow works without them. Its import takes 3.9 s and 716 MB; without garbage
+collection 3.2 s; without Keras and jax, too, 2.0 s and 532 MB.
+"""
 
 import functools
 import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
+import re
+import select
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from bert_estimator.system import memory, native_log, standard_streams
+from bert_estimator.system import memory, standard_streams
 
-# TensorFlow's own import also imports Keras (one of the two), and jax for TensorFlow Lite's
-# converter. It takes over 50 % longer with them, and TensorFlow works without them.
+# What TensorFlow's own import need not import.
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "jax")
 
 
@@ -20,7 +33,7 @@ def prepare() -> None:
     """Makes the next import of TensorFlow quiet and quick. Call it before TensorFlow is imported.
 
     What the import makes stays, so Python's garbage collector leaves it alone. Besides, all threads
-    of the process share one arena of memory (see `malloc`), and standard streams that are closed
+    of the process share one arena of memory (see `memory`), and standard streams that are closed
     are opened (see `standard_streams`).
 
     `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
@@ -28,7 +41,7 @@ def prepare() -> None:
     """
     standard_streams.prepare()
     memory.share_one_arena()
-    native_log.quiet()
+    quiet()
     sys.meta_path.insert(0, _WithoutEager())
 
 
@@ -71,3 +84,87 @@ def _is_interrupted(error):
             return True
         error = error.__cause__
     return False
+
+
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+_CHATTER = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog|"
+    # Information and warnings, in the two forms that TensorFlow has used.
+    rb"[IW]\d{4} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |"
+    rb"To enable the following instructions: |"
+    # Messages at the level of errors that do not matter: there is no GPU, or two parts of
+    # TensorFlow register the same factory.
+    rb".*(?:failed call to cuInit|Unable to register cu\w+ factory|oneDNN supports DT_\w+ only|"
+    rb"computation placer already registered)"
+)
+
+_IGNORED = (signal.SIGINT, signal.SIGTERM) + ((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ())
+
+# A line that is not complete is passed on after this many seconds.
+_PATIENCE_SECS = 0.1
+
+
+def quiet() -> None:
+    """Leaves these lines out of stderr from now on, until the process ends.
+
+    The descriptor of stderr becomes a pipe, from which a process of its own passes on all other
+    lines. (A thread would lose what is written just before a crash.) `sys.stderr` still writes to
+    the terminal itself. Call this before TensorFlow is loaded, and before there are threads.
+
+    Nothing is left out if TF_CPP_MIN_LOG_LEVEL asks for the messages (0 or 1), or on Windows.
+    """
+    if os.environ.get(_LEVEL) in ("0", "1") or not hasattr(os, "fork"):
+        return
+    os.environ.setdefault(_LEVEL, "2")
+    try:
+        sys.stderr.flush()
+        terminal = os.dup(2)
+        reader, writer = os.pipe()
+        # A signal that comes right after the fork must not reach the filter.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
+        try:
+            child = os.fork()
+            if child == 0:
+                _be_the_filter(reader, writer, terminal, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    except (AttributeError, OSError):  # stderr is closed, or the system is out of something
+        return
+    os.close(reader)
+    os.dup2(writer, 2)
+    os.close(writer)
+    sys.stderr = standard_streams.error_output(terminal, sys.stderr.encoding)
+
+
+def _be_the_filter(reader, writer, terminal, mask):
+    """Passes lines on until all processes that write to the pipe have ended, and ends."""
+    try:
+        os.close(writer)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _pass_on(reader, terminal)
+    finally:
+        os._exit(0)
+
+
+def _pass_on(reader, terminal):
+    """Copies the lines that are not chatter from one descriptor to the other."""
+    os.dup2(terminal, 2)
+    os.dup2(reader, 0)
+    os.closerange(3, 1 << 16)  # The limit may be a thousand times that, and take a minute.
+    os.close(1)
+    rest = b""
+    while True:
+        if rest and not select.select([0], [], [], _PATIENCE_SECS)[0]:
+            os.write(2, rest)
+            rest = b""
+        data = os.read(0, 1 << 16)
+        *lines, rest = (rest + data).split(b"\n")
+        kept = [line + b"\n" for line in lines if not _CHATTER.match(line)]
+        if not data and not _CHATTER.match(rest):
+            kept.append(rest)
+        os.write(2, b"".join(kept))
+        if not data:
+            return

@@ -22,7 +22,7 @@ from typing import Any
 import sentencepiece
 
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors
+from bert_estimator.system import disk_files
 from bert_estimator.tokenization import offsets
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
@@ -54,7 +54,7 @@ class SentencePieceTokenizer:
         """
         self._model = sentencepiece.SentencePieceProcessor()
         try:
-            with disk_errors.reading(remote.local(model_file)) as file:
+            with disk_files.reading(remote.local(model_file)) as file:
                 self._model.load_from_serialized_proto(file.read())
         except RuntimeError as error:
             raise ValueError(f"{model_file}: is not a SentencePiece model ({error})") from None

@@ -13,7 +13,7 @@ from random import Random
 
 import sentencepiece
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 from bert_estimator.system.errors import ArgumentError
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
@@ -222,7 +222,7 @@ def vocabulary_of(
 
 def write_vocab(vocab: Sequence[str], vocab_file: str) -> None:
     """Writes one token per line, either the complete file or nothing."""
-    with atomic_file.writer(vocab_file) as file:
+    with disk_files.writer(vocab_file) as file:
         file.writelines(token + "\n" for token in vocab)
 
 
@@ -288,7 +288,7 @@ def train_sentencepiece(
     except RuntimeError as error:
         rule = f"SentencePiece cannot make such a model: {error}"
         raise ArgumentError("vocab_size", rule, vocab_size) from None
-    with atomic_file.writer(model_file, "wb") as file:
+    with disk_files.writer(model_file, "wb") as file:
         file.write(model.getvalue())
     return share
 

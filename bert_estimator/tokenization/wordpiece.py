@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors
+from bert_estimator.system import disk_files
 from bert_estimator.tokenization import offsets
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
@@ -365,5 +365,5 @@ class _CharacterTable(dict):
 
 
 def _read_bytes(path: str) -> bytes:
-    with disk_errors.reading(remote.local(path)) as file:
+    with disk_files.reading(remote.local(path)) as file:
         return file.read(_MOST_BYTES + 1)

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 from bert_estimator.system.splitmix import keys
 from input_pipelines.creation.settings import CreationSettings
 
@@ -314,7 +314,7 @@ def write_pairs(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
     """
     order = np.argsort(keys(seed ^ _DEALING_SEED, pairs.turns, pairs.keys), kind="stable")
     offsets, counts = [0], []
-    with atomic_file.writer(path + ".pairs", "wb") as file:
+    with disk_files.writer(path + ".pairs", "wb") as file:
         for residue in range(num_buckets):
             dealt = pairs.chosen(order[residue::num_buckets])
             rows = np.empty(len(dealt), _ROWS)
@@ -324,7 +324,7 @@ def write_pairs(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
             file.write(dealt.tokens.tobytes())
             offsets.append(file.tell())
             counts.append(len(dealt))
-    with atomic_file.writer(path + ".npz", "wb") as file:
+    with disk_files.writer(path + ".npz", "wb") as file:
         np.savez(file, offsets=np.array(offsets), counts=np.array(counts), num_pairs=len(pairs))
 
 

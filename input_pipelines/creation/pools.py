@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 
 
 class WorkerError(RuntimeError):
@@ -252,5 +252,5 @@ def _called(function, numbered_task):
 
 
 def _write(path, results):
-    with atomic_file.writer(path, "wb") as file:
+    with disk_files.writer(path, "wb") as file:
         pickle.dump(results, file)

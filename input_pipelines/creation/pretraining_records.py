@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation import instances, stages, tokenized_text
 from input_pipelines.creation.pools import BeamPool, WorkerPool

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_estimator.storage import remote
-from bert_estimator.system import atomic_file, json_files
+from bert_estimator.system import disk_files, json_files
 from bert_estimator.system.splitmix import keys
 from bert_estimator.tokenization import Casing, Tokenizer, reopen_tokenizer
 from input_pipelines.creation import instances, record_bytes, tokenized_text
@@ -203,7 +203,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     pairs = pairs.chosen(np.argsort(order, kind="stable"))
     maker = serializer(work.tokenizer, work.settings, work.is_dynamic)
     digest, size = hashlib.sha256(), 0
-    with atomic_file.writer(work.piece(bucket), "wb") as file:
+    with disk_files.writer(work.piece(bucket), "wb") as file:
         for block in pairs.blocks(_AT_ONCE):
             content = record_bytes.framed(maker.serialized(block))
             digest.update(content)
@@ -247,7 +247,7 @@ def join_pieces(task: tuple[Work, int]) -> dict[str, int | str]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        atomic_file.sync(directory or ".")
+        disk_files.sync(directory or ".")
         joined = {
             "num_records": sum(fact["num_records"] for fact in facts),
             "num_bytes": sum(fact["num_bytes"] for fact in facts),
@@ -277,7 +277,7 @@ def _is_joined(work: Work, index: int) -> bool:
 
 
 def _write_facts(facts: dict, path: str) -> None:
-    with atomic_file.writer(path + ".json") as file:
+    with disk_files.writer(path + ".json") as file:
         json.dump(facts, file)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.instances import FlatText, taken
 from input_pipelines.records.encoding import id_type
@@ -36,7 +36,7 @@ def write_part(
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     num_read = 0
     sentence_lengths, document_lengths = array.array("I"), array.array("I")
-    with atomic_file.writer(path + ".ids", "wb") as file:
+    with disk_files.writer(path + ".ids", "wb") as file:
         for document in documents:
             num_read += 1
             digest.update(("\n".join(document) + "\n\n").encode())
@@ -48,7 +48,7 @@ def write_part(
             ids = np.array([i for sentence in sentences for i in sentence])
             counts += np.bincount(ids, minlength=len(counts))
             file.write(ids.astype(id_type(len(counts))).tobytes())
-    with atomic_file.writer(path + ".npz", "wb") as file:
+    with disk_files.writer(path + ".npz", "wb") as file:
         np.savez(
             file,
             sentence_lengths=np.array(sentence_lengths, np.uint32),

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.tokenization import Casing
 from input_pipelines.text import record_names
@@ -137,7 +138,7 @@ def read_manifest(path: str) -> Manifest:
       ValueError: the file is not a manifest of this format version.
     """
     try:
-        fields = json_files.read(path)
+        fields = remote.read_json(path)
         version = json_files.field(fields, "format_version", int, path)
         if version in (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION):
             fields["files"] = tuple(
@@ -201,7 +202,7 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
 
 def place(path: str) -> str:
     """Returns where a file lies, however its path is spelled; a symbolic link may lead there."""
-    if "://" in path:
+    if paths.is_remote(path):
         return path
     real = os.path.realpath(path)
     if os.path.basename(real) == os.path.basename(path):

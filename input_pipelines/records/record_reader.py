@@ -86,7 +86,9 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
             )
         record_names.check_one_set(matches)
         _check_finished(matches)
-        places = {path: path if "://" in path else os.path.realpath(path) for path in matches}
+        places = {
+            path: path if paths.is_remote(path) else os.path.realpath(path) for path in matches
+        }
         if weight is not None and not seen.isdisjoint(places.values()):
             raise ValueError(
                 f"{entry!r} matches files that a pattern before it matches too. In a mixture, each "
@@ -123,7 +125,7 @@ def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _matches(pattern):
-    is_remote = "://" in pattern
+    is_remote = paths.is_remote(pattern)
     if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), f"*{record_names.RECORDS}*")
     matches = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
@@ -135,7 +137,7 @@ def _matches(pattern):
 def _check_finished(record_files):
     """Raises ValueError if the creation of a file's set has not ended: others may be missing."""
     for directory in sorted({os.path.dirname(path) for path in record_files}):
-        unfinished = {} if "://" in directory else record_names.unfinished_files(directory)
+        unfinished = {} if paths.is_remote(directory) else record_names.unfinished_files(directory)
         files = [path for path in record_files if path in unfinished]
         complete = manifests.read_manifests_of(files) if files else {}
         for path in files:
@@ -270,7 +272,7 @@ def record_offsets(path: str) -> np.ndarray:
 
 def _open(path: str):
     # Python's own files are several times faster at many small reads, but are local files only.
-    return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
+    return tf.io.gfile.GFile(path, "rb") if paths.is_remote(path) else open(path, "rb")
 
 
 _log = logging.getLogger("tensorflow")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 from input_pipelines.tasks import squad_metrics
 from input_pipelines.tasks.windows import Windows
 
@@ -144,7 +144,7 @@ def write(directory: str, predictions: Iterable[Prediction], version_2: bool) ->
     paths = []
     for name, content in files.items():
         paths.append(os.path.join(directory, name))
-        with atomic_file.writer(paths[-1]) as writer:
+        with disk_files.writer(paths[-1]) as writer:
             json.dump(content, writer, indent=4)
             writer.write("\n")
     return paths

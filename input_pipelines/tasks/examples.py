@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_estimator.storage import remote
-from bert_estimator.system import json_files
+from bert_estimator.system import json_files, paths
 from input_pipelines.tasks import labels
 from input_pipelines.tasks.table_files import Row, TableError, cell, read_rows
 from input_pipelines.tasks.task_table import Columns, Task
@@ -121,7 +121,7 @@ def texts(task: Task) -> Iterator[str]:
         **dict.fromkeys(task.predict.values(), unlabelled),
     }
     for path, columns in files.items():
-        if remote.check(path) if remote.is_remote(path) else os.path.exists(path):
+        if remote.check(path) if paths.is_remote(path) else os.path.exists(path):
             columns = dataclasses.replace(columns, label=None)
             yield from texts_of(read_examples(task, path, columns))
 

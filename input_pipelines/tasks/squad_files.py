@@ -159,7 +159,7 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
             row = json_files.check(row, dict, place)
             yield place, json_files.field(row, "context", str, place), _as_in_squad(row, place)
         return
-    content = json_files.read(path, dict, _MOST_BYTES)
+    content = remote.read_json(path, dict, _MOST_BYTES)
     articles = json_files.field(content, "data", list, path)
     for a, article in enumerate(json_files.items(articles, dict, f"{path}: data")):
         place = f"{path}: data[{a}]"

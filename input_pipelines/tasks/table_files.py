@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, json_files
+from bert_estimator.system import disk_files, json_files
 
 Row = dict[str | int, Any]
 
@@ -253,7 +253,7 @@ def text_lines(
         message names file and line.
     """
     try:
-        with disk_errors.reading(remote.local(path)) as file:
+        with disk_files.reading(remote.local(path)) as file:
             for number, data in enumerate(_byte_lines(_as_utf8(file, path, encoding), path), 1):
                 try:
                     text = data.decode().removeprefix("\ufeff")

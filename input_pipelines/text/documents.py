@@ -14,9 +14,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from bert_estimator.storage import reading
 from bert_estimator.system import paths
-from bert_estimator.system.progress import Progress
-from input_pipelines.text import record_names, remote_files, sentences, text_files, text_formats
+from bert_estimator.system.ticker import Progress
+from input_pipelines.text import record_names, sentences, text_files, text_formats
 from input_pipelines.text.document_filter import DocumentFilter, in_words
 
 SPLITTING = ("auto", "yes", "no")
@@ -94,15 +95,15 @@ def find_files(patterns: Sequence[str], vocab_file: str = "") -> list[str]:
             only = ", only records or what lies beside them" if matches else ""
             raise ValueError(f"no file matches {pattern!r}{only}. Give an existing file or glob.")
         for path in texts:
-            files.setdefault(path if "://" in path else os.path.realpath(path), path)
+            files.setdefault(path if paths.is_remote(path) else os.path.realpath(path), path)
     if not files:
         raise ValueError("no pattern is given. Give a comma-separated list of files.")
     return list(files.values())
 
 
 def _matches(pattern):
-    if remote_files.is_remote(pattern):
-        return remote_files.find(pattern)
+    if paths.is_remote(pattern):
+        return reading.find(pattern)
     return _files_below(pattern) if os.path.isdir(pattern) else paths.matches(pattern)
 
 
@@ -130,9 +131,9 @@ def _files_below(directory):
 def total_bytes(files: Sequence[str]) -> int:
     """Returns the size of files together, for `Progress`; missing files count 0."""
     return sum(
-        remote_files.size(path) if remote_files.is_remote(path) else os.path.getsize(path)
+        reading.size(path) if paths.is_remote(path) else os.path.getsize(path)
         for path in files
-        if remote_files.is_remote(path) or os.path.exists(path)
+        if paths.is_remote(path) or os.path.exists(path)
     )
 
 
@@ -230,7 +231,7 @@ def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:
     Raises:
       ValueError: the file cannot be read.
     """
-    if text_files.packing(path) or remote_files.is_remote(path) or options.document_per_file:
+    if text_files.packing(path) or paths.is_remote(path) or options.document_per_file:
         return False
     return _format(path) == "plain"
 
@@ -351,7 +352,7 @@ class TextPart:
     def digest(self) -> str:
         """Returns a hash of all attributes."""
         described = dataclasses.asdict(self)
-        if not remote_files.is_remote(self.path):
+        if not paths.is_remote(self.path):
             described["path"] = os.path.abspath(self.path)
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
 
@@ -395,8 +396,8 @@ def split_files(
     """
     parts = []
     for path in files:
-        if remote_files.is_remote(path):
-            version, starts = remote_files.version(path), [0]
+        if paths.is_remote(path):
+            version, starts = reading.version(path), [0]
         else:
             version, starts = _starts(path, options, part_bytes)
         ends = [*starts[1:], version[0]]

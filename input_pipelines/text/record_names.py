@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from bert_estimator.system import atomic_file, json_files
+from bert_estimator.system import disk_files, json_files
 
 HELD_OUT_PREFIX = "heldout."
 """The names of held-out records that lie beside training records begin so."""
@@ -53,7 +53,7 @@ def is_text(path: str) -> bool:
     records do not count, since a text may be called `heldout.txt`, too.
     """
     name = os.path.basename(path)
-    return not (RECORDS in name or name.endswith(atomic_file.ENDING) or _is_about_records(path))
+    return not (RECORDS in name or name.endswith(disk_files.ENDING) or _is_about_records(path))
 
 
 def _is_about_records(path):
@@ -132,7 +132,7 @@ def work_directory(first_file: str) -> str:
 
 def list_files(work: str, output_files: Sequence[str]) -> None:
     """Writes into the directory of unfinished work which files will be made."""
-    with atomic_file.writer(os.path.join(work, _LIST)) as file:
+    with disk_files.writer(os.path.join(work, _LIST)) as file:
         json.dump({"files": [os.path.basename(path) for path in output_files]}, file)
 
 

@@ -1,7 +1,7 @@
 """Opens text files as streams of bytes: plain or packed, here or on a remote file system.
 
 The end of a name says how a file is packed: .gz, .bz2, .xz or .zst. A name with `://` is on a
-remote file system (`remote_files`). Memory holds a block of the file at a time.
+remote file system (`storage.reading`). Memory holds a block of the file at a time.
 """
 
 import bz2
@@ -14,8 +14,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from bert_estimator.system.progress import Progress
-from input_pipelines.text import remote_files
+from bert_estimator.storage import reading
+from bert_estimator.system import paths
+from bert_estimator.system.ticker import Progress
 
 EXTRA = "corpora"
 """The extra of this package whose modules read .zst, parquet and remote files."""
@@ -61,7 +62,7 @@ def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
             "files."
         )
     try:
-        with remote_files.opened(path) if remote_files.is_remote(path) else open(path, "rb") as raw:
+        with reading.opened(path) if paths.is_remote(path) else open(path, "rb") as raw:
             stream = io.BufferedReader(_Counted(raw, progress), _BLOCK)
             try:
                 with _unpacked(stream, packing(path)) as unpacked:

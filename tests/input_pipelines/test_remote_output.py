@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from commands import MAINS
 
-from bert_estimator.storage import remote
+from bert_estimator.storage import remote, staging
+from bert_estimator.system import paths
 from bert_estimator.tokenization import load_vocab
-from input_pipelines import create_pretraining_data, create_text, create_vocabulary, remote_output
+from input_pipelines import create_pretraining_data, create_text, create_vocabulary
 from input_pipelines.creation import pools, pretraining_records, stages
 
 
@@ -231,7 +233,7 @@ def test_an_upload_without_the_right_to_it_keeps_the_files_and_says_where(
     expected, target, copy = whole(kind), f"{url}/refused", tf.io.gfile.copy
 
     def refuse(source, to, **options):
-        if remote.is_remote(to):
+        if paths.is_remote(to):
             raise tf.errors.PermissionDeniedError(None, None, "no rights")
         copy(source, to, **options)
 
@@ -383,18 +385,41 @@ def test_two_users_of_a_machine_do_not_meet(url, command, monkeypatch, tmp_path,
         message = f"{of_second} belongs to another user; set TMPDIR to a directory of your own"
         assert message in capsys.readouterr().err
         of_second.rmdir()
-        stat = os.stat
+        lstat = os.lstat
 
         def as_user(path, **others):
-            found = stat(path, **others)
-            return (
-                os.stat_result([*found[:4], user, *found[5:]]) if path == str(of_second) else found
-            )
+            status = lstat(path, **others)
+            own = str(path) == str(of_second)
+            return os.stat_result([*status[:4], user, *status[5:]]) if own else status
 
-        patch.setattr(os, "stat", as_user)
+        patch.setattr(os, "lstat", as_user)
         assert command("text", url) == 0
     assert "is left of a command" not in capsys.readouterr().err
     assert os.listdir(tmp_path / "tmp") == [of_first]
+
+
+@pytest.mark.parametrize("make", [os.symlink, shutil.copyfile])
+def test_what_lies_in_the_place_of_the_directory_is_not_followed(
+    url, command, monkeypatch, tmp_path, capsys, make
+):
+    kill_before_the_upload(command, monkeypatch, "text", url)
+    (name,) = os.listdir(tmp_path / "tmp")
+    folder = tmp_path / "tmp" / name
+    shutil.rmtree(folder)
+    (tmp_path / "elsewhere").mkdir()
+    source = tmp_path / "elsewhere" if make is os.symlink else __file__
+    make(source, folder)
+    assert command("text", url) == 2
+    assert f"{folder} is not a directory; remove it, or set TMPDIR" in capsys.readouterr().err
+    assert not os.listdir(tmp_path / "elsewhere")
+
+
+def test_the_directory_is_for_this_user_alone(url, command, monkeypatch, tmp_path):
+    kill_before_the_upload(command, monkeypatch, "text", url)
+    (name,) = os.listdir(tmp_path / "tmp")
+    os.chmod(tmp_path / "tmp" / name, 0o777)
+    kill_before_the_upload(command, monkeypatch, "text", url)
+    assert stat.S_IMODE(os.stat(tmp_path / "tmp" / name).st_mode) == 0o700
 
 
 def test_a_temporary_directory_that_cannot_be_written_is_named(url, command, monkeypatch, capsys):
@@ -402,7 +427,7 @@ def test_a_temporary_directory_that_cannot_be_written_is_named(url, command, mon
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(remote_output.os, "makedirs", refuse)
+        patch.setattr(staging.os, "makedirs", refuse)
         assert command("text", url) == 2
     assert (
         f"--output_file: {tempfile.gettempdir()}/bert_estimator_output_" in capsys.readouterr().err

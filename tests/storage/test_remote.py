@@ -7,6 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.storage import remote
+from bert_estimator.system import paths
 
 
 @pytest.fixture
@@ -162,4 +163,4 @@ def test_local_copies_have_the_names_that_the_user_gave(url, tmp_path):
     [("gs://b/a", True), ("s3a+x://b", True), ("a/b", False), ("C:\\a", False), (None, False)],
 )
 def test_urls_are_told_from_paths(path, is_url):
-    assert remote.is_remote(path) == is_url
+    assert paths.is_remote(path) == is_url

@@ -20,7 +20,7 @@ from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn
 import bert_estimator
 from bert_estimator import tpu
 from bert_estimator.cluster import host_connection, host_watch, roll, roll_call
-from bert_estimator.system import progress, steady_clock, ticker
+from bert_estimator.system import steady_clock, ticker
 from bert_estimator.tpu import early_stopping
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
@@ -153,9 +153,9 @@ def silent_work(monkeypatch):
 
 
 def long_work(monkeypatch):
-    monkeypatch.setattr(progress, "EVERY_SECS", 0.2)
+    monkeypatch.setattr(ticker, "EVERY_SECS", 0.2)
     out = io.StringIO()
-    work = progress.Progress("Reading", 10**6, "B", out)
+    work = ticker.Progress("Reading", 10**6, "B", out)
     while out.getvalue().count("\n") < 2:
         time.sleep(0.01)
         work.add(1)

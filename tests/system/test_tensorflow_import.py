@@ -1,8 +1,9 @@
-"""What importing TensorFlow loads after `tensorflow_import.prepare`, in processes of their own."""
+"""Tests how commands import TensorFlow, and what they leave out of stderr."""
 
 import gc
 import importlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -33,7 +34,7 @@ def printed(code):
 def test_keras_is_imported_when_it_is_used():
     code = f"""
 import sys
-from bert_estimator.system import tensorflow_import
+from bert_estimator.system import (tensorflow_import)
 tensorflow_import.prepare()
 import tensorflow.compat.v1 as tf1
 import tensorflow as tf2
@@ -47,7 +48,7 @@ print(tf2.keras.layers.Dense(3).units, len({KERAS}) > 100, tf1.keras.layers.Dens
 @pytest.mark.slow
 def test_keras_may_be_the_first_that_imports_tensorflow():
     code = """
-from bert_estimator.system import tensorflow_import
+from bert_estimator.system import (tensorflow_import)
 tensorflow_import.prepare()
 import keras, tensorflow
 print(keras.optimizers.SGD().name)
@@ -58,7 +59,7 @@ print(keras.optimizers.SGD().name)
 def test_what_an_import_makes_is_not_searched_again():
     code = """
 import gc
-from bert_estimator.system import tensorflow_import
+from bert_estimator.system import (tensorflow_import)
 tensorflow_import.prepare()
 before = gc.get_freeze_count()
 collections = sum(each['collections'] for each in gc.get_stats())
@@ -124,7 +125,7 @@ def test_a_broken_tensorflow(tmp_path):
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from bert_estimator.system import tensorflow_import
+from bert_estimator.system import (tensorflow_import)
 tensorflow_import.prepare()
 for _ in range(2):
     try:
@@ -133,3 +134,137 @@ for _ in range(2):
         print(error, {KERAS})
 """
     assert printed(code) == ["a", "library", "is", "missing", "[]"] * 2
+
+
+# Messages of TensorFlow 2.16 to 2.21 that tell a user nothing.
+CHATTER = [
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "I0000 00:00:1795351188.666281   21452 port.cc:153] oneDNN custom operations are on. You may",
+    "W0000 00:00:1795351188.666281   21452 cpu_allocator.cc:83] Allocation exceeds 10%",
+    "E0000 00:00:1795351197.773398   21452 cuda_platform.cc:52] failed call to cuInit: INTERNAL",
+    "E0000 00:00:1795351115.383346   19839 util.cc:131] oneDNN supports DT_UINT32 only on",
+    "2026-11-22 12:40:27.619208: E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:479] "
+    "Unable to register cuFFT factory: Attempting to register factory for plugin cuFFT",
+    "2026-11-22 12:40:27.619208: I tensorflow/core/platform/cpu_feature_guard.cc:182] This",
+    "To enable the following instructions: AVX2 AVX512F, rebuild TensorFlow.",
+]
+NEWS = [
+    "F0000 00:00:1795351197.773398   21452 array.cc:1] Check failed: rows > 0",
+    "E0000 00:00:1795351197.773398   21452 bfc_allocator.cc:9] Out of memory",
+    "Traceback (most recent call last):",
+    "I think, therefore I am not a log line",
+    "",
+]
+
+
+def run(program, *arguments, **environment):
+    variables = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env={**variables, "PYTHONPATH": ROOT, **environment},
+        timeout=300,
+    )
+
+
+WRITES = """
+import os, sys
+from bert_estimator.system import (tensorflow_import)
+tensorflow_import.quiet()
+os.write(2, sys.argv[1].encode())
+"""
+
+
+@pytest.mark.parametrize("line", CHATTER)
+def test_chatter_is_left_out(line):
+    ended = run(WRITES, f"before\n{line}\nafter\n{line}")
+    assert (ended.stderr, ended.returncode) == ("before\nafter\n", 0)
+
+
+def test_all_other_lines_arrive_whole():
+    text = "\n".join(NEWS * 300)
+    assert run(WRITES, text).stderr == text
+
+
+def test_what_is_written_before_a_crash_arrives():
+    ended = run(WRITES + "os.write(2, b'Check failed'); os.abort()", "last words\n")
+    assert (ended.stderr, ended.returncode) == ("last words\nCheck failed", -signal.SIGABRT)
+
+
+def test_python_writes_directly_and_children_through_the_filter():
+    ended = run(
+        WRITES + "import subprocess\n"
+        "print('from Python', file=sys.stderr)\n"
+        "subprocess.run(['sh', '-c', 'echo I0000 00:00:17 1 a.cc:1] hi >&2; echo child >&2'])\n"
+        "sys.exit(3)",
+        "",
+    )
+    assert sorted(ended.stderr.splitlines()) == ["child", "from Python"]
+    assert ended.returncode == 3
+
+
+def test_a_line_without_an_end_is_passed_on_while_the_process_runs():
+    program = WRITES + "sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "Password: "],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    with process:
+        assert process.stderr.read(10) == b"Password: "
+        process.stdin.close()
+
+
+def test_a_signal_to_all_of_a_terminal_s_processes_ends_the_filter_last():
+    # A shell's background jobs are born with SIGINT ignored, and so may these tests be.
+    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program = heeds + WRITES + "os.killpg(0, 2)\nos.write(2, b'never')"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "before\n"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        start_new_session=True,
+        timeout=300,
+    )
+    assert "before\n" in ended.stderr  # perhaps in the middle of the traceback
+    assert "KeyboardInterrupt" in ended.stderr
+
+
+def test_a_signal_right_after_the_start_does_not_reach_the_filter():
+    program = """
+import os
+fork = os.fork
+def signalled():
+    child = fork()
+    if child == 0:
+        os.kill(os.getpid(), 2)
+    return child
+os.fork = signalled
+"""
+    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    ended = run(heeds + program + WRITES, "once\n")
+    assert (ended.returncode, ended.stderr) == (0, "once\n")
+
+
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_who_asks_for_the_messages_gets_them(level):
+    assert run(WRITES, CHATTER[1], TF_CPP_MIN_LOG_LEVEL=level).stderr == CHATTER[1]
+
+
+def test_without_stderr_there_is_nothing_to_do():
+    ended = subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'"{sys.executable}" -c "$0" x 2>&-; echo $?',
+            WRITES.replace("os.write", "#"),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ROOT},
+        timeout=300,
+    )
+    assert ended.stdout == "0\n"

@@ -69,7 +69,7 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(zip_files, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
     path = zipped(tmp_path / "a.zip", model(**{"b.json": b" " * (64 << 20)}))
     made = []
-    monkeypatch.setattr(opening.remote, "temporary_folder", lambda: made.append(1))
+    monkeypatch.setattr(opening.staging, "temporary_folder", lambda: made.append(1))
     with pytest.raises(ValueError, match=r"unpacks to \d+ bytes, more than 100 times its size"):
         open_source(path)
     assert not made

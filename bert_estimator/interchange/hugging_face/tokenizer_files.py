@@ -8,7 +8,7 @@ from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.hugging_face import special_tokens, tokenizer_json
 from bert_estimator.interchange.hugging_face.config_json import CONFIG, write_json
 from bert_estimator.interchange.source import ALBERT, Source
-from bert_estimator.storage import remote
+from bert_estimator.storage import staging
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
@@ -73,7 +73,7 @@ def find_vocabulary(folder: str) -> str | None:
         return None
     tokens = tokenizer_json.tokens(whole, path)
     special_tokens.check(folder, path, tokens)
-    vocab_file = os.path.join(remote.temporary_folder(), VOCABULARY)
+    vocab_file = os.path.join(staging.temporary_folder(), VOCABULARY)
     with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
         writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file

@@ -22,7 +22,7 @@ from bert_estimator.jobs.config import copy_of_remote
 from bert_estimator.jobs.fine_tuning import config
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, start_of_main_job
 from bert_estimator.recipes import embedded
-from bert_estimator.storage import remote
+from bert_estimator.system import paths
 from input_pipelines.tasks.task_table import TASK_NAMES
 
 _EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
@@ -206,7 +206,7 @@ class ClassificationConfig(FineTuningConfig):
         data = self.data
         if data.task_name:
             flags.check(data.data_dir, "data_dir", None, "is needed: it holds the task's files")
-            is_directory = remote.is_remote(data.data_dir) or os.path.isdir(data.data_dir)
+            is_directory = paths.is_remote(data.data_dir) or os.path.isdir(data.data_dir)
             flags.check(is_directory, "data_dir", data.data_dir, "is not a directory")
             return
         super().check_data_flags()

@@ -24,7 +24,7 @@ from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
 from bert_estimator.jobs.run import Run, evaluation_line, locked
 from bert_estimator.layers import primitives
 from bert_estimator.model_fns import fine_tuning, update
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
 from input_pipelines.tasks import features_input
@@ -401,7 +401,7 @@ class FineTuning(abc.ABC):
 
 def write_lines(path: str, lines: Iterable[str]) -> None:
     """Writes a file of lines, all of them or nothing."""
-    with atomic_file.writer(path) as writer:
+    with disk_files.writer(path) as writer:
         writer.writelines(line + "\n" for line in lines)
 
 

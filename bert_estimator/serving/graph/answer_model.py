@@ -33,7 +33,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.serving.graph import answer_search, graph_characters, graph_tokenizer
 from bert_estimator.serving.graph.answer_search import Contexts
 from bert_estimator.serving.graph.text_model import TextDifferenceError
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Prediction, Search

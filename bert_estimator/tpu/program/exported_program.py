@@ -16,7 +16,7 @@ import os
 
 import numpy as np
 
-from bert_estimator.system import atomic_file, json_files, zip_files
+from bert_estimator.system import disk_files, json_files, zip_files
 from bert_estimator.tpu.program import stablehlo
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 
@@ -65,7 +65,7 @@ class ExportedProgram:
             os.path.join(directory, "state.npz"), **{variable.name: a for variable, a in values}
         )
         save_batches(os.path.join(directory, "batches.npz"), self.inputs, self.batches)
-        with atomic_file.writer(description_path) as writer:
+        with disk_files.writer(description_path) as writer:
             json.dump(description, writer, indent=2)
             writer.write("\n")
 

@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator
 
+from bert_estimator.system import paths
 from bert_estimator.tpu.program import devices, stablehlo
 from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 
@@ -90,7 +91,7 @@ def keep_on_disk() -> None:
             return
         _remove_oldest(directory)
         config.update("jax_compilation_cache_dir", directory)
-    if "://" not in directory:
+    if not paths.is_remote(directory):
         _write_whole_files(directory)
 
 

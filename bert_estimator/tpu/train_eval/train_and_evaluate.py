@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import hosts
-from bert_estimator.system import json_files, lock
+from bert_estimator.storage import remote
+from bert_estimator.system import lock
 from bert_estimator.tpu import call
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.train_eval.exporters import Exporter
@@ -352,7 +353,7 @@ class _Evaluator(tf.train.CheckpointSaverListener):
         if not tf.io.gfile.exists(self._notes_path):
             return {}
         try:
-            return json_files.read(self._notes_path)
+            return remote.read_json(self._notes_path)
         except ValueError as error:
             tf.logging.warning("%s cannot be read and is ignored: %s", self._notes_path, error)
             return None

@@ -23,7 +23,7 @@ from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.lib.io import file_io
 
-from bert_estimator.system import atomic_file
+from bert_estimator.system import disk_files
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.snapshot import PendingWrite
@@ -454,7 +454,7 @@ def sync(prefix: str) -> None:
     folder = os.path.dirname(prefix) or "."
     if os.path.isdir(folder):
         for path in [*sorted(_files_of(prefix)), folder]:
-            atomic_file.sync(path)
+            disk_files.sync(path)
 
 
 def _files_of(prefix):

@@ -6,7 +6,8 @@ import os
 import pytest
 from commands import MAINS
 
-from input_pipelines.text import documents, remote_files
+from bert_estimator.storage import reading
+from input_pipelines.text import documents
 from input_pipelines.text.documents import TextOptions, find_files, read_documents, split_files
 
 
@@ -314,7 +315,7 @@ def test_a_remote_file_of_the_same_size_is_another_version(tmp_path, monkeypatch
         system = fsspec.filesystem("memory")
         url = "memory://versions/text.txt"
     else:
-        monkeypatch.setattr(remote_files, "_system", lambda path: None)
+        monkeypatch.setattr(reading, "_system", lambda path: None)
         url = f"file://{path}"
 
     def digests(text, time):
@@ -344,7 +345,7 @@ def test_the_version_of_fsspec_is_its_checksum(monkeypatch):
             return hash((path, self.etag))
 
     system = System()
-    monkeypatch.setattr(remote_files, "_system", lambda path: system)
+    monkeypatch.setattr(reading, "_system", lambda path: system)
     (before,) = split_files(["s3://bucket/text.txt"])
     assert split_files(["s3://bucket/text.txt"])[0].digest == before.digest
     system.etag = 2

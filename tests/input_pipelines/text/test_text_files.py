@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from bert_estimator.system.progress import Progress
+from bert_estimator.system.ticker import Progress
 from input_pipelines.text import text_files
 from input_pipelines.text.documents import (
     find_files,
@@ -216,7 +216,7 @@ def test_an_error_of_a_known_file_system(monkeypatch):
 
 
 def test_without_fsspec_it_is_tensorflow(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files.remote_files, "_system", lambda path: None)
+    monkeypatch.setattr(text_files.reading, "_system", lambda path: None)
     path = tmp_path / "d" / "a.txt"
     (path.parent / ".git").mkdir(parents=True)
     path.write_bytes(TEXT)

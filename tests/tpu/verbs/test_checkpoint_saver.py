@@ -263,7 +263,7 @@ def test_a_checkpoint_that_cannot_be_brought_to_the_disk(tmp_path, monkeypatch, 
     ):
         with monkeypatch.context() as patched:
             if step == 4 and failing == "the data":
-                patched.setattr(checkpoint_saver.atomic_file, "sync", fail)
+                patched.setattr(checkpoint_saver.disk_files, "sync", fail)
             elif step == 4:
                 patched.setattr(file_io, "atomic_write_string_to_file", lambda path, _: fail(path))
             return write(saver, session, step, *args)

@@ -1,4 +1,4 @@
-"""Tests the sentences for full, missing and broken disks."""
+"""Tests files that are written completely or not at all, and the sentences about broken disks."""
 
 import errno
 import os
@@ -6,7 +6,46 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.system import disk_errors
+from bert_estimator.system import disk_files
+
+
+@pytest.mark.parametrize(("mode", "content"), [("w", "a ü\n"), ("wb", b"\x00\xff")])
+def test_the_file_takes_its_place_at_the_end(tmp_path, mode, content):
+    path = tmp_path / "file"
+    path.write_text("before")
+    with disk_files.writer(str(path), mode) as writer:
+        writer.write(content)
+        writer.flush()
+        assert path.read_text() == "before"
+    assert path.read_bytes() == (content if mode == "wb" else content.encode())
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt), disk_files.writer(str(path)) as writer:
+        writer.write("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "before"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_directory_that_is_missing_is_an_error(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match="no_directory"),
+        disk_files.writer(str(tmp_path / "no_directory" / "file")),
+    ):
+        pass
+
+
+def test_what_a_killed_process_left_is_overwritten(tmp_path):
+    (tmp_path / "file.tmp").write_text("a longer half of it")
+    with disk_files.writer(str(tmp_path / "file")) as writer:
+        writer.write("whole")
+    assert (tmp_path / "file").read_text() == "whole"
+    assert os.listdir(tmp_path) == ["file"]
+
 
 NEXT = "then run the same command again."
 FULL = "run/model.ckpt-4_temp/part-0.tempstate1; No space left on device\n\t [[{{node save}}]]"
@@ -37,7 +76,7 @@ FULL = "run/model.ckpt-4_temp/part-0.tempstate1; No space left on device\n\t [[{
     ],
 )
 def test_sentences(error, sentence):
-    found = disk_errors.explanation(error, NEXT)
+    found = disk_files.explanation(error, NEXT)
     assert found.startswith(sentence)
     assert found.endswith("; " + NEXT)
     assert "\n" not in found
@@ -54,15 +93,15 @@ def test_sentences(error, sentence):
 def test_a_directory_that_has_vanished(tmp_path, error):
     path = f"{tmp_path}/gone away/run/model.ckpt"
     gone = f"{tmp_path}/gone away"
-    assert disk_errors.explanation(error(path), NEXT) == (
+    assert disk_files.explanation(error(path), NEXT) == (
         f"{path} cannot be reached: the directory {gone} is gone. Bring it back; {NEXT}"
     )
     os.makedirs(os.path.dirname(path))
-    assert disk_errors.explanation(error(path), NEXT) is None  # only the file is missing
+    assert disk_files.explanation(error(path), NEXT) is None  # only the file is missing
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("x"), OSError("x"), KeyError("No space left on device"), ConnectionError()]
 )
 def test_other_errors(error):
-    assert disk_errors.explanation(error, NEXT) is None
+    assert disk_files.explanation(error, NEXT) is None

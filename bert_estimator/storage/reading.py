@@ -1,4 +1,4 @@
-"""Files on remote file systems, such as gs://bucket/name and s3://bucket/name.
+"""Texts on remote file systems, such as gs://bucket/name and hf://datasets/name: found and read.
 
 fsspec reads them if it is installed, with its module for the protocol (gcsfs, s3fs, ...). Without
 either it is TensorFlow, as far as this build of TensorFlow knows the protocol.
@@ -11,11 +11,6 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 _TO_DO = "pip install 'bert-estimator[corpora]' and fsspec's module for this protocol"
-
-
-def is_remote(path: str) -> bool:
-    """Returns whether a path or pattern is on a remote file system."""
-    return "://" in path
 
 
 def find(pattern: str) -> list[str]:

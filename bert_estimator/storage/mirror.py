@@ -23,17 +23,11 @@ files are linked, which are never changed in place, and small ones copied. Train
 the snapshot is uploaded, and waits for it if the next checkpoint is due.
 
 `owner.json` is read before every file that is uploaded, so that a process whose run was taken over
-stops; see `owner`. When a process has claimed the run, it copies what the owner before has written
+stops; see `Owner`. When a process has claimed the run, it copies what the owner before has written
 since the command began; and when several hosts have met, all of them copy what the chief has.
-
-This module is long because the owner, the local folder and the mirror rest on each other: only
-together do they keep the promises.
 """
 
-import atexit
 import contextlib
-import glob
-import hashlib
 import json
 import os
 import re
@@ -45,13 +39,13 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bert_estimator.cluster import hosts
-from bert_estimator.command_line import flags
 from bert_estimator.storage import remote
-from bert_estimator.system import json_files, lock, paths
+from bert_estimator.storage.staging import LocalFolder
+from bert_estimator.system import json_files, lock
 
 FILE = "owner.json"
 
@@ -127,74 +121,6 @@ class Owner:
             return {"pid": "unknown"}
 
 
-_RUN = "run"
-_KEPT = "kept"  # This file says that a local directory holds what was not uploaded.
-
-_open: set[str] = set()  # the local directories of this process
-
-
-class LocalFolder:
-    """Makes a local directory below $TMPDIR; removes what killed processes have left for its URL.
-
-    Args:
-      url: the remote directory.
-
-    Attributes:
-      path: the directory, which is locked.
-      run: the directory in it that is the copy of the remote one; it does not exist yet.
-    """
-
-    def __init__(self, url: str):
-        prefix = f"bert_estimator_{hashlib.sha256(url.encode()).hexdigest()[:12]}_"
-        _remove_abandoned(prefix)
-        self._lock = contextlib.ExitStack()
-        self.path = _locked(prefix, self._lock)
-        self.run = os.path.join(self.path, _RUN)
-        _open.add(self.path)
-        atexit.register(self.remove)
-
-    def keep(self, names: Collection[str] | None = None) -> str:
-        """Has it stay when the process ends; returns a sentence that says so, without a period.
-
-        Args:
-          names: the files of the run that are kept alone, relative to `run`; None for all files.
-        """
-        for parent, _, files in os.walk(self.run) if names is not None else ():
-            for file in files:
-                path = os.path.join(parent, file)
-                if os.path.relpath(path, self.run) not in names:
-                    os.remove(path)
-        with open(os.path.join(self.path, _KEPT), "w", encoding="utf-8"):
-            pass
-        return f"What was not uploaded is kept on this machine, below {self.path}"
-
-    def remove(self) -> None:
-        """Removes the directory, unless it is kept, and its lock."""
-        self._lock.close()
-        if not os.path.exists(os.path.join(self.path, _KEPT)):
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _locked(prefix, stack):
-    """Makes a local directory, and locks it until the stack is closed; returns its path."""
-    while True:
-        folder = tempfile.mkdtemp(prefix=prefix)
-        # Until it is locked, a process that starts meanwhile takes it for abandoned.
-        with contextlib.suppress(lock.InUseError, FileNotFoundError):
-            stack.enter_context(lock.held(folder))
-            return folder
-
-
-def _remove_abandoned(prefix):
-    """Removes the local directories of processes that were killed."""
-    folders = glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{prefix}*"))
-    for folder in set(folders) - _open:
-        if os.path.exists(os.path.join(folder, _KEPT)):
-            continue
-        with contextlib.suppress(lock.InUseError, OSError), lock.held(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 class Termination:
     """Turns SIGTERM into SystemExit(143) in a `with` block, as Python turns SIGINT into an error.
 
@@ -265,30 +191,28 @@ class Mirror:
 
     Args:
       url: the remote directory.
+      host: the hosts that write the run together; by default the hosts of TF_CONFIG.
 
     Attributes:
       url: as above.
       path: the local directory.
 
     Raises:
-      FlagError: the remote directory cannot be used.
+      StorageError: the remote directory cannot be used.
     """
 
-    def __init__(self, url: str):
-        with flags.named(f"output_dir={url}"):
-            paths.check_no_pattern(url)
+    def __init__(self, url: str, host: hosts.Hosts | None = None):
         self.url = url.rstrip("/")
         self._local = LocalFolder(self.url)
         self.path = self._local.run
         remote.show(self.path, self.url)
         self._uploaded: dict[str, tuple[int, int, int]] = {}  # name -> `_signature` of the file
         self._remote: dict[str, tuple[int, int]] = {}  # name -> size and time there
-        self._host, self._owner = flags.find_hosts(), Owner(self.url)
+        self._host, self._owner = host or hosts.find(), Owner(self.url)
         self._thread, self._error, self._num_failures = None, None, 0
         self._is_agreed = self._host.number == 1  # on what the remote directory holds
-        with flags.named("output_dir"):
-            remote.check(self.url)  # A wrong name is reported at once: this is tried only once.
-            self._download()
+        remote.check(self.url)  # A wrong name is reported at once: this is tried only once.
+        self._download()
 
     def _download(self):
         """Copies what the remote directory holds; removes here what it does not hold any more."""

@@ -1,5 +1,6 @@
-"""What `malloc` sets in glibc, in processes of their own."""
+"""Tests Python's garbage collector in steps, and the options of malloc."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -7,6 +8,34 @@ import sys
 import pytest
 
 import bert_estimator
+from bert_estimator.system import memory
+
+
+@pytest.fixture(autouse=True)
+def _unchanged():
+    assert gc.isenabled()
+    yield
+    gc.enable()
+
+
+def test_the_collector_is_off_within_and_on_again_afterwards():
+    with memory.paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_collector_is_on_again_after_an_error():
+    with pytest.raises(KeyError), memory.paused():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    with memory.paused(), memory.paused():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+
 
 ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
 
@@ -54,7 +83,7 @@ pytestmark = pytest.mark.skipif(
 def printed(function, code, **env):
     """Runs the code after a function without arguments; returns the integers that it prints."""
     before = (
-        f"from bert_estimator.system import memory as malloc, tensorflow_import\n{function}()\n"
+        f"from bert_estimator.system import (memory as malloc, tensorflow_import\n{function})()\n"
         if function
         else ""
     )

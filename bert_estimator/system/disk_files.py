@@ -1,4 +1,7 @@
-"""Says in a sentence what is wrong with a disk, and what to do about it."""
+"""Files of this machine's disks: written completely or not at all, and what is wrong with a disk.
+
+What has been written survives a power loss. Errors are said in a sentence, with what to do.
+"""
 
 import contextlib
 import errno
@@ -6,7 +9,51 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO, BinaryIO
+
+ENDING = ".tmp"
+"""The name of a file that is not complete ends so."""
+
+
+@contextlib.contextmanager
+def writer(path: str, mode: str = "w") -> Iterator[IO]:
+    """Opens a file for writing that takes its place when the `with` block ends.
+
+    Until then, and after an exception in the block, the place holds what it held before. A
+    process that is killed in the block leaves `<path>.tmp`, which the next writer overwrites.
+
+    Args:
+      path: the place of the file, in a directory of this machine.
+      mode: "w" for text, which is written as UTF-8 with lines that end in "\\n"; "wb" for bytes.
+
+    Yields:
+      The open file.
+    """
+    options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    temporary = path + ENDING
+    try:
+        with naming(path), open(temporary, mode, **options) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync(os.path.dirname(path) or ".")
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
+
+
+def sync(path: str) -> None:
+    """Brings a file's contents, or a directory's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Some file systems cannot do this for directories.
+        with contextlib.suppress(OSError) if os.path.isdir(path) else contextlib.nullcontext():
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 # What the kernel says -> what to do. TensorFlow's errors have the kernel's words at their end.
 _ADVICE = {
