@@ -15,8 +15,9 @@ and the sum of the embeddings are always float32. Between layers the activations
 [B * F, H], so every dense layer is one matrix product.
 
 A packed row holds several sequences, so that less padding is computed. A token attends within its
-sequence, and each sequence has positions from 0 and a pooled output of its own: the outputs are
-those of the sequences in rows of their own, up to rounding (Krell et al., 2021, section 3.2).
+sequence, and each sequence has positions from 0 and a pooled output of its own: the outputs
+equal the outputs of sequences in rows of their own, up to rounding (Krell et al., 2021, section
+3.2).
 """
 
 import functools
@@ -150,7 +151,7 @@ class BertModel:
         return tf.gather(_flat(tokens), tf.reshape(places, [-1]))
 
     def by_sequence(self, values: tf.Tensor, padding: float = 0.0) -> tf.Tensor:
-        """Turns values of tokens [B, F, n] into [S, F, n]: each sequence in a row of its own.
+        """Turns values of tokens, float [B, F, n], into [S, F, n]: each sequence in its own row.
 
         If rows are packed, what follows a sequence is `padding`; else the values are returned.
         """

@@ -357,13 +357,11 @@ class RunConfig:
         constants: TensorFlow would compute the initial value of every variable as a constant, on
         one core, and keep it in memory as long as the session.
         """
-        given = self.train_session_config if training else None
-        given = self.session_config if given is None else given
-        config = tf.ConfigProto()
-        if given is not None:
-            config.CopyFrom(given)
-            return config
-        config.allow_soft_placement = True
+        settings = self.train_session_config if training else None
+        settings = self.session_config if settings is None else settings
+        if settings is not None:
+            return copy.deepcopy(settings)
+        config = tf.ConfigProto(allow_soft_placement=True)
         options, rewriting = config.graph_options, config.graph_options.rewrite_options
         rewriting.meta_optimizer_iterations = rewriting.ONE
         options.optimizer_options.opt_level = tf.OptimizerOptions.L0
@@ -422,14 +420,14 @@ def _settle_save_interval(values):
     values.update({name: None for name in _SAVE_INTERVALS if values[name] is _UNSET})
 
 
-def _model_dir(given, of_tf_config):
+def _model_dir(model_dir, of_tf_config):
     """Returns the model_dir, which TF_CONFIG may name too."""
-    if of_tf_config and given and given != of_tf_config:
+    if of_tf_config and model_dir and model_dir != of_tf_config:
         raise ValueError(
             f"`model_dir` provided in RunConfig construct, if set, must have the same value as the "
-            f"model_dir in TF_CONFIG: they are {given!r} and {of_tf_config!r}"
+            f"model_dir in TF_CONFIG: they are {model_dir!r} and {of_tf_config!r}"
         )
-    return given if given is not None else of_tf_config
+    return model_dir if model_dir is not None else of_tf_config
 
 
 def _check(values):

@@ -78,10 +78,10 @@ def cases(tasks):
     ]
 
 
-# The softmax over an answer's places has those of padding, too, unless rows are packed.
+# The softmax over an answer's places has the places of padding, too, unless rows are packed.
 @pytest.mark.parametrize(("task", "way"), cases(["pairs", "tags"]))
 def test_packed_rows_give_what_rows_of_one_example_give(task, way, data_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(classification, "_DROPOUT", 0.0)  # that of tags is drawn for rows
+    monkeypatch.setattr(classification, "_DROPOUT", 0.0)  # in tags it is drawn for rows
     data = data_of(task, 0.0)
     unpacked = trained(task, data, tmp_path / "unpacked", pack=False)
     packed = trained(task, data, tmp_path / "packed", **WAYS[way])

@@ -1,4 +1,4 @@
-"""Packed rows: losses, gradients, evaluations and predictions equal those of unpacked rows."""
+"""Packed rows: losses, gradients, evaluations and predictions are the same in unpacked rows."""
 
 import dataclasses
 

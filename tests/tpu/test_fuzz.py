@@ -32,7 +32,7 @@ DRAWS = {
         tf.reshape(tf.nn.dropout(tf.linspace(1.0, 2.0, 64), rate=0.5, seed=seed), [4, 16]), 1
     ),
 }
-# Where the operation is -> function of (a function that draws, a true condition). In a session, the
+# Place of the operation -> function of (a function that draws, a true condition). In a session, the
 # turns of a loop draw in any order, unless they run one after the other.
 PLACES = {
     "step": lambda drawn, condition: drawn(),
