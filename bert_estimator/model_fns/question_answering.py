@@ -101,7 +101,11 @@ def model_fn_builder(
 
 
 def _logits(network, features, dropout):
-    """Returns the logits of starts and of ends, float32 [B, F] each."""
+    """Returns the logits of starts and of ends, float32 [B, F] each.
+
+    In training, google-research/bert's softmax is over padding, too, which packed rows do not have.
+    Elsewhere padding is left out, since packed rows do not train its logits.
+    """
     with scope(network.precision):
         model = network.build(features, dropout)
         tokens = model.get_sequence_output()  # [B, F, H]
@@ -116,7 +120,9 @@ def _logits(network, features, dropout):
         logits = tf.matmul(flat, weights, transpose_b=True)
     logits = tf.nn.bias_add(to_float32(logits), bias)
     logits = tf.reshape(logits, [-1, embeddings.length_of(tokens), 2])
-    # google-research/bert's softmax is over padding, too, which packed rows do not have.
+    if dropout is None and "sequence_starts" not in features:
+        is_token = tf.cast(features["input_mask"], tf.bool)[..., tf.newaxis]
+        logits = tf.where_v2(is_token, logits, _NO_TOKEN)
     return tf.unstack(model.by_sequence(logits, padding=_NO_TOKEN), axis=-1)
 
 

@@ -73,8 +73,7 @@ def batch_of(vocab_file, do_lower_case=True):
     examples = [Example(a, b, None) for a, b in PREDICTED]
     features = Features(examples, FullTokenizer(str(vocab_file), do_lower_case), LENGTH)
     batch = features.batch(np.arange(len(PREDICTED)))
-    del batch["is_real_example"]
-    return batch
+    return {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
 def exported_logits(run, batch):

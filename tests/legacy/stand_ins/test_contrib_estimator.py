@@ -23,7 +23,7 @@ NAMES = """
 import importlib, json, sys
 import tensorflow as tf
 from bert_estimator import tpu
-from bert_estimator.legacy import removed
+from bert_estimator.legacy import paths
 from tensorflow.python.estimator.canned import head as old_head
 from tensorflow_estimator.python.estimator import estimator as estimator_lib
 from tensorflow_estimator.python.estimator.canned import dnn, head, metric_keys, prediction_keys
@@ -36,14 +36,14 @@ from tensorflow_estimator.python.estimator.inputs import numpy_io
 from tensorflow_estimator.python.estimator.mode_keys import ModeKeys
 
 for path, names in json.load(open(sys.argv[1])).items():
-    if path.replace("tf.", "tensorflow.", 1) in removed.REMOVED:
+    if path.replace("tf.", "tensorflow.", 1) in paths.REMOVED:
         continue
     module = importlib.import_module(path.replace("tf.", "tensorflow.", 1))
     for name in names:
         full = "tensorflow." + path[3:] + "." + name
-        if full in removed.REMOVED:
+        if full in paths.REMOVED:
             # Of some removed modules only the names are errors.
-            assert hasattr(module, name) == (full in removed.IMPORTABLE), full
+            assert hasattr(module, name) == (full in paths.IMPORTABLE), full
         else:
             getattr(module, name)
 for name in dir(tf.estimator):
