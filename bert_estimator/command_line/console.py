@@ -40,7 +40,7 @@ _SELF_EXPLAINING = (
     "WorkerError",
 )
 
-# `tpu.lock` raises this before anything is done; its text names the process that writes here.
+# `system.lock` raises this before anything is done; its text names the process that writes here.
 _LOCKED_OUT = "InUseError"
 
 
