@@ -50,6 +50,10 @@ ORACLES = {
 }
 
 
+def test_each_metric_of_classification_has_an_oracle():
+    assert set(ORACLES) == set(metrics.METRICS_OF_KIND["classification"])
+
+
 @pytest.mark.parametrize(
     ("name", "num_labels"), [*((name, 2) for name in ORACLES), ("macro_f1", 4), ("matthews", 4)]
 )
