@@ -32,7 +32,7 @@ def run(code, redirections="", **env):
 def test_closed_streams(redirections):
     code = """
 import os, subprocess, sys
-from bert_estimator.system import (standard_streams)
+from bert_estimator.system import standard_streams
 standard_streams.prepare()
 print("out", flush=True)
 print("err", sys.stderr.isatty(), file=sys.stderr, flush=True)
@@ -48,7 +48,7 @@ subprocess.run([sys.executable, "-c", "import os; [os.fstat(i) for i in range(3)
 
 def test_what_an_encoding_lacks_is_an_escape():
     code = """
-from bert_estimator.system import (standard_streams)
+from bert_estimator.system import standard_streams
 standard_streams.prepare()
 print("größe \\udcff")
 """
@@ -60,7 +60,7 @@ print("größe \\udcff")
 def test_a_reader_that_ends_does_not_end_the_work(tmp_path):
     code = f"""
 import time
-from bert_estimator.system import (standard_streams)
+from bert_estimator.system import standard_streams
 standard_streams.prepare()
 standard_streams.prepare()
 for number in range(20_000):
