@@ -129,7 +129,7 @@ class Progress:
         """
         self._in_hooks = True
         # If the hooks ended the training, the step is reached already; the time since is theirs.
-        if not last or step > self._reached.step:
+        if not last or step != self._reached.step:
             self._reach(step, loss, scalars, waited_secs)
         if not self._every:
             return
