@@ -136,6 +136,47 @@ def test_what_an_input_fn_may_return_reaches_the_model_in_its_structure(tmp_path
     assert checkpoint_steps(tmp_path) == [0, 3]
 
 
+def test_in_local_mode_keys_of_features_need_no_order(tmp_path):
+    def data(params):
+        return {"x": tf.ones([4]), 1: tf.zeros([4]), ("a", 2): tf.ones([4])}
+
+    def model_fn(features, mode, params):
+        assert list(features) == ["x", 1, ("a", 2)]
+        return make_model_fn()(features, mode, params)
+
+    estimator = make_estimator(tmp_path, model_fn, use_tpu=False)
+    estimator.train(data, steps=2)
+    assert estimator.evaluate(data, steps=1)["loss"] == 1
+
+
+def cubes(params):
+    x = np.full([100, 3], 1 + 2j, np.complex64)
+    return tf.data.Dataset.from_tensor_slices({"x": x}).batch(
+        params["batch_size"], drop_remainder=True
+    )
+
+
+def test_complex_numbers_go_in_and_out(tmp_path, cores):
+    def fields(features, loss):
+        return {
+            "predictions": {"y": features["z"] ** 2},
+            "host_call": (lambda z: tf.py_func(seen.append, [z], []), [features["z"]]),
+            "eval_metrics": (lambda z: {"imaginary": tf.metrics.mean(tf.imag(z))}, [features["z"]]),
+        }
+
+    def model_fn(features, mode, params):
+        features = {"x": tf.abs(features["x"]), "z": features["x"]}
+        return make_model_fn(fields)(features, mode, params)
+
+    seen = []
+    estimator = make_estimator(tmp_path, model_fn, predict_batch_size=4)
+    estimator.train(cubes, steps=2)
+    results = estimator.evaluate(cubes, steps=2)
+    assert results["imaginary"] == 2 and results["loss"] == pytest.approx(5**0.5)
+    np.testing.assert_allclose(next(estimator.predict(cubes))["y"], [-3 + 4j] * 3, rtol=1e-6)
+    assert [z.dtype for z in seen[:2]] == [np.complex64] * 2 and (seen[0] == 1 + 2j).all()
+
+
 def test_values_reach_the_features_they_belong_to(tmp_path):
     def data(params):
         def element(i):
