@@ -6,6 +6,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu.verbs import checkpoints
 
 
@@ -115,7 +116,7 @@ def _check_finite(path, settings):
             bad.append(before)
     if bad:
         raise ValueError(
-            f"warm_start_from: {path} has values that are not finite: {', '.join(bad)}. Training "
+            f"warm_start_from: {path} has values that are not finite: {listed(bad)}. Training "
             "cannot start from them; use an earlier checkpoint"
         )
 

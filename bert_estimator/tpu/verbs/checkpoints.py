@@ -15,6 +15,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from tensorflow.python.checkpoint import graph_view
 
 from bert_estimator.system import steady_clock
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import snapshot
 
@@ -179,7 +180,7 @@ def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = F
       rounds: whether the checkpoint may have float32 for variables of bfloat16.
 
     Raises:
-      ValueError: variables are missing, or have another shape or type; the text names all of them.
+      ValueError: variables are missing, or have another shape or type; the text names ten of them.
     """
     reader = tf.train.load_checkpoint(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -198,7 +199,7 @@ def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = F
     if problems:
         raise ValueError(
             f"Checkpoint {prefix} does not fit this model:\n  "
-            + "\n  ".join(problems)
+            + listed(problems, "\n  ")
             + "\nUse the configuration it was written with, or another model_dir."
         )
 
