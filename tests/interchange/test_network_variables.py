@@ -66,8 +66,8 @@ def test_all_that_is_wrong_is_named():
     del found["cls/seq_relationship/output_bias"]
     with pytest.raises(
         ValueError,
-        match=r"^here does not hold a BERT of its configuration, with vocab_size=11, hidden_size=6, "
-        r"num_hidden_layers=2, .* \(a size that the file does not have is the default\):\n",
+        match=r"^here does not hold a BERT of its configuration, with vocab_size=11, hidden_size=6"
+        r", num_hidden_layers=2, .* \(a size that the file does not have is the default\):\n",
     ) as error:
         network_variables.check(CONFIG, found, "here")
     assert str(error.value).splitlines()[1:] == [
