@@ -103,9 +103,7 @@ def test_a_source_of_another_network_is_refused_and_nothing_is_left(tmp_path, ca
     flag = f"--bert_config_file={tmp_path}/config.json"
     assert main(fixtures.TF1, tmp_path / "hf", flag) == 2
     error = capsys.readouterr().err
-    assert (
-        f"interchange: {fixtures.TF1} does not hold a BERT of its configuration, with " in error
-    )
+    assert f"interchange: {fixtures.TF1} does not hold a BERT of its configuration, with " in error
     assert "  bert/encoder/layer_2/attention/self/query/kernel [8, 8]: missing\n" in error
     assert error.splitlines()[-1] == "  and 6 more"
     assert os.listdir(tmp_path) == ["config.json"]

@@ -65,9 +65,7 @@ def test_links_and_names_that_occur_twice_are_refused(tmp_path):
         open_source(path)
 
 
-TOO_LONG = (
-    r"holds '(x|é|a/).*'\.\.\., a name of {} bytes\. Allowed are 1000 bytes, and 255"
-)
+TOO_LONG = r"holds '(x|é|a/).*'\.\.\., a name of {} bytes\. Allowed are 1000 bytes, and 255"
 SAME = r"holds 'm.*config\.json' and 'm/config\.json', the same file"
 WITHIN = r"holds '{0}' as a file, and '{0}/x\.json' within it"
 NAMES = [
