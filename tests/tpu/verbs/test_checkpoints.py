@@ -106,8 +106,8 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(folder, warned, damage):
     (warning,) = warned()
     start = f"Checkpoint {folder}/model.ckpt-4 is not whole and is passed over for "
     assert warning.startswith(f"{start}{folder}/model.ckpt-2: ")
-    make_estimator(folder).evaluate(input_fn, steps=1)
-    next(make_estimator(folder).predict(input_fn))
+    for _ in range(2):
+        make_estimator(folder).evaluate(input_fn, steps=1)
     about = [text for text in warned() if "model.ckpt" in text]
     assert about == [warning]  # of all verbs together
 
