@@ -313,11 +313,19 @@ class RunDirectory:
     def forget_metrics_after(self, step: int) -> None:
         """Drops the metrics of steps after `step`, which a resumed run writes again.
 
-        If there is no checkpoint, it drops all metrics, which an earlier attempt left.
+        So it does with the evaluation of an earlier step, such as the best, at the end of a run. If
+        there is no checkpoint, it drops all metrics, which an earlier attempt left.
         """
         if not self.holds_checkpoint():
             step = -1
-        kept = [record for record in self.metrics() if record["step"] <= step]
+        records = self.metrics()
+        first = next((i for i, record in enumerate(records) if record["step"] > step), len(records))
+        kept = records[:first]
+        for record in records[first:]:
+            text = {key: json.dumps(value) for key, value in record.items()}
+            evaluations = [r for r in kept if {"step", "eval_loss"} <= r.keys() & record.keys()]
+            if record["step"] <= step and not any(_agree(r, text) for r in evaluations):
+                kept.append(record)
         self._write_metrics(kept)
 
     def add_metrics(self, record: Mapping[str, float]) -> None:

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.cluster import host_agreement, hosts
 from bert_estimator.graph import graph_walk, variable_uses, zero_divisors
 from bert_estimator.system import ticker
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu import errors, summary
 from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
@@ -297,7 +298,7 @@ class _TrainingLoop:
         bad_variables = self._finite.names_of_bad(self._run.session)
         raise errors.NanLossDuringTrainingError(
             f"The loss of step {failed_step} is {result.losses[not_finite[0]]}{scalars}. "
-            f"Variables that are not finite after it: {', '.join(bad_variables) or 'none'}. "
+            f"Variables that are not finite after it: {listed(bad_variables) or 'none'}. "
             f"{checkpoints.last_written(self._job.config.model_dir)} {self._advice(failed_step)}",
             failed_step,
         )
