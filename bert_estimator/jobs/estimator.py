@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -36,11 +36,14 @@ _VERBS_OF_BATCHES = {
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 
 
-def read_bert_config(network: Network, output_dir: str) -> BertConfig:
+def read_bert_config(
+    network: Network, output_dir: str, plan: Mapping[str, Any] | None = None
+) -> BertConfig:
     """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
 
     Without the flag, it reads what --init_checkpoint has beside its weights, or without that flag
-    what the run's directory has.
+    what the run's directory has. If neither has weights, the `plan` of an embedded task counts,
+    which has the keys of bert_config.json.
 
     Raises:
       FlagError: the file is not a configuration or is missing, or its network cannot be built.
@@ -48,6 +51,8 @@ def read_bert_config(network: Network, output_dir: str) -> BertConfig:
     if (path := network.bert_config_file) is not None:
         with flags.named("bert_config_file"):
             return config_json.read_any_config(path)
+    if plan and not (network.init_checkpoint or RunDirectory(output_dir).holds_checkpoint()):
+        return BertConfig(**plan)
     place = network.init_checkpoint or output_dir
     with flags.named("init_checkpoint" if network.init_checkpoint else "output_dir"):
         bert_config = interchange.open_source(place).config

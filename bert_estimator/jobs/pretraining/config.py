@@ -330,7 +330,7 @@ def _resolve_run(settings, sources, mirror):
     sources = {**sources, "bert_config": provenance.DEFAULT}
     use_embedded = not any(sources[name] == provenance.FLAG for name in _INPUT_FLAGS)
     if use_embedded:
-        network = {"vocab_size": embedded.VOCAB_SIZE, **embedded.BERT_CONFIG}
+        network = embedded.NETWORK
         sources["bert_config"] = provenance.EMBEDDED
         provenance.apply(embedded.PRETRAINING_FLAGS, provenance.EMBEDDED, settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
