@@ -57,7 +57,7 @@ def prepare(config):
     from bert_estimator.jobs.fine_tuning.classification_job import Classification
 
     directory = config.open_directory()
-    config, master = estimator.find_cores(config)
+    config, master = estimator.find_cores(config.as_begun(directory))
     data = classification_data.load(config)  # features and labels, and the network that fits them
     classification = Classification(config, data, directory, master)
     classification.check()

@@ -56,7 +56,7 @@ def prepare(config):
     directory = config.open_directory()
     network = job.read_network(config)
     estimator.check_network(directory, network, config.do_train)
-    config, master = estimator.find_cores(config)
+    config, master = estimator.find_cores(config.as_begun(directory))
     is_new = not directory.holds_checkpoint()
     records = data.prepare(config, network.vocab_size, may_replace=is_new)
     run = Run(config, directory, make_estimator(config, network, master))
@@ -77,7 +77,8 @@ def make_estimator(config, network, master=""):
         random_seed=config.training.random_seed,
         **config.network.options(),
     )
-    return estimator.make(config, model_fn, master, config.training.num_train_steps)
+    steps, tokens = config.training.num_train_steps, config.data.max_seq_length
+    return estimator.make(config, model_fn, master, steps, tokens)
 
 
 def train_and_evaluate(pretraining):
@@ -110,7 +111,7 @@ def compile_step(config):
     def lower(changed, cores, hosts):
         lengths = changed.data.max_seq_length, changed.data.max_predictions_per_seq
         zeros = pretraining_input.shapes_input_fn(*lengths, changed.network.precision)
-        return make_estimator(changed, network).lower(zeros, cores, hosts)
+        return make_estimator(changed, network).lower(zeros, cores, hosts), None
 
     input_secs = pretraining_input.core_secs(config.data.max_seq_length)
     return compile_only.run(config, lower, config.training.num_train_steps, input_secs)
