@@ -230,7 +230,8 @@ class Packing:
 
     def _predictions(self, slots, parts, batch):
         """Returns the words to predict of the parts, each with as many as the others."""
-        owners, columns = np.nonzero(batch["masked_lm_weights"])
+        is_used = (slots.numbers >= 0)[:, np.newaxis]
+        owners, columns = np.nonzero(batch["masked_lm_weights"] * is_used)
         counts = np.bincount(parts[owners], minlength=slots.num_parts)
         of_part = self.predictions_of_part or max(1, counts.max())
         if counts.max() > of_part:
