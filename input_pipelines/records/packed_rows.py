@@ -266,18 +266,21 @@ class Filling(NamedTuple):
       rows: the number of rows of a batch, in the mean.
       token_share: the share of the computed positions that are tokens.
       empty_share: the share of the rows that are empty.
+      unpacked_share: the share of the positions that would be tokens if each sequence had a row of
+        this length of its own.
     """
 
     row_length: int
     rows: float
     token_share: float
     empty_share: float
+    unpacked_share: float
 
     def __str__(self) -> str:
         return (
-            f"sequences share rows of {self.row_length} tokens, {self.rows:,.4g} a batch. "
-            f"{self.token_share:.1%} of the positions are tokens; {self.empty_share:.1%} of the "
-            "rows are empty."
+            f"sequences share rows of {self.row_length} tokens, {self.rows:,.6g} a batch; "
+            f"{self.empty_share:.1%} of them are empty. {self.token_share:.1%} of the positions are "
+            f"tokens, and {self.unpacked_share:.1%} in a row for each sequence."
         )
 
 
@@ -344,6 +347,7 @@ def plan(
         computed / planned,
         tokens / (computed * packing.row_length),
         1 - used / computed,
+        tokens / (planned * batch_size * packing.row_length),
     )
     return packing, filling
 

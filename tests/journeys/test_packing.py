@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from scripts import CLASSIFIER, SQUAD, TAGGER
+from tiny_run import go_back
 
 from bert_estimator.model_fns import classification
 
@@ -102,16 +103,6 @@ def test_dropout_of_packed_rows_is_the_same_on_any_cores(task, way, data_of, tmp
     data = data_of(task, 0.2)
     expected = trained(task, data, tmp_path / "session")
     assert_equal(trained(task, data, tmp_path / "other", **WAYS[way]), expected, task)
-
-
-def go_back(folder, step=2):
-    """Removes the checkpoints after a step, as if the run had been killed before the next one."""
-    for path in folder.glob("model.ckpt-*"):
-        if int(path.name.split("-")[1].split(".")[0]) > step:
-            path.unlink()
-    checkpoint = f"model.ckpt-{step}"
-    names = f'model_checkpoint_path: "{checkpoint}"\nall_model_checkpoint_paths: "{checkpoint}"\n'
-    (folder / "checkpoint").write_text(names)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
     rows = 8 * packing.rows_of_part
     assert packing.slots_of_part < 24 and packing.predictions_of_part < 4 * 24
     if not planned:
-        ((_, rows_a_batch, token_share, empty_share),) = fillings
+        ((_, rows_a_batch, token_share, empty_share, unpacked_share),) = fillings
+        assert unpacked_share == tokens / (200 * 24 * 32)
         assert rows_a_batch == rows and token_share == tokens / (200 * rows * 32)
         assert empty_share == pytest.approx(1 - used / (200 * rows))
         sizes = {packing.slots(lengths_of(n)).numbers.size for n in range(200)}
