@@ -57,7 +57,8 @@ def prepare(config):
     from bert_estimator.jobs.fine_tuning.classification_job import Classification
 
     directory = config.open_directory()
-    config, master = estimator.find_cores(fine_tuned.with_length(config))
+    config = fine_tuned.with_length(config.as_begun(directory))
+    config, master = estimator.find_cores(config)
     data = classification_data.load(config)  # features and labels, and the network that fits them
     classification = Classification(config, data, directory, master)
     classification.check()

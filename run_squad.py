@@ -60,7 +60,8 @@ def prepare(config):
     from bert_estimator.jobs.fine_tuning.question_answering_job import QuestionAnswering
 
     directory = config.open_directory()
-    config, master = estimator.find_cores(fine_tuned.with_length(config))
+    config = fine_tuned.with_length(config.as_begun(directory))
+    config, master = estimator.find_cores(config)
     data = question_answering_data.load(config)  # windows, and the network that fits them
     answering = QuestionAnswering(config, data, directory, master)
     answering.check()

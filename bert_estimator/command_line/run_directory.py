@@ -192,6 +192,8 @@ class RunDirectory:
         if not self.holds_checkpoint():
             return
         before = recorded_settings(self.path)
+        if before:
+            before.setdefault("pack", False)  # runs of earlier versions
         settings = json_files.parse(json.dumps(settings), "the settings")
         for name, value in settings.items():
             if before.get(name, value) == value:
@@ -217,7 +219,9 @@ class RunDirectory:
 
     def _way_back(self, name):
         """Returns, in words, what gives a flag the value that it had in the directory's run."""
-        before = _recorded(self.path)["flags"][name]
+        before = _recorded(self.path)["flags"].get(name)
+        if before is None:
+            return "Leave the flag out"
         if before["value"] is None and name == "init_checkpoint":
             # The run started from scratch, but now a default names a checkpoint; empty means none.
             return "Give --init_checkpoint= with nothing after it"

@@ -284,7 +284,7 @@ def make(
     model_fn: Callable[..., tpu.TPUEstimatorSpec],
     master: str = "",
     num_train_steps: int | None = None,
-    fixed_length: bool = True,
+    tokens_per_example: float | None = None,
 ) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a configuration.
 
@@ -296,8 +296,7 @@ def make(
       master: the master to run on, which `find_cores` returns.
       num_train_steps: the step at which training ends, or None. Of a short training, more steps
         are logged: the curves should have some points.
-      fixed_length: whether all examples have max_seq_length tokens with their padding, so that
-        tokens are counted.
+      tokens_per_example: for the rate of tokens in log lines; None to leave it out.
     """
     asked, progress = config.devices, config.progress
     per_replica = asked.num_cores_per_replica
@@ -327,7 +326,7 @@ def make(
         params={},
         use_tpu=asked.use_tpu,
         **config.batch_sizes(),
-        units_per_example={"tokens": config.data.max_seq_length} if fixed_length else None,
+        units_per_example=tokens_per_example and {"tokens": tokens_per_example},
         sharding=sharding.BERT,
     )
 
