@@ -19,7 +19,7 @@ from bert_estimator.jobs.fine_tuning.classification_config import Classification
 
 def fine_tune_all(argv):
     """Runs the fine-tuning of each seed of --num_seeds."""
-    configs = [config.with_vocabulary() for config in resolve(argv)]
+    configs = resolve(argv)
     open_directories(configs)
     console.load_tensorflow()
     from bert_estimator.jobs.fine_tuning import job
@@ -52,11 +52,12 @@ def prepare(config):
 
     All that can go wrong before step 0 is checked here.
     """
-    from bert_estimator.jobs import estimator
+    from bert_estimator.jobs import estimator, fine_tuned
     from bert_estimator.jobs.fine_tuning import classification_data
     from bert_estimator.jobs.fine_tuning.classification_job import Classification
 
     directory = config.open_directory()
+    config = fine_tuned.with_length(config.as_begun(directory))
     config, master = estimator.find_cores(config)
     data = classification_data.load(config)  # features and labels, and the network that fits them
     classification = Classification(config, data, directory, master)

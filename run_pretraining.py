@@ -56,17 +56,21 @@ def prepare(config):
     directory = config.open_directory()
     network = job.read_network(config)
     estimator.check_network(directory, network, config.do_train)
-    config, master = estimator.find_cores(config)
+    config, master = estimator.find_cores(config.as_begun(directory))
     is_new = not directory.holds_checkpoint()
     records = data.prepare(config, network.vocab_size, may_replace=is_new)
-    run = Run(config, directory, make_estimator(config, network, master))
+    config = config.packed(records.lengths and records.lengths.token_share)
+    run = Run(config, directory, make_estimator(config, network, master, records.lengths))
     pretraining = job.Pretraining(config, network, records, run)
     pretraining.check()
     return pretraining
 
 
-def make_estimator(config, network, master=""):
-    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule."""
+def make_estimator(config, network, master="", lengths=None):
+    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule.
+
+    The log counts the tokens of packed rows by the lengths of the records, without padding.
+    """
     from bert_estimator.jobs import estimator
     from bert_estimator.jobs.pretraining import job
     from bert_estimator.model_fns import pretraining
@@ -77,7 +81,10 @@ def make_estimator(config, network, master=""):
         random_seed=config.training.random_seed,
         **config.network.options(),
     )
-    return estimator.make(config, model_fn, master, config.training.num_train_steps)
+    steps, tokens = config.training.num_train_steps, config.data.max_seq_length
+    if config.training.pack and lengths is not None:
+        tokens *= lengths.token_share
+    return estimator.make(config, model_fn, master, steps, tokens)
 
 
 def train_and_evaluate(pretraining):
@@ -102,15 +109,26 @@ def train_and_evaluate(pretraining):
 def compile_step(config):
     """Compiles the training step for a TPU that need not be there; returns whether it fits."""
     from bert_estimator.jobs import compile_only
-    from bert_estimator.jobs.pretraining import job
+    from bert_estimator.jobs.pretraining import data, job
     from input_pipelines.records import pretraining_input
 
-    network = job.read_network(config)
+    network, lengths = job.read_network(config), data.lengths_to_compile(config)
+    token_share = lengths and lengths.token_share
+    config = config.packed(token_share)
 
     def lower(changed, cores, hosts):
-        lengths = changed.data.max_seq_length, changed.data.max_predictions_per_seq
-        zeros = pretraining_input.shapes_input_fn(*lengths, changed.network.precision)
-        return make_estimator(changed, network).lower(zeros, cores, hosts)
+        longest, fillings = (
+            (changed.data.max_seq_length, changed.data.max_predictions_per_seq),
+            [],
+        )
+        packs = job.packs_of(changed, fillings.append) if changed.training.pack else None
+        zeros = pretraining_input.shapes_input_fn(
+            *longest, changed.network.precision, packs, lengths
+        )
+        lowered = make_estimator(changed, network).lower(zeros, cores, hosts)
+        for filling in fillings:
+            print(f"Packed: {filling}")
+        return lowered, fillings[0].token_share if fillings else token_share
 
     input_secs = pretraining_input.core_secs(config.data.max_seq_length)
     return compile_only.run(config, lower, config.training.num_train_steps, input_secs)

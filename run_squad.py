@@ -22,7 +22,7 @@ from bert_estimator.jobs.fine_tuning.question_answering_config import (
 
 def fine_tune_all(argv):
     """Runs the fine-tuning of each seed of --num_seeds."""
-    configs = [config.with_vocabulary() for config in resolve(argv)]
+    configs = resolve(argv)
     open_directories(configs)
     console.load_tensorflow()
     from bert_estimator.jobs.fine_tuning import job
@@ -55,11 +55,12 @@ def prepare(config):
 
     All that can go wrong before step 0 is checked here.
     """
-    from bert_estimator.jobs import estimator
+    from bert_estimator.jobs import estimator, fine_tuned
     from bert_estimator.jobs.fine_tuning import question_answering_data
     from bert_estimator.jobs.fine_tuning.question_answering_job import QuestionAnswering
 
     directory = config.open_directory()
+    config = fine_tuned.with_length(config.as_begun(directory))
     config, master = estimator.find_cores(config)
     data = question_answering_data.load(config)  # windows, and the network that fits them
     answering = QuestionAnswering(config, data, directory, master)

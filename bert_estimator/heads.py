@@ -24,10 +24,11 @@ def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tens
 
     Args:
       model: the network.
-      positions: int32 [B, P], positions in each sequence.
+      positions: int32 [B, P], positions in each sequence; in packed rows [M], places among the
+        tokens of all rows.
 
     Returns:
-      float32 [B * P, V].
+      float32 [B * P, V], or [M, V].
     """
     config = model.config
     # `x` = [B * P, H]

@@ -142,13 +142,15 @@ class BertModel:
         return self._all_encoder_layers[-1]
 
     def tokens_at(self, positions: tf.Tensor) -> tf.Tensor:
-        """Returns the last layer's output at int32 positions [S, P] of sequences: [S * P, H]."""
+        """Returns the last layer's output at int32 positions [S, P] of sequences: [S * P, H].
+
+        If rows are packed, the positions [M] are places among the B * F tokens of all rows: [M, H].
+        """
         tokens = self.get_sequence_output()
-        if self._sequence_starts is None:
-            tokens = tf.gather(tokens, positions, batch_dims=1)
-            return tf.reshape(tokens, [-1, self.config.hidden_size])
-        places = self._sequence_starts[:, tf.newaxis] + positions
-        return tf.gather(_flat(tokens), tf.reshape(places, [-1]))
+        if self._sequence_starts is not None:
+            return tf.gather(_flat(tokens), positions)
+        tokens = tf.gather(tokens, positions, batch_dims=1)
+        return tf.reshape(tokens, [-1, self.config.hidden_size])
 
     def by_sequence(self, values: tf.Tensor, padding: float = 0.0) -> tf.Tensor:
         """Turns values of tokens, float [B, F, n], into [S, F, n]: each sequence in its own row.

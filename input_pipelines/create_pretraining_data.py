@@ -306,8 +306,9 @@ def _pool(values, num_bytes, output_file):
 
 def _in_words(manifest):
     corpus = manifest.corpus
+    fill = corpus["record_lengths"]["mean"] / manifest.max_seq_length
     return (
-        f"{manifest.num_records} examples from {corpus['documents']} documents "
+        f"{manifest.num_records} examples, {fill:.0%} full, from {corpus['documents']} documents "
         f"({corpus['tokens']} tokens, {100 * corpus['unknown'] / corpus['tokens']:.3g} % [UNK])"
     )
 

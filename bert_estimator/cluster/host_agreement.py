@@ -13,9 +13,9 @@ import numpy as np
 
 from bert_estimator.cluster import hosts
 from bert_estimator.system import lock
+from bert_estimator.system.errors import listed
 
 _THREADS = 4
-_MOST_NAMES = 10
 
 
 def differing(facts: Mapping[str, Any]) -> list[str]:
@@ -54,10 +54,9 @@ def check_variables(values: Mapping[str, np.ndarray]) -> None:
     """
     names = _differing({name: np.ascontiguousarray(value) for name, value in values.items()})
     if names:
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise RuntimeError(
             "The hosts of TF_CONFIG have different values of these variables: "
-            f"{', '.join(names[:_MOST_NAMES])}{more}. Set RunConfig(tf_random_seed=...), take "
+            f"{listed(names)}. Set RunConfig(tf_random_seed=...), take "
             "initial values from TensorFlow's random operations or from the same file, and give "
             "all hosts the same checkpoint"
         )

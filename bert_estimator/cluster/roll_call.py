@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from bert_estimator.cluster import host_secret
 from bert_estimator.cluster.host_connection import SILENT_SECS, Connection, printable
 from bert_estimator.cluster.roll import Roll
+from bert_estimator.system.errors import listed
 
 # While hosts are missing, a log line says so this often.
 LOG_SECS = 15
@@ -68,11 +69,11 @@ def hold(
             while missing := roll.missing():
                 now = time.monotonic()
                 if now >= next_line:
-                    _log_waiting(_listed(missing), end - now)
-                    roll.tell(missing=_listed(missing))
+                    _log_waiting(listed(missing), end - now)
+                    roll.tell(missing=listed(missing))
                     next_line = now + LOG_SECS
                 if now >= end:
-                    raise MissingHostsError(_not_come(_listed(missing), wait_secs))
+                    raise MissingHostsError(_not_come(listed(missing), wait_secs))
                 secs = max(0.01, min(end, next_line, now + _LOOK_SECS) - now)
                 for key, _ in selector.select(secs):
                     if key.data is None:
@@ -230,8 +231,3 @@ def _not_come(missing, wait_secs):
         f"{missing} did not come within {wait_secs:g} seconds. Start the same command on "
         "all hosts that TF_CONFIG names, and look there for errors."
     )
-
-
-def _listed(names):
-    shown = names[:10]
-    return ", ".join(shown) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

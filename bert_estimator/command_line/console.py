@@ -147,7 +147,7 @@ def exit_code(
     except SystemExit as end:
         return end.code
     except Exception as error:
-        code, message = _told(error, expected, resumes)
+        code, message = _told(error, expected, resumes, writes=not prints_results)
         if message is None:
             traceback.print_exc()
         else:
@@ -162,7 +162,7 @@ def _check_arguments(argv):
         raise FlagError(str(error)) from None
 
 
-def _told(error, expected, resumes):
+def _told(error, expected, resumes, writes):
     """Returns (the exit code, the message without the command's name); None is a traceback."""
     # Paths of local copies become the names that the user knows.
     message = remote.shown(str(error))
@@ -170,7 +170,7 @@ def _told(error, expected, resumes):
         return 2, f"--{message}"
     if isinstance(error, FlagError) or type(error).__name__ == _LOCKED_OUT:
         return 2, message
-    if isinstance(error, expected) and not _is_of_disk(error):
+    if isinstance(error, expected) and not _is_of_disk(error, writes):
         return 2, message
     if (explained := _explanation(error)) is not None:
         return 1, remote.shown(explained)
@@ -180,8 +180,10 @@ def _told(error, expected, resumes):
     return 1, of_disk or (message if isinstance(error, expected) else None)
 
 
-def _is_of_disk(error):
-    return isinstance(error, OSError) and not disk_files.is_of_path(error)
+def _is_of_disk(error, writes):
+    # If a command writes files, a broken disk may also be an output's.
+    is_of_name = disk_files.is_of_path if writes else disk_files.is_of_input
+    return isinstance(error, OSError) and not is_of_name(error)
 
 
 def leave(code: int) -> NoReturn:

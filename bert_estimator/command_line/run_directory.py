@@ -192,6 +192,8 @@ class RunDirectory:
         if not self.holds_checkpoint():
             return
         before = recorded_settings(self.path)
+        if before:
+            before.setdefault("pack", False)  # runs of earlier versions
         settings = json_files.parse(json.dumps(settings), "the settings")
         for name, value in settings.items():
             if before.get(name, value) == value:
@@ -217,7 +219,9 @@ class RunDirectory:
 
     def _way_back(self, name):
         """Returns, in words, what gives a flag the value that it had in the directory's run."""
-        before = _recorded(self.path)["flags"][name]
+        before = _recorded(self.path)["flags"].get(name)
+        if before is None:
+            return "Leave the flag out"
         if before["value"] is None and name == "init_checkpoint":
             # The run started from scratch, but now a default names a checkpoint; empty means none.
             return "Give --init_checkpoint= with nothing after it"
@@ -313,11 +317,19 @@ class RunDirectory:
     def forget_metrics_after(self, step: int) -> None:
         """Drops the metrics of steps after `step`, which a resumed run writes again.
 
-        If there is no checkpoint, it drops all metrics, which an earlier attempt left.
+        So it does with the evaluation of an earlier step, such as the best, at the end of a run. If
+        there is no checkpoint, it drops all metrics, which an earlier attempt left.
         """
         if not self.holds_checkpoint():
             step = -1
-        kept = [record for record in self.metrics() if record["step"] <= step]
+        records = self.metrics()
+        first = next((i for i, record in enumerate(records) if record["step"] > step), len(records))
+        kept = records[:first]
+        for record in records[first:]:
+            text = {key: json.dumps(value) for key, value in record.items()}
+            evaluations = [r for r in kept if {"step", "eval_loss"} <= r.keys() & record.keys()]
+            if record["step"] <= step and not any(_agree(r, text) for r in evaluations):
+                kept.append(record)
         self._write_metrics(kept)
 
     def add_metrics(self, record: Mapping[str, float]) -> None:

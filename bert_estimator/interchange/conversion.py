@@ -17,6 +17,7 @@ from bert_estimator.interchange.opening import open_source
 from bert_estimator.interchange.source import HUB, HUGGING_FACE, TAGGING, TF1, Source
 from bert_estimator.interchange.weights import logits_of, open_network
 from bert_estimator.system import paths
+from bert_estimator.system.errors import listed
 
 WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: weight_files.write, HUB: saved_model.write}
 
@@ -61,8 +62,8 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     bad = [name for name, value in weights.items() if not np.all(np.isfinite(value))]
     if bad:
         raise ValueError(
-            f"{source.path}: {len(bad)} weights are not finite, such as {', '.join(bad[:10])}. "
-            "Nothing was written; convert a checkpoint or a model whose weights are"
+            f"{source.path}: these weights are not finite: {listed(bad)}. Nothing was written; "
+            "convert a checkpoint or a model whose weights are"
         )
     parent, name = os.path.split(os.path.abspath(target))
     os.makedirs(parent, exist_ok=True)
@@ -120,7 +121,7 @@ def compare(
     if wrong:
         raise ValueError(
             f"{target}: these weights differ from the source's when they are read back: "
-            f"{', '.join(wrong)}"
+            f"{listed(wrong)}"
         )
     with open_network(config, weights) as outputs_of:
         before = outputs_of(weights)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange.source import ALBERT, BERT, ELECTRA, Source
+from bert_estimator.system.errors import listed
 
 MASKED_LM = "cls/predictions"
 NEXT_SENTENCE = "cls/seq_relationship"
@@ -19,6 +20,15 @@ POOLER = "bert/pooler/"
 ANSWER = "cls/squad"
 # What brings embeddings to the hidden size, if they are narrower.
 MAPPING = "bert/encoder/embedding_hidden_mapping_in"
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
 
 
 def encoder_shapes(config: BertConfig) -> dict[str, list[int]]:
@@ -84,7 +94,7 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
       ANSWER.
 
     Raises:
-      ValueError: a variable is unknown, is missing, or has another shape; names all of them.
+      ValueError: a variable is unknown, is missing, or has another shape; names ten of them.
     """
     num_labels = shapes.get(CLASSIFIER, [0])[0]
     heads = head_shapes(config, num_labels)
@@ -101,8 +111,10 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
         elif list(shapes[name]) != shape:
             problems.append(f"{name}: {list(shapes[name])}, but the configuration says {shape}")
     if problems:
+        sizes = ", ".join(f"{key}={getattr(config, key)}" for key in _SIZES)
         raise ValueError(
-            f"{path} does not hold a BERT of its configuration:\n  " + "\n  ".join(problems)
+            f"{path} does not hold a BERT of its configuration, with {sizes} (a size that the file "
+            "does not have is the default):\n  " + listed(problems, "\n  ")
         )
     return own_heads
 

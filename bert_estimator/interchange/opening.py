@@ -132,9 +132,9 @@ def _unpacked_once(path, *_):
         )
     with zip_files.opened(path) as archive:
         names = [n for n in archive.namelist() if n.endswith(_WANTED) or ".data-" in n]
-        # macOS packs files of its own beside a model.
-        names = [n for n in names if not n.startswith("__MACOSX/")]
-        zip_files.check(archive, names, tempfile.gettempdir())
+        # macOS packs files of its own beside a model. A name that ends in "/" is a directory's.
+        names = [n for n in names if not n.startswith("__MACOSX/") and not n.endswith("/")]
+        files = zip_files.check(archive, names, tempfile.gettempdir())
         folder = staging.temporary_folder()
         try:
             for name in names:
@@ -144,8 +144,8 @@ def _unpacked_once(path, *_):
             raise
     # The directory is another one in the next process: a run's settings must not name it.
     remote.show(folder, remote.shown(path))
-    models = {os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))}
-    modules = {os.path.dirname(n) for n in names if os.path.basename(n) == "saved_model.pb"}
+    models = {os.path.dirname(f) for f in files if f.endswith((".index", ".safetensors"))}
+    modules = {os.path.dirname(f) for f in files if os.path.basename(f) == "saved_model.pb"}
     # Of TF Hub's modules, the weights lie in a directory within.
     models = modules | {m for m in models if os.path.dirname(m) not in modules}
     # A run's directory has its best checkpoint and its exported models within.

@@ -77,7 +77,7 @@ class Plan:
 
 def run(
     config: Any,
-    lower: Callable[[Any, int, int], Any],
+    lower: Callable[[Any, int, int], tuple[Any, float | None]],
     num_train_steps: int,
     input_secs: float | None = None,
 ) -> bool:
@@ -85,8 +85,8 @@ def run(
 
     Args:
       config: the script's `JobConfig`.
-      lower: function of a configuration, a number of cores and a number of hosts that returns a
-        `LoweredStep`.
+      lower: function of a configuration, a number of cores and a number of hosts that returns
+        (a `LoweredStep`, the share of its positions that are tokens, or None if it is not known).
       num_train_steps: the steps of the training.
       input_secs: the seconds that one core of a host takes to read an example; None if the examples
         are in memory.
@@ -111,17 +111,22 @@ def run(
     def report(changes):
         changed = flags.changed(config, **changes)
         with _saying_so(config):
-            return compile_report.report(
-                lower(changed, cores, hosts),
+            lowered, token_share = lower(changed, cores, hosts)
+            of_step = compile_report.report(
+                lowered,
                 name,
                 changed.training.train_batch_size,
                 config.devices.num_cores_per_replica,
                 sharding.BERT,
             )
+        return of_step, token_share
 
-    asked = report({})
+    asked, token_share = report({})
     print("\n".join(asked.lines()), flush=True)
     result = {**asked.as_dict(), "num_train_steps": num_train_steps}
+    if token_share is not None:
+        print(f"positions: {token_share:.1%} of what a step computes are tokens, not padding")
+        result["token_share"] = token_share
     if asked.fits:
         result |= _times(asked, num_train_steps, config.plan.price_per_chip_hour)
         print(_training(result))
@@ -259,7 +264,7 @@ def _remedies(config, replicas, asked, report):
         for text, changes in variants:
             remedy = {"flags": text}
             if config.plan.suggest:
-                changed = report(changes)
+                changed, _ = report(changes)
                 remedy |= {"fits": changed.fits, "total": changed.memory["total"]}
                 needs = f"{changed.memory['total'] / 2**30:.2f} GiB"
                 verdict = f"fits, {needs}" if changed.fits else f"does not fit, {needs} at least"

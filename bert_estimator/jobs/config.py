@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
-from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
 from bert_estimator.jobs.compile_only import Plan
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import Mirror
@@ -313,6 +313,8 @@ class JobConfig:
             if flag.metadata["may_differ"]
             or (flag.metadata["eval_may_differ"] and not self.do_train)
         }
+        if not self.is_given("pack"):
+            may_differ.add("pack")  # `as_begun` takes what the run began with
         # Without training, the flag names what to evaluate, and its default does not count.
         is_own = RunDirectory(self.output_dir).is_checkpoint(self.network.init_checkpoint)
         if not self.do_train and (is_own or not self.is_given("init_checkpoint")):
@@ -337,6 +339,16 @@ class JobConfig:
         directory = RunDirectory(path, checkpoints_in=self.output_dir)
         directory.check_config(self.settings_to_go_on())
         return directory
+
+    def as_begun(self, directory: RunDirectory) -> "JobConfig":
+        """Returns the configuration that goes on as a directory's run began: packed, or unpacked.
+
+        Without a run to go on with, or if --pack is given, this is the configuration itself.
+        """
+        before = recorded_settings(directory.path) if directory.holds_checkpoint() else {}
+        if not (self.do_train and before) or self.is_given("pack"):
+            return self
+        return flags.changed(self, pack=before.get("pack", False))
 
     def is_given(self, name: str) -> bool:
         """Returns whether the command line gives a flag."""

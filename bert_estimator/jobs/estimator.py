@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -37,11 +37,14 @@ _VERBS_OF_BATCHES = {
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 
 
-def read_bert_config(network: Network, output_dir: str) -> BertConfig:
+def read_bert_config(
+    network: Network, output_dir: str, plan: Mapping[str, Any] | None = None
+) -> BertConfig:
     """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
 
     Without the flag, it reads what --init_checkpoint has beside its weights, or without that flag
-    what the run's directory has.
+    what the run's directory has. If neither has weights, the `plan` of an embedded task counts,
+    which has the keys of bert_config.json.
 
     Raises:
       FlagError: the file is not a configuration or is missing, or its network cannot be built.
@@ -49,6 +52,8 @@ def read_bert_config(network: Network, output_dir: str) -> BertConfig:
     if (path := network.bert_config_file) is not None:
         with flags.named("bert_config_file"):
             return config_json.read_any_config(path)
+    if plan and not (network.init_checkpoint or RunDirectory(output_dir).holds_checkpoint()):
+        return BertConfig(**plan)
     place = network.init_checkpoint or output_dir
     with flags.named("init_checkpoint" if network.init_checkpoint else "output_dir"):
         bert_config = interchange.open_source(place).config
@@ -285,7 +290,7 @@ def make(
     model_fn: Callable[..., tpu.TPUEstimatorSpec],
     master: str = "",
     num_train_steps: int | None = None,
-    fixed_length: bool = True,
+    tokens_per_example: float | None = None,
 ) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a configuration.
 
@@ -298,8 +303,7 @@ def make(
       master: the master to run on, which `find_cores` returns.
       num_train_steps: the step at which training ends, or None. Of a short training, more steps
         are logged: the curves should have some points.
-      fixed_length: whether all examples have max_seq_length tokens with their padding, so that
-        tokens are counted.
+      tokens_per_example: for the rate of tokens in log lines; None to leave it out.
     """
     asked, progress = config.devices, config.progress
     per_replica = asked.num_cores_per_replica
@@ -329,7 +333,7 @@ def make(
         params={},
         use_tpu=asked.use_tpu,
         **config.batch_sizes(),  # train_batch_size, eval_batch_size and predict_batch_size
-        units_per_example={"tokens": config.data.max_seq_length} if fixed_length else None,
+        units_per_example=tokens_per_example and {"tokens": tokens_per_example},
         sharding=sharding.BERT,
     )
 

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import Source
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 from bert_estimator.jobs.estimator import differences
+from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
 from bert_estimator.storage import remote, staging
 from bert_estimator.system import json_files
 from bert_estimator.tpu import checkpoints
@@ -33,6 +36,27 @@ def is_restorable(source: Source) -> bool:
         return False
     types = tf.train.load_checkpoint(source.checkpoint).get_variable_to_dtype_map()
     return _STEP in types and all(types.get(name) == tf.float32 for name in source.shapes)
+
+
+def with_length(config: FineTuningConfig) -> FineTuningConfig:
+    """Returns the configuration of a run, which without training has the network's own length.
+
+    Without --max_seq_length, examples are cut to the length that the network records, or if it does
+    not record any to the default; but never to more than its positions.
+
+    Raises:
+      FlagError: the network cannot be opened, or other flags do not fit the length.
+    """
+    start = config.network.init_checkpoint
+    is_run = start or RunDirectory(config.output_dir).holds_checkpoint()
+    if config.do_train or config.is_given("max_seq_length") or not is_run:
+        return config
+    with flags.named("init_checkpoint" if start else "output_dir"):
+        source = interchange.open_source(start or config.output_dir)
+    length = source.max_seq_length or config.data.max_seq_length
+    if source.config is not None:
+        length = min(length, source.config.max_position_embeddings)
+    return config.of_length(length)
 
 
 def checkpoint_of(source: Source) -> str | None:

@@ -62,7 +62,8 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
         --strip_accents say.
     """
     texts, start = config.data, config.network.init_checkpoint
-    if texts.vocab_file or config.embedded:
+    is_new = not (start or RunDirectory(config.output_dir).holds_checkpoint())
+    if texts.vocab_file or (config.embedded and is_new):
         return config
     place = start or config.output_dir
     with flags.named("init_checkpoint" if start else "output_dir"):

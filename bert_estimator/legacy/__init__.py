@@ -10,7 +10,6 @@ or, from code, before anything imports TensorFlow:
 `names.py` is the table of the names that scripts can import.
 """
 
-import logging
 import warnings
 
 
@@ -36,7 +35,7 @@ def install(tf2: bool = False) -> None:
     from absl import flags
     from tensorflow.python.util import deprecation
 
-    from bert_estimator.legacy import modules, strictness
+    from bert_estimator.legacy import log_lines, modules, strictness
     from bert_estimator.legacy.stand_ins import data
     from bert_estimator.system import steady_clock
 
@@ -52,7 +51,7 @@ def install(tf2: bool = False) -> None:
     deprecation._PRINT_DEPRECATION_WARNINGS = False
     old = r"`(tf\.layers|layer\.(apply|updates)|tf\.keras\.backend\.|Model\.state_updates)"
     warnings.filterwarnings("ignore", old, UserWarning)
-    _log_once(tf.get_logger())
+    log_lines.install(tf.get_logger())
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True
     if not tf2:
@@ -62,13 +61,3 @@ def install(tf2: bool = False) -> None:
     strictness.relax()
     modules.put_back_moved_names()
     modules.put_in_place(tf2)
-
-
-def _log_once(logger):
-    """Silences TensorFlow's own log handlers while the root logger has handlers.
-
-    TensorFlow adds its handler only if the root logger does not have any. absl's `app.run` adds one
-    later, and each line was printed by both.
-    """
-    for handler in logger.handlers:
-        handler.addFilter(lambda record: not logging.getLogger().handlers)

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.example import feature_pb2
+from tensorflow.python.client import session
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training import optimizer
+
+from bert_estimator.tpu.program import devices
 
 # NumPy removed these names; the value is what the name was, or the name of the same thing today.
 _NUMPY_NAMES = {
@@ -51,7 +54,9 @@ def relax() -> None:
     2. The names that NumPy removed are there, and `np.fromstring` reads bytes.
     3. `collections` has the names that moved to `collections.abc`, as in Python 3.7.
     4. Resource variables have `initialized_value`, as reference variables still have.
-    5. Inside of the functions of which a step on cores consists, optimizers find their own
+    5. `tf.Session` and `tf.Session.reset` take the names of cores, which scripts give them as the
+       master of a TPU. The session runs on this machine's CPU or GPU, with a warning.
+    6. Inside of the functions of which a step on cores consists, optimizers find their own
        variables, such as Adam's powers, in the graphs around the function. TensorFlow 1 did not
        have such functions.
 
@@ -67,6 +72,7 @@ def relax() -> None:
     for name in collections.abc.__all__:
         if not hasattr(collections, name):
             setattr(collections, name, getattr(collections.abc, name))
+    _take_names_of_cores()
     put_back_variables()
 
 
@@ -128,8 +134,35 @@ def _wrap(cls, name, converted):
     setattr(cls, name, wrapper)
 
 
+def _take_names_of_cores():
+    reset = session.Session.reset
+    if hasattr(reset, "__wrapped__"):
+        return
+
+    def on_this_machine(target="", *args, **kwargs):
+        if not _names_cores(target):
+            return (target, *args), kwargs
+        tf.logging.warning(
+            "tf.Session(%r) runs on this machine's CPU or GPU: only TPUEstimator uses cores", target
+        )
+        return ("", *args), kwargs
+
+    @functools.wraps(reset)
+    def reset_others(target, containers=None, config=None):
+        if not _names_cores(target):  # On cores no session keeps anything.
+            reset(target, containers, config)
+
+    _wrap(session.BaseSession, "__init__", on_this_machine)
+    session.Session.reset = staticmethod(reset_others)
+
+
+def _names_cores(target):
+    target = tf.compat.as_str(target or "")
+    return target in ("local", "gpu") or devices.num_virtual_cores(target) > 0
+
+
 def put_back_variables() -> None:
-    """Does 4 and 5 of `relax`."""
+    """Does 4 and 6 of `relax`."""
     resource_variable_ops.BaseResourceVariable.initialized_value = _initialized_value
     method = optimizer.Optimizer._get_non_slot_variable
     if not hasattr(method, "__wrapped__"):

@@ -11,7 +11,7 @@ from bert_estimator.interchange import weights
 from bert_estimator.interchange.network_variables import POOLER
 from bert_estimator.interchange.source import ELECTRA
 from bert_estimator.interchange.weights import INITIALIZED, NEW, RESTORED, UNUSED, table
-from bert_estimator.system.errors import ArgumentError
+from bert_estimator.system.errors import ArgumentError, listed
 
 
 def scaffold_fn(
@@ -63,7 +63,7 @@ def scaffold_fn(
             if bad:
                 raise ArgumentError(
                     "init_checkpoint",
-                    f"these weights are not finite: {', '.join(bad)}. Training cannot start from "
+                    f"these weights are not finite: {listed(bad)}. Training cannot start from "
                     "them; use an earlier checkpoint",
                     init_checkpoint,
                 )
@@ -127,7 +127,7 @@ def match(
       The rows of the table: list of (name, shape, RESTORED, NEW or UNUSED).
 
     Raises:
-      ArgumentError: a variable does not match and must; the text names all of these variables. Or
+      ArgumentError: a variable does not match and must; the text names ten of these variables. Or
         no variable is in the checkpoint.
     """
     fitting = {name for name, shape in shapes.items() if source.shapes.get(name) == shape}
@@ -158,7 +158,7 @@ def match(
         raise ArgumentError(
             "init_checkpoint",
             "does not fit the configuration of the network:\n  "
-            + "\n  ".join(problems)
+            + listed(problems, "\n  ")
             + "\nUse the configuration that the checkpoint was made with; or allow_partial_init, "
             "to initialize these variables anew and leave the checkpoint's others unused",
             source.path,

@@ -6,6 +6,10 @@ Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids
 `masked_lm_positions`, `masked_lm_ids` int32 [B, P]; `masked_lm_weights` float [B, P];
 `next_sentence_labels` int32 [B, 1]; `is_real_example` int32 [B], 0 for examples that only pad a
 batch and do not count, may be absent.
+
+If rows are packed (`input_pipelines.records.packed_rows`), the words to predict are not of examples
+but of the core: `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` are [M], and the
+positions are places among the tokens of all rows.
 """
 
 import functools
@@ -191,9 +195,11 @@ def _global_mean(tensors, name):
 
 
 def _masked_lm_weights(features):
-    """Returns the weights of masked words, float32 [B, P]; 0 in examples that pad a batch.
+    """Returns the weights of masked words, float32 [B, P] or [M]; 0 in examples that pad a batch.
 
     A cast of the features to bfloat16 does not change them, since weights are 0 or 1.
     """
     weights = tf.cast(features["masked_lm_weights"], tf.float32)
+    if weights.shape.rank == 1:  # packed: what pads a batch does not have words to predict
+        return weights
     return weights * update.example_weights(features)[:, tf.newaxis]

@@ -36,6 +36,7 @@ BERT_CONFIG = dict(
     initializer_range=0.05,
 )
 VOCAB_SIZE = 2000
+NETWORK = dict(vocab_size=VOCAB_SIZE, **BERT_CONFIG)
 
 # Masks are drawn while training, and so differ between epochs; five passes over the text have
 # different pairs of segments.
@@ -84,6 +85,10 @@ ANSWER_FLAGS = dict(
     learning_rate=1e-3,
     num_train_epochs=8.0,
 )
+
+# What the plans of fine-tuning set for so small a network. A network that --init_checkpoint names
+# may be a published one, which learns nothing at such rates: the scripts' defaults are for it.
+FOR_SMALL_NETWORKS = ("train_batch_size", "learning_rate", "num_train_epochs")
 
 
 def main_job_checkpoint() -> tuple[str, str] | tuple[None, None]:

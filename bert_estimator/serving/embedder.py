@@ -17,6 +17,7 @@ from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.layers import primitives
 from bert_estimator.serving import commands
 from bert_estimator.serving.commands import Text
+from bert_estimator.system.errors import listed
 from input_pipelines.tasks.features import Features
 
 
@@ -202,7 +203,7 @@ class Embedder:
         others = [v.initializer for v in variables if v.op.name not in self._source.shapes]
         bad = weights.load(self._source.read, stored, self._session)
         if bad:
-            raise ValueError(f"{self._source.path}: these weights are not finite: {', '.join(bad)}")
+            raise ValueError(f"{self._source.path}: these weights are not finite: {listed(bad)}")
         # A pooler that the file does not have is not used.
         self._session.run(others)
 

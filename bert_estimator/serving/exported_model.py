@@ -5,11 +5,14 @@ import os
 import re
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bert_estimator import memory_needed, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import LEAST_TOKENS, TASK_KINDS
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
+from bert_estimator.system.errors import listed
 
 _EXPORTS = "export"  # the directory of a run's exported models
 _REGRESSION, _TAGGING = "regression", "tagging"
@@ -140,8 +143,8 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     """Loads an exported model into a session, whose batches have at most so many examples.
 
     Raises:
-      ValueError: the SavedModel is damaged, is not a classifier of the task, or needs far more
-        memory than this machine has.
+      ValueError: the SavedModel is damaged, is not a classifier of the task, has weights that are
+        not finite, or needs far more memory than this machine has.
     """
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
@@ -156,6 +159,7 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     try:
         with session.graph.as_default():
             meta_graph = tf.saved_model.load(session, [tf.saved_model.SERVING], export_dir)
+        _check_finite(export_dir)
         signatures = meta_graph.signature_def
         # A model that takes texts takes ids, too.
         names = ("ids:windows", "ids:serving_default", "serving_default")
@@ -198,6 +202,18 @@ def _check_memory(export_dir, task, batch_size):
     step = memory_needed.Computation(batch_size, task.max_seq_length)
     needed = memory_needed.of_running(network, step)
     memory_needed.check(needed, export_dir, "give a smaller batch_size")
+
+
+def _check_finite(export_dir):
+    """Raises ValueError if weights are not finite."""
+    import tensorflow.compat.v1 as tf
+
+    reader = tf.train.load_checkpoint(os.path.join(export_dir, "variables", "variables"))
+    types = reader.get_variable_to_dtype_map()
+    floats = [name for name in sorted(types) if types[name].is_floating]
+    bad = [name for name in floats if not np.isfinite(reader.get_tensor(name)).all()]
+    if bad:
+        raise ValueError(f"these weights are not finite: {listed(bad)}")
 
 
 def _check_signature(signature, task):

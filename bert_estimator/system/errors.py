@@ -1,6 +1,7 @@
 """Errors of flags, and of library functions' arguments, which commands report as flags' errors."""
 
 import math
+from collections.abc import Sequence
 
 GREATEST = 2**31 - 1  # of a whole number: steps are counted in 32 bits on cores
 
@@ -23,6 +24,15 @@ class ArgumentError(ValueError):
 
     def __init__(self, argument: str, rule: str, value: object = None):
         super().__init__(f"{argument}: {rule}" if value is None else f"{argument}={value}: {rule}")
+
+
+_MOST_ITEMS = 10
+
+
+def listed(items: Sequence[str], separator: str = ", ") -> str:
+    """Returns the items of a message in a row: the first ten, and how many more there are."""
+    more = len(items) - _MOST_ITEMS
+    return separator.join([*items[:_MOST_ITEMS], *[f"and {more} more"] * (more > 0)])
 
 
 def check_number(argument: str, value: object) -> None:

@@ -31,9 +31,9 @@ def prepare() -> None:
     """Opens the standard streams that are closed (`>&-`), and has all of them write any character.
 
     A closed stream is /dev/null afterwards. Otherwise Python has None for it, and the next file
-    that is opened would have its number. What an encoding lacks is written as an escape. A failure
-    of standard output or error is not raised, unless the output is needed. Call it before a logger
-    gets hold of the streams.
+    that is opened would have its number. What an encoding lacks is written as an escape, and each
+    line is written when it ends. A failure of standard output or error is not raised, unless the
+    output is needed. Call it before a logger gets hold of the streams.
     """
     closed = []
     for number, name in enumerate(_MODES):
@@ -52,8 +52,10 @@ def prepare() -> None:
         stream = getattr(sys, name)
         # Another stream is somebody else's, or this function has been called before.
         if type(stream) is io.TextIOWrapper and stream is getattr(sys, f"__{name}__"):
-            options = {key: getattr(stream, key) for key in ("encoding", "line_buffering")}
-            output = _Output(stream.detach(), errors="backslashreplace", **options)
+            encoding = stream.encoding
+            # Line by line, so that both streams into one file are in the order of the writes.
+            options = {"errors": "backslashreplace", "line_buffering": True}
+            output = _Output(stream.detach(), encoding, **options)
             output.is_closed = name in closed
             setattr(sys, name, output)
             setattr(sys, f"__{name}__", output)

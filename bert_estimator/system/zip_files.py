@@ -4,6 +4,7 @@ import contextlib
 import errno
 import lzma
 import os
+import posixpath
 import re
 import shutil
 import stat
@@ -16,6 +17,9 @@ from collections.abc import Iterable, Iterator
 # its archive. Constant weights shrink to a thousandth, which small models of tests have.
 MOST_RATIO = 100
 _ALWAYS_ALLOWED_BYTES = 1 << 28
+
+# Of names: what file systems allow for one directory or file, and what is far beyond any model's.
+_MOST_BYTES, _MOST_PATH_BYTES = 255, 1000
 
 # Python's zipfile and numpy raise all of these for damaged archives.
 _DAMAGES = (
@@ -61,7 +65,7 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
         raise ZipError(f"{path}: the archive cannot be read: {error}") from None
 
 
-def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str) -> None:
+def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str) -> set[str]:
     """Checks the members of an archive before they are unpacked.
 
     Args:
@@ -69,24 +73,32 @@ def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str) -> None:
       names: the names of the members to unpack.
       folder: the directory to unpack into.
 
+    Returns:
+      The paths of the files that they become, relative to the directory.
+
     Raises:
-      ZipError: a name leads out of the directory or occurs twice, a member is a symbolic link, or
-        the members are larger than MOST_RATIO times the archive or than the free space.
+      ZipError: a name leads out of the directory, is too long, or means the same file as another
+        name or a directory of it; a member is a symbolic link; or the members are larger than
+        MOST_RATIO times the archive or than the free space.
     """
     path, names = str(archive.filename), list(names)
-    seen = set()
+    members: dict[str, str] = {}  # path -> name
     for name in names:
-        parts = re.split(r"[/\\]", name)
-        if not parts[0] or ".." in parts or "\\" in name or ":" in parts[0]:
-            raise ZipError(
-                f"{path}: holds {name!r}, a name that leads out of the directory that the archive "
-                "is unpacked into. Do not use this archive, or unpack it yourself"
-            )
-        if name in seen:
-            raise ZipError(f"{path}: holds {name!r} twice")
-        seen.add(name)
+        _check_name(path, name)
+        file = posixpath.normpath(name)  # without "." and "//"
+        if file in members:
+            both = f" and {members[file]!r}, the same file" if members[file] != name else " twice"
+            raise ZipError(f"{path}: holds {name!r}{both}")
+        members[file] = name
         if stat.S_ISLNK(archive.getinfo(name).external_attr >> 16):
             raise ZipError(f"{path}: {name!r} is a symbolic link, not a file; unpack it yourself")
+    for file in members:
+        folders = file.split("/")[:-1]
+        for number in range(1, len(folders) + 1):
+            if (parent := "/".join(folders[:number])) in members:
+                raise ZipError(
+                    f"{path}: holds {members[parent]!r} as a file, and {members[file]!r} within it"
+                )
     size = sum(archive.getinfo(name).file_size for name in names)
     most = max(_ALWAYS_ALLOWED_BYTES, MOST_RATIO * os.path.getsize(path))
     if size > most:
@@ -99,4 +111,21 @@ def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str) -> None:
         raise ZipError(
             f"{path}: unpacks to {size} bytes, but {folder} has {free} bytes of free space; make "
             "space, or set TMPDIR to a directory that has more"
+        )
+    return set(members)
+
+
+def _check_name(path, name):
+    """Raises ZipError for a name of a member that leads out of the directory, or is too long."""
+    parts = re.split(r"[/\\]", name)
+    if not parts[0] or ".." in parts or "\\" in name or ":" in parts[0]:
+        raise ZipError(
+            f"{path}: holds {name!r}, a name that leads out of the directory that the archive is "
+            "unpacked into. Do not use this archive, or unpack it yourself"
+        )
+    size = len(os.fsencode(name))
+    if size > _MOST_PATH_BYTES or max(len(os.fsencode(part)) for part in parts) > _MOST_BYTES:
+        raise ZipError(
+            f"{path}: holds {name[:40]!r}..., a name of {size} bytes. Allowed are "
+            f"{_MOST_PATH_BYTES} bytes, and {_MOST_BYTES} for a directory or a file"
         )

@@ -52,7 +52,7 @@ class Estimator:
     def __init__(
         self, model_fn=None, model_dir=None, config=None, params=None, warm_start_from=None
     ):
-        call.members(type(self), Estimator, _MAY_BE_OVERRIDDEN)
+        type(self)._assert_members_are_not_overridden(self)
         config = RunConfig() if config is None else config
         if not isinstance(config, RunConfig):
             raise ValueError(
@@ -72,9 +72,19 @@ class Estimator:
         self._config = _with_model_dir(config, model_dir)
         self._params = copy.deepcopy(params if params is not None else {})
 
+    def _assert_members_are_not_overridden(self):
+        """Checks that a user's class does not override members.
+
+        A class that overrides this function is not checked, as in upstream.
+        """
+        call.members(type(self), Estimator, _MAY_BE_OVERRIDDEN)
+
     @property
     def model_dir(self) -> str:
         return self._config.model_dir
+
+    # Classes of users read this attribute of upstream's.
+    _model_dir = model_dir
 
     @property
     def config(self) -> RunConfig:

@@ -52,7 +52,8 @@ class TPUContext:
           RuntimeError: this is a model_fn.
         """
         self._check_in_input_fn("current_input_fn_deployment")
-        return "", self.current_host, self.num_hosts, self.num_of_replicas_per_host
+        device = f"/replica:0/task:{self.current_host}/device:CPU:0"
+        return device, self.current_host, self.num_hosts, self.num_of_replicas_per_host
 
     def _check_in_input_fn(self, name):
         if self.global_step is None:
@@ -273,5 +274,7 @@ def members(kind: type, base: type, allowed: tuple[str, ...]) -> None:
             raise ValueError(
                 "Subclasses of Estimator cannot override members of Estimator: "
                 f"{each.__name__} overrides {', '.join(sorted(overridden))}. Allowed are "
-                f"{', '.join(allowed)}. Give what differs to the constructor"
+                f"{', '.join(allowed)}. Give what differs to the constructor, or override "
+                "_assert_members_are_not_overridden as well, if you follow every version of this "
+                "package"
             )

@@ -290,12 +290,6 @@ class TPUEstimator(Estimator):
             cores = len(devices.find(master, self._config.session_creation_timeout_secs))
             step_graph.check_tensorflow()
         per_replica = self._cores_per_replica
-        if per_replica > 1 and not (self._sharding or tpu_config.input_partition_dims):
-            raise ValueError(
-                f"num_cores_per_replica={per_replica} needs TPUEstimator(sharding=...), which says "
-                "which variables are split over the cores of a replica, or "
-                "TPUConfig(input_partition_dims=...), which says which inputs are"
-            )
         shards, size = tpu_config.num_shards, self._batch_sizes[mode]
         input_mode = tpu_config.per_host_input_for_training
         if not master:

@@ -3,9 +3,9 @@
 import collections
 import os
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu.verbs import checkpoints
 
 
@@ -102,20 +102,16 @@ def apply(settings: WarmStartSettings | None) -> None:
 
 def _check_finite(path, settings):
     """Raises ValueError if a variable would begin with a value that is not finite."""
+    names = [checkpoints.name_and_shape(variable)[0] for variable in _warm_started(settings)]
     try:
-        reader = tf.train.load_checkpoint(path)
+        bad = checkpoints.not_finite(
+            path, [settings.var_name_to_prev_var_name.get(name, name) for name in names]
+        )
     except (tf.errors.OpError, ValueError, RuntimeError):
         return  # tf.train.warm_start says what is wrong with it
-    bad = []
-    for variable in _warm_started(settings):
-        name = checkpoints.name_and_shape(variable)[0]
-        before = settings.var_name_to_prev_var_name.get(name, name)
-        is_read = variable.dtype.base_dtype.is_floating and reader.has_tensor(before)
-        if is_read and not np.all(np.isfinite(reader.get_tensor(before))):
-            bad.append(before)
     if bad:
         raise ValueError(
-            f"warm_start_from: {path} has values that are not finite: {', '.join(bad)}. Training "
+            f"warm_start_from: {path} has values that are not finite: {listed(bad)}. Training "
             "cannot start from them; use an earlier checkpoint"
         )
 

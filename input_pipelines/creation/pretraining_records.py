@@ -254,6 +254,12 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
     kept_vocab_file, vocab_sha256 = manifests.keep_vocabulary(
         work.vocab_file, os.path.dirname(counts_path)
     )
+    lengths, lengths_path = (
+        stages.lengths_of_records(work),
+        manifests.lengths_path(work.output_files[0]),
+    )
+    with tf.io.gfile.GFile(lengths_path, "wb") as file:
+        np.save(file, lengths, allow_pickle=False)
     settings = dataclasses.asdict(work.settings)
     return manifests.Manifest(
         max_seq_length=settings.pop("max_seq_length"),
@@ -274,6 +280,11 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
             "sentences": text.num_sentences,
             "tokens": text.num_tokens,
             "unknown": int(text.token_counts[tokenizer.unk_id]),
+            "record_lengths": {
+                "file": os.path.basename(lengths_path),
+                "sha256": manifests.sha256_of_file(lengths_path),
+                "mean": round(float(lengths.mean()), 2),
+            },
             **({"left_out": dict(text.left_out)} if text.left_out else {}),
             **corpus_description,
         },

@@ -35,7 +35,7 @@ from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records.encoding import id_type
 from input_pipelines.text.documents import TextPart
 
-_VERSION = 2  # of what the work's files hold
+_VERSION = 3  # of what the work's files hold
 _GROUPS_SEED, _ORDER_SEED = 0x6209B5, 0x04DE4
 _GROUP_TOKENS = 1 << 24
 _BUCKET_TOKENS = 1 << 25
@@ -209,6 +209,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
             digest.update(content)
             size += len(content)
             file.write(content)
+    _write_lengths(pairs.lengths.sum(axis=1) + 3, work.settings, work.piece(bucket))
     facts = {"num_records": len(pairs), "num_bytes": size, "sha256": digest.hexdigest()}
     _write_facts(facts, work.piece(bucket))
     return 1
@@ -254,9 +255,12 @@ def join_pieces(task: tuple[Work, int]) -> dict[str, int | str]:
             "sha256": digest.hexdigest(),
             "changed": os.stat(path).st_mtime_ns,
         }
+        lengths = np.concatenate([np.load(piece + ".lengths.npy") for piece in pieces])
+        _write_lengths(lengths, work.settings, _joined_facts(work, index))
         _write_facts(joined, _joined_facts(work, index))
         for piece in pieces:
             os.remove(piece)
+            os.remove(piece + ".lengths.npy")
     facts = json_files.read(_joined_facts(work, index) + ".json")
     del facts["changed"]
     return facts
@@ -274,6 +278,17 @@ def _is_joined(work: Work, index: int) -> bool:
         return False
     status, known = os.stat(path), json_files.read(facts)
     return (status.st_size, status.st_mtime_ns) == (known["num_bytes"], known["changed"])
+
+
+def lengths_of_records(work: Work) -> np.ndarray:
+    """Returns the numbers of tokens of all records, in the order of the joined files."""
+    files = range(len(work.output_files))
+    return np.concatenate([np.load(_joined_facts(work, n) + ".lengths.npy") for n in files])
+
+
+def _write_lengths(lengths, settings, path):
+    with disk_files.writer(path + ".lengths.npy", "wb") as file:
+        np.save(file, lengths.astype(id_type(settings.max_seq_length + 1)), allow_pickle=False)
 
 
 def _write_facts(facts: dict, path: str) -> None:

@@ -26,6 +26,7 @@ TRAIN_FILE = "train-00000-of-00001.tfrecord"
 HELD_OUT_FILE = "heldout-00000-of-00001.tfrecord"
 
 _SETTINGS_FILE = "default_data.json"
+_CORPUS = "corpus_fingerprint"  # a key in it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ def make(
         "format_version": MASKINGS[masking],
         "vocab_size": vocab_size,
         **dataclasses.asdict(creation),
-        "corpus_fingerprint": embedded_corpus.fingerprint(),
+        _CORPUS: embedded_corpus.fingerprint(),
     }
     if not _is_made(output_dir, settings, may_replace):
         with lock.held_for(output_dir):
@@ -108,14 +109,15 @@ def _is_made(output_dir: str, settings: dict[str, Any], may_replace: bool) -> bo
             f"{output_dir} holds files that the embedded default data would replace. Give an "
             "empty or a new directory."
         )
-    if _is_complete(output_dir, settings):
+    # A training goes on with the data that it began with, whichever version made it of its corpus.
+    if _is_complete(output_dir, settings, any_corpus=not may_replace):
         tf.logging.info("Using the embedded default data in %s.", output_dir)
         return True
     if not may_replace:
         raise ValueError(
-            f"the data in {output_dir} is damaged, or was made with other settings, by another "
-            "Python or by another version of this program. A training that began with it cannot "
-            "go on with new data: use the original settings and Python, or another directory."
+            f"the data in {output_dir} is damaged, or was made with other settings. A training "
+            "that began with it cannot go on with new data: use the original settings, or another "
+            "directory."
         )
     return False
 
@@ -193,11 +195,20 @@ def _paths(directory: str) -> DefaultData:
     )
 
 
-def _is_complete(directory: str, settings: dict[str, Any]) -> bool:
-    """Returns whether the directory was made with these settings and its files are unchanged."""
+def _is_complete(directory: str, settings: dict[str, Any], any_corpus: bool) -> bool:
+    """Returns whether the directory was made with these settings and its files are unchanged.
+
+    Args:
+      directory: the directory of the data.
+      settings: the settings.
+      any_corpus: whether the corpus may be another Python's or another version's.
+    """
     paths = _paths(directory)
     try:
-        if json_files.read(os.path.join(directory, _SETTINGS_FILE)) != settings:
+        made_with = json_files.read(os.path.join(directory, _SETTINGS_FILE))
+        if any_corpus:
+            made_with[_CORPUS] = settings[_CORPUS]
+        if made_with != settings:
             return False
         for record_file in [*paths.train_files, *paths.held_out_files]:
             manifest = manifests.read_manifest(manifests.manifest_path(record_file))

@@ -54,7 +54,8 @@ class Manifest:
       files: the files, in order.
       token_counts: name of the file with the counts of each id in the text, int64 [vocab_size].
       token_counts_sha256: hash of that file.
-      corpus: facts about the text: at least sha256, documents, sentences and tokens.
+      corpus: facts about the text: at least sha256, documents, sentences and tokens; since records
+        can be packed, also `record_lengths` (file, sha256, mean).
       creation: the settings of data creation.
       vocab_file: name of the copy of the vocabulary beside the files; None in the manifests of
         earlier versions, which kept no copy.
@@ -86,6 +87,18 @@ class Manifest:
         """Whether the records have no masks, which are drawn while training."""
         return self.format_version == DYNAMIC_FORMAT_VERSION
 
+    @property
+    def lengths_file(self) -> str | None:
+        """Returns the name of the file with the length of each record, unsigned ints [num_records];
+        None in the manifests of earlier versions."""
+        entry = self.corpus.get("record_lengths")
+        if entry is None:
+            return None
+        place = "corpus: record_lengths"
+        json_files.check(entry, dict, place)
+        json_files.field(entry, "sha256", str, place)
+        return json_files.field(entry, "file", str, place)
+
 
 def manifest_path(record_file: str) -> str:
     """Returns the path of the manifest of the set that begins with `record_file`."""
@@ -101,6 +114,11 @@ def files_of(record_file: str, manifest: Manifest) -> list[str]:
 def token_counts_path(record_file: str) -> str:
     """Returns the path of the token counts of the set that begins with `record_file`."""
     return _sibling(record_file, record_names.COUNTS_PREFIX, record_names.COUNTS_SUFFIX)
+
+
+def lengths_path(record_file: str) -> str:
+    """Returns the path of the records' lengths of the set that begins with `record_file`."""
+    return _sibling(record_file, record_names.COUNTS_PREFIX, record_names.LENGTHS_SUFFIX)
 
 
 def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
@@ -182,7 +200,8 @@ def _checked(kind, values, place):
 def _names(manifest):
     """Returns the names of files that a manifest holds."""
     names = [entry.name for entry in manifest.files]
-    return [*names, manifest.token_counts, *filter(None, [manifest.vocab_file])]
+    others = [manifest.vocab_file, manifest.lengths_file]
+    return [*names, manifest.token_counts, *filter(None, others)]
 
 
 def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manifest]]:

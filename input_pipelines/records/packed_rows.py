@@ -6,18 +6,22 @@ A batch has the sequences that it would have without packing. How they are dealt
 function of their lengths alone, so a resumed training deals as an uninterrupted one does. Longest
 first, each sequence goes into the fullest row that has room for it: "best fit decreasing" needs at
 most 11/9 of the fewest rows, and 4 more (Johnson, 1973), and about the fewest in practice (Krell et
-al., 2021, "Efficient sequence packing without cross-contamination", section 3.1).
+al., 2021, "Efficient sequence packing without cross-contamination", section 3.1). Then the rows are
+numbered so that rows of few long sequences and rows of many short ones alternate.
 
 The rows of a global batch are divided into equal parts, one after the other: one for each core, or
 for each micro-batch of a core. In training the whole batch is dealt, and then divided. So what is
 in a row, and with it the row's dropout, does not depend on the number of parts. A part has a slot
 for each of its sequences, and empty slots, because all parts have the same number. Otherwise the
 sequences are divided, and each part is dealt by itself: then the slots are the batch.
+
+The words to predict are of the parts, too: each part has a number of them, which are at places of
+the part's tokens.
 """
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +30,10 @@ import numpy as np
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 FEATURES_OF_ROWS = (*TOKEN_FEATURES, "position_ids")
 """The features of a packed batch that have a row for each row of the batch."""
+PREDICTION_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+"""The features that have a value for each word to predict."""
+
+_GOLDEN = 2654435769  # 2^32 times the golden ratio: places that it steps over lie evenly
 
 
 class Deal(NamedTuple):
@@ -52,26 +60,35 @@ def deal(lengths: np.ndarray, row_length: int) -> Deal:
     Raises:
       ValueError: a sequence is longer than a row.
     """
-    longest = max(lengths, default=0)
+    lengths = np.asarray(lengths)
+    longest = lengths.max(initial=0)
     if longest > row_length:
         raise ValueError(f"a sequence has {longest} tokens, and a row has {row_length}")
-    rows = np.full(len(lengths), -1)
-    offsets = np.zeros(len(lengths), np.int64)
-    num_rows = 0
-    free = []  # (tokens that are free, row), sorted; among equal rows the first is taken
-    for sequence in np.argsort(-np.asarray(lengths), kind="stable"):
-        length = int(lengths[sequence])
-        if not length:
-            break
-        place = bisect.bisect_left(free, (length, 0))
-        if place < len(free):
-            left, row = free.pop(place)
+    order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
+    rows, offsets = np.full(len(lengths), -1), np.zeros(len(lengths), np.int64)
+    num_rows, taken, begins = 0, [], []
+    rows_with, rooms = {}, []  # how many tokens are free -> rows; the keys, sorted
+    for length in lengths[order].tolist():
+        place = bisect.bisect_left(rooms, length)
+        if place < len(rooms):
+            room = rooms[place]
+            row = rows_with[room].pop()
+            if not rows_with[room]:
+                del rows_with[room], rooms[place]
         else:
-            left, row = row_length, num_rows
+            room, row = row_length, num_rows
             num_rows += 1
-        rows[sequence], offsets[sequence] = row, row_length - left
-        if left > length:
-            bisect.insort(free, (left - length, row))
+        taken.append(row)
+        begins.append(row_length - room)
+        if room > length:
+            if room - length not in rows_with:
+                rows_with[room - length] = []
+                bisect.insort(rooms, room - length)
+            rows_with[room - length].append(row)
+    # Neighbours are rows of any kind: the first have long sequences, and the last have short ones.
+    numbers = np.empty(num_rows, np.int64)
+    numbers[np.argsort(np.arange(num_rows, dtype=np.uint64) * _GOLDEN % 2**32)] = range(num_rows)
+    rows[order], offsets[order] = numbers[np.array(taken, int)], begins
     return Deal(rows, offsets, num_rows)
 
 
@@ -108,6 +125,8 @@ class Packing:
       deals_parts: whether each part is dealt by itself.
       rows_of_part: the number of rows of a part; None for as many as a batch needs.
       slots_of_part: the number of slots of a part; None for as many as a batch needs.
+      predictions_of_part: the number of words to predict of a part; None for as many as a batch
+        needs.
     """
 
     row_length: int
@@ -115,6 +134,7 @@ class Packing:
     deals_parts: bool = False
     rows_of_part: int | None = None
     slots_of_part: int | None = None
+    predictions_of_part: int | None = None
 
     def slots(self, lengths: np.ndarray) -> Slots:
         """Returns the slots of all parts of a global batch.
@@ -135,7 +155,8 @@ class Packing:
         if len(counts) > self.num_parts or counts.max() > slots_of_part:
             raise ValueError(
                 f"the sequences need {num_rows} rows, and {counts.max()} slots in a part; "
-                f"there are {self.num_parts * rows_of_part} rows and {slots_of_part} slots"
+                f"there are {self.num_parts * rows_of_part} rows and {slots_of_part} slots. Give "
+                "--nopack"
             )
         firsts = np.cumsum(counts) - counts
         places = parts * slots_of_part + np.arange(len(order)) - firsts[parts]
@@ -168,13 +189,18 @@ class Packing:
           lengths: ints [S], the tokens of each sequence of the global batch.
           batch: features by name, [N, ...], of each slot's sequence. TOKEN_FEATURES are [N, T],
             with T at least F, and each sequence is the beginning of its row there.
+            PREDICTION_FEATURES are [N, P], and are padding if their weight is 0.
 
         Returns:
           The features. TOKEN_FEATURES are int32 [R, F], where `input_mask` is the number of a
           token's sequence in its row, from 1. There are three more: `position_ids` int32 [R, F],
           from 0 in each sequence; `sequence_starts` int32 [N], the place of each first token among
           the tokens of its part; and `sequence_numbers` int32 [N], the numbers of the sequences in
-          the global batch; both are 0 for empty slots.
+          the global batch; both are 0 for empty slots. PREDICTION_FEATURES are [predictions of the
+          parts]; a position is the place among the tokens of the part.
+
+        Raises:
+          ValueError: there are more words to predict than the parts have room for.
         """
         num_rows = slots.num_parts * slots.rows_of_part
         parts = np.repeat(np.arange(slots.num_parts), len(slots.numbers) // slots.num_parts)
@@ -190,7 +216,10 @@ class Packing:
             flat[places] = values
             return flat.reshape(num_rows, self.row_length)
 
-        packed = {name: values for name, values in batch.items() if name not in TOKEN_FEATURES}
+        others = (*TOKEN_FEATURES, *PREDICTION_FEATURES)
+        packed = {name: values for name, values in batch.items() if name not in others}
+        if PREDICTION_FEATURES[0] in batch:
+            packed |= self._predictions(slots, parts, batch)
         for name in TOKEN_FEATURES:
             packed[name] = rows_of(batch[name][owners, positions])
         packed["input_mask"] = rows_of(self._numbers_in_row(firsts, slots.numbers)[owners])
@@ -198,6 +227,27 @@ class Packing:
         packed["sequence_starts"] = slots.starts.astype(np.int32)
         packed["sequence_numbers"] = np.maximum(slots.numbers, 0).astype(np.int32)
         return packed
+
+    def _predictions(self, slots, parts, batch):
+        """Returns the words to predict of the parts, each with as many as the others."""
+        is_used = (slots.numbers >= 0)[:, np.newaxis]
+        owners, columns = np.nonzero(batch["masked_lm_weights"] * is_used)
+        counts = np.bincount(parts[owners], minlength=slots.num_parts)
+        of_part = self.predictions_of_part or max(1, counts.max())
+        if counts.max() > of_part:
+            raise ValueError(
+                f"{counts.max()} words of a part are to be predicted; there is room for {of_part}. "
+                "Give --nopack"
+            )
+        in_part = np.arange(len(owners)) - (np.cumsum(counts) - counts)[parts[owners]]
+        predictions = {}
+        for name in PREDICTION_FEATURES:
+            values = batch[name][owners, columns]
+            if name == "masked_lm_positions":
+                values = values + slots.starts[owners]
+            predictions[name] = np.zeros(slots.num_parts * of_part, batch[name].dtype)
+            predictions[name][parts[owners] * of_part + in_part] = values
+        return predictions
 
     def _numbers_in_row(self, firsts, numbers):
         """Returns the number of each slot's sequence in its row, from 1; slots are in order."""
@@ -208,32 +258,145 @@ class Packing:
         return in_row
 
 
-def plan(packing: Packing, lengths: Iterable[np.ndarray], is_static: bool) -> tuple[Packing, float]:
+class Filling(NamedTuple):
+    """Says how full the rows of the batches of a pass or a training are.
+
+    Attributes:
+      row_length: F.
+      rows: the number of rows of a batch, in the mean.
+      token_share: the share of the computed positions that are tokens.
+      empty_share: the share of the rows that are empty.
+      unpacked_share: the share of the positions that would be tokens if each sequence had a row of
+        this length of its own.
+    """
+
+    row_length: int
+    rows: float
+    token_share: float
+    empty_share: float
+    unpacked_share: float
+
+    def __str__(self) -> str:
+        return (
+            f"sequences share rows of {self.row_length} tokens, {self.rows:,.6g} a batch; "
+            f"{self.empty_share:.1%} of them are empty. {self.token_share:.1%} of the positions are "
+            f"tokens, and {self.unpacked_share:.1%} in a row for each sequence."
+        )
+
+
+# A longer training is planned by its first batches, with room for what is rarer than one batch of
+# a thousand million: sums of many lengths, in a random order, are distributed normally.
+_PLANNED_SEQUENCES = 2**22
+_SPARE_DEVIATIONS = 4
+
+
+def plan(
+    packing: Packing,
+    lengths_of: Callable[[int], np.ndarray],
+    num_batches: int,
+    is_static: bool,
+    predictions: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> tuple[Packing, Filling]:
     """Plans the rows of all batches of a pass or a training.
 
     Args:
-      packing: a packing with as many rows and slots as a batch needs.
-      lengths: ints [S] for each global batch, as `Packing.slots` takes them.
-      is_static: whether all batches are to have the same number of rows, and of slots.
+      packing: a packing with as many rows, slots and predictions as a batch needs.
+      lengths_of: function of a batch's number that returns its lengths, as `Packing.slots` takes
+        them.
+      num_batches: the number of batches.
+      is_static: whether all batches are to have the same number of rows, slots and predictions.
+      predictions: function of lengths that returns how many words are to be predicted at most; None
+        if there are no words to predict.
 
     Returns:
-      (the packing, the share of the computed positions that are tokens).
+      (the packing, how full its rows are).
     """
-    num_parts, tokens, counts = packing.num_parts, 0, []  # for each batch, sequences of each row
-    for of_batch in lengths:
-        tokens += int(of_batch.sum())
-        rows, _, num_rows = packing._dealt(of_batch)
-        num_rows = -(-max(num_rows, 1) // num_parts) * num_parts
-        counts.append(np.bincount(rows[rows >= 0], minlength=num_rows).astype(np.int32))
+    num_parts, tokens, used = packing.num_parts, 0, 0
+    counts, words = [], []  # of each batch: the sequences, and the predictions, of each row
+    batch_size = max(1, len(lengths_of(0)))
+    planned = min(num_batches, max(1, _PLANNED_SEQUENCES // batch_size))
+    for number in range(planned):
+        lengths = lengths_of(number)
+        tokens += int(lengths.sum())
+        rows, _, num_rows = packing._dealt(lengths)
+        is_dealt = rows >= 0
+        of_rows = np.bincount(
+            rows[is_dealt], minlength=-(-max(num_rows, 1) // num_parts) * num_parts
+        )
+        used += np.count_nonzero(of_rows)
+        counts.append(of_rows.astype(np.int32))
+        if predictions and is_static:
+            weights = predictions(lengths[is_dealt])
+            words.append(np.bincount(rows[is_dealt], weights, len(of_rows)).astype(np.int32))
+    computed = sum(map(len, counts))
     if is_static:
-        most = max(len(of_rows) for of_rows in counts) // num_parts
-        slots = len(of_batch) // num_parts
+        sizes = np.array([len(of_rows) for of_rows in counts]) // num_parts
+        spare = _SPARE_DEVIATIONS if planned < num_batches else 0
+        most = _bound(np.array([np.count_nonzero(c) / num_parts for c in counts]), spare)
+        most = max(most, sizes.max())
+        of_parts = [np.add.reduceat(c, range(0, len(c), most)) for c in counts]
+        slots = batch_size // num_parts
         if not packing.deals_parts:
-            slots = max(
-                np.add.reduceat(of_rows, range(0, len(of_rows), most)).max() for of_rows in counts
-            )
-        packing = dataclasses.replace(packing, rows_of_part=most, slots_of_part=max(1, int(slots)))
-        computed = len(counts) * most * num_parts
-    else:
-        computed = sum(map(len, counts))
-    return packing, tokens / (computed * packing.row_length)
+            slots = min(_bound(np.concatenate(of_parts), spare), batch_size)
+        packing = dataclasses.replace(packing, rows_of_part=int(most), slots_of_part=max(1, slots))
+        if words:
+            of_parts = [np.add.reduceat(w, range(0, len(w), most)) for w in words]
+            number = max(1, _bound(np.concatenate(of_parts), spare))
+            packing = dataclasses.replace(packing, predictions_of_part=number)
+        computed = planned * most * num_parts
+    filling = Filling(
+        packing.row_length,
+        computed / planned,
+        tokens / (computed * packing.row_length),
+        1 - used / computed,
+        tokens / (planned * batch_size * packing.row_length),
+    )
+    return packing, filling
+
+
+def _bound(values, spare):
+    """Returns the greatest of integers, and so many standard deviations more."""
+    return int(np.ceil(values.max() + spare * values.std()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Packs:
+    """Says that rows are packed, and how.
+
+    Attributes:
+      num_batches: the batches of the training; None for one pass.
+      micro_batch_size: sequences of a core's batch that are computed at a time; None for all.
+      is_static: whether all batches have the same number of rows, as by the rules of TPUs; else a
+        batch has as many as it needs.
+      report: gets how full the rows are.
+    """
+
+    num_batches: int | None = None
+    micro_batch_size: int | None = None
+    is_static: bool = True
+    report: Callable[[Filling], None] = lambda filling: None
+
+    def of(
+        self,
+        row_length: int,
+        lengths_of: Callable[[int], np.ndarray],
+        num_batches: int,
+        core_batch: int,
+        num_cores: int,
+        predictions: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> Packing:
+        """Returns the packing of sequences.
+
+        Args:
+          row_length: F.
+          lengths_of, predictions: as for `plan`.
+          num_batches: the number of batches of a pass.
+          core_batch: sequences of a core's batch.
+          num_cores: the number of cores, or of replicas that have several.
+        """
+        num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
+        packing = Packing(row_length, num_parts, deals_parts=self.num_batches is None)
+        num_batches = self.num_batches or num_batches
+        packing, filling = plan(packing, lengths_of, num_batches, self.is_static, predictions)
+        self.report(filling)
+        return packing

@@ -4,7 +4,11 @@ A call from TensorFlow into Python costs as much as the work on ten records, so 
 read in blocks of batches. A record that is not what it should be ends training at its own batch
 nevertheless: each batch of a block carries its error.
 
-Letters: M batches of a block, B batch size, F sequence length, P predictions per sequence.
+Batches of packed rows (`packed_rows`) are read as batches of the slots of this host, and each is
+packed when it has been read. Every host knows the lengths of all records, and so deals the whole
+batch, but reads the records of its own slots alone.
+
+Letters: M batches of a block, B batch size, F sequence length, P predictions per sequence, N slots.
 """
 
 import functools
@@ -16,7 +20,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line.choices import PRECISIONS
-from input_pipelines.records import packed_records
+from input_pipelines.records import packed_records, packed_rows
 from input_pipelines.records.order import BatchOrder, mixture
 from input_pipelines.records.packed_records import Packing, open_packing
 from input_pipelines.records.pretraining_features import (
@@ -24,9 +28,92 @@ from input_pipelines.records.pretraining_features import (
     check_kinds,
     open_pretraining_records,
 )
+from input_pipelines.records.record_lengths import RecordLengths
 from input_pipelines.records.record_reader import BadRecords, RecordError, RecordFiles
 
 _RECORDS_AT_ONCE = 256
+
+
+class SlotOrder:
+    """Knows the records of the slots of packed batches, as `BatchOrder` those of batches.
+
+    Args:
+      order: the records of the global batches.
+      lengths: the lengths of the records.
+      packing: deals them to rows.
+      invocation, num_invocations: which share of the slots this pipeline has.
+
+    Attributes:
+      num_batches: the number of batches.
+      size: N; None if it differs between batches.
+    """
+
+    def __init__(
+        self,
+        order: BatchOrder,
+        lengths: RecordLengths,
+        packing: packed_rows.Packing,
+        invocation: int = 0,
+        num_invocations: int = 1,
+    ):
+        self._order, self._lengths, self.packing = order, lengths, packing
+        self._share = invocation, num_invocations
+        self.num_batches = order.num_batches
+        slots = packing.slots_of_part
+        self.size = slots and slots * packing.num_parts // num_invocations
+        self._slots = functools.lru_cache(_RECORDS_AT_ONCE)(self._dealt)
+
+    def _dealt(self, batch_number):
+        """Returns (the slots of this pipeline, the lengths of the global batch)."""
+        lengths = self._lengths.of(self._order.record_numbers(batch_number))
+        return self.packing.slots(lengths).share(*self._share), lengths
+
+    def records(self, batch_number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (record numbers, epochs) of the slots, each int64 [N]; -1 for empty slots."""
+        slots, _ = self._slots(batch_number)
+        numbers, epochs = self._order.records(batch_number)
+        return np.where(slots.numbers < 0, -1, numbers[slots.numbers]), epochs[slots.numbers]
+
+    def packed(
+        self, batch_number: int, records: RecordFiles, batch: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Packs the features of the slots of a batch, [N, ...]; see `packed_rows.Packing.pack`.
+
+        Raises:
+          RecordError: a record has another length than is known, or tokens after padding.
+        """
+        slots, lengths = self._slots(batch_number)
+        expected = np.where(slots.numbers < 0, 0, lengths[slots.numbers])
+        is_token = np.arange(batch["input_mask"].shape[1]) < expected[:, np.newaxis]
+        is_wrong = (batch["input_mask"] != is_token).any(axis=1) & (batch["is_real_example"] > 0)
+        if is_wrong.any():
+            number = int(self.records(batch_number)[0][np.argmax(is_wrong)])
+            raise RecordError(
+                f"{records.location(number)}: input_mask must be {expected[np.argmax(is_wrong)]} "
+                "times 1 and then 0 to be packed. Create the data again, or give --nopack.",
+                number,
+            )
+        return self.packing.pack(slots, lengths, batch)
+
+    def shapes(
+        self, outputs: Mapping[str, tuple[Sequence[int], tf.DType]]
+    ) -> dict[str, tuple[list[int | None], tf.DType]]:
+        """Returns name -> (shape, dtype) of packed batches; None for sizes that differ.
+
+        Args:
+          outputs: name -> (shape, dtype) of the features of a record.
+        """
+        no_sequence = np.zeros(1, np.int64)
+        slots = self.packing.slots(no_sequence).share(*self._share)
+        batch = {
+            name: np.zeros([len(slots.numbers), *shape], dtype.as_numpy_dtype)
+            for name, (shape, dtype) in outputs.items()
+        }
+        packed = self.packing.pack(slots, no_sequence, batch)
+        return {
+            name: ([self.size and len(value), *value.shape[1:]], tf.as_dtype(value.dtype))
+            for name, value in packed.items()
+        }
 
 
 class PretrainingReader:
@@ -34,9 +121,9 @@ class PretrainingReader:
 
     Args:
       records: `RecordFiles` of pretraining.
-      order: says which records a batch holds.
+      order: says which records a batch holds; a `SlotOrder` also packs them.
       features: the features of a batch, and the ranges of their values.
-      batch_size: B.
+      batch_size: B; None if it differs between packed batches.
       packing: makes batches of packed records; None for records that have masks.
       bad_records: says which records that are not what they should be are left out.
     """
@@ -44,17 +131,16 @@ class PretrainingReader:
     def __init__(
         self,
         records: RecordFiles,
-        order: BatchOrder,
+        order: BatchOrder | SlotOrder,
         features: PretrainingFeatures,
-        batch_size: int,
+        batch_size: int | None,
         packing: Packing | None,
         bad_records: BadRecords,
     ):
         self._records = records
         self._order = order
         self._features = features
-        self._batch_size = batch_size
-        self._at_once = max(1, _RECORDS_AT_ONCE // batch_size)
+        self._at_once = max(1, _RECORDS_AT_ONCE // batch_size) if batch_size else 1
         self._packing = packing
         self._bad_records = bad_records
         self._kinds = packed_records.FEATURES if packing else features.kinds()
@@ -65,6 +151,11 @@ class PretrainingReader:
             name: (shape, tf.int32 if dtype == tf.int64 else dtype)
             for name, (shape, dtype) in outputs.items()
         }
+        self._shapes = {
+            name: ([batch_size, *shape], dtype) for name, (shape, dtype) in self._outputs.items()
+        }
+        if isinstance(order, SlotOrder):
+            self._shapes = order.shapes(self._outputs)
 
     @functools.cached_property
     def _parse(self):
@@ -76,19 +167,19 @@ class PretrainingReader:
         """Returns a dataset of the batches from number `start` on.
 
         A batch is a dict of int32 and float32 tensors [B, ...]: the features of records with masks,
-        and `is_real_example` [B].
+        and `is_real_example` [B]; or what a `SlotOrder` packs.
         """
         blocks = tf.data.Dataset.range(start, self._order.num_batches, self._at_once)
         return blocks.map(self._block).unbatch().map(_without_errors)
 
     def _block(self, first):
         """Returns (errors [M], features [M, B, ...]) as tensors."""
-        dtypes = [tf.string, *(dtype for _, dtype in self._outputs.values())]
+        dtypes = [tf.string, *(dtype for _, dtype in self._shapes.values())]
         errors, *features = tf.numpy_function(self._read, [first], dtypes)
         errors.set_shape([None])
-        for feature, (shape, _) in zip(features, self._outputs.values(), strict=True):
-            feature.set_shape([None, self._batch_size, *shape])
-        return errors, dict(zip(self._outputs, features, strict=True))
+        for feature, (shape, _) in zip(features, self._shapes.values(), strict=True):
+            feature.set_shape([None, *shape])
+        return errors, dict(zip(self._shapes, features, strict=True))
 
     def _read(self, first):
         """Returns errors [M] and features [M, B, ...]; an error that is not empty ends the stream.
@@ -116,12 +207,30 @@ class PretrainingReader:
                     errors[batch:] = str(error).encode()
                     is_bad[batch:] = True
                 numbers[is_bad] = -1
-        features = []
+        features = {}
         for name, (shape, dtype) in self._outputs.items():
-            feature = np.zeros([*numbers.shape, *shape], dtype.as_numpy_dtype)
-            feature[is_real] = rows.get(name, 1 if name == "is_real_example" else 0)
-            features.append(feature)
-        return errors, *features
+            features[name] = np.zeros([*numbers.shape, *shape], dtype.as_numpy_dtype)
+            features[name][is_real] = rows.get(name, 1 if name == "is_real_example" else 0)
+        if isinstance(self._order, SlotOrder):
+            features = self._packed(int(first), features, errors)
+        return errors, *(features[name] for name in self._shapes)
+
+    def _packed(self, first, features, errors):
+        """Packs the batches of a block; a batch that cannot be packed gets an error."""
+        packed = []
+        for place in range(len(errors)):
+            batch = {name: values[place] for name, values in features.items()}
+            try:
+                packed.append(self._order.packed(first + place, self._records, batch))
+            except ValueError as error:
+                errors[place:] = errors[place] or str(error).encode()
+                packed.append(
+                    {
+                        name: np.zeros([size or 1 for size in shape], dtype.as_numpy_dtype)
+                        for name, (shape, dtype) in self._shapes.items()
+                    }
+                )
+        return {name: np.stack([batch[name] for batch in packed]) for name in self._shapes}
 
     def _rows(self, numbers: np.ndarray, epochs: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the checked features of records, int64 or float32 [number of records, ...]."""
@@ -195,6 +304,8 @@ def input_fn_builder(
     type_vocab_size: int | None = None,
     skipped: Sequence[tuple[int, int]] = (),
     max_bad_records: int = 0,
+    packs: packed_rows.Packs | None = None,
+    lengths: RecordLengths | None = None,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
@@ -217,6 +328,8 @@ def input_fn_builder(
       vocab_size: size of the network's vocabulary. None: ids need only fit int32.
       type_vocab_size: number of the network's segments. None: segment ids need only fit int32.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
+      packs, lengths: how rows are packed, and the lengths of the records; None for a row for each
+        example.
       max_bad_records: how many different records that are damaged, or not what they should be, may
         be left out. Each is logged, and padding with `is_real_example` 0 takes its place.
 
@@ -224,7 +337,7 @@ def input_fn_builder(
       `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
       `segment_ids` int32 [B, F]; `masked_lm_positions`, `masked_lm_ids` int32 [B, P];
       `masked_lm_weights` float [B, P]; `next_sentence_labels` int32 [B, 1]; `is_real_example` int32
-      [B]. B is `params["batch_size"]`.
+      [B]. B is `params["batch_size"]`. Packed batches are as `packed_rows.Packing.pack` says.
 
     Raises:
       ValueError: from the builder, if the precision is unknown; from the `input_fn`, if
@@ -242,16 +355,15 @@ def input_fn_builder(
             input_files, max_seq_length, max_predictions_per_seq, vocab_size
         )
         parts = mixture(records, input_files) if is_training else ()
-        start, invocation, num_invocations, _ = deployment(params.get("context"))
-        order = BatchOrder(
-            records.num_records,
-            batch_size,
-            random_seed if is_training else None,
-            invocation,
-            num_invocations,
-            skipped,
-            parts,
-        )
+        start, *share, replicas = deployment(params.get("context"))
+        seed = random_seed if is_training else None
+        if packs is None:
+            order = BatchOrder(records.num_records, batch_size, seed, *share, skipped, parts)
+        else:
+            global_batch = batch_size * share[1]
+            order = BatchOrder(records.num_records, global_batch, seed, 0, 1, skipped, parts)
+            order = slot_order(packs, order, lengths, batch_size // replicas, replicas, share)
+            batch_size = order.size
         features = PretrainingFeatures(
             max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size
         )
@@ -269,6 +381,35 @@ def input_fn_builder(
     return input_fn
 
 
+def slot_order(
+    packs: packed_rows.Packs,
+    order: BatchOrder,
+    lengths: RecordLengths,
+    core_batch: int,
+    replicas: int,
+    share: tuple[int, int] = (0, 1),
+) -> SlotOrder:
+    """Plans the packing of a training; returns the records of its slots.
+
+    Args:
+      packs: how rows are packed.
+      order: the records of the global batches.
+      lengths: the lengths of the records.
+      core_batch: examples of a core's batch.
+      replicas: the number of replicas that this pipeline feeds.
+      share: (number of this pipeline, number of pipelines).
+    """
+    packing = packs.of(
+        len(lengths.most_predictions) - 1,
+        lambda number: lengths.of(order.record_numbers(number)),
+        0,
+        core_batch,
+        replicas * share[1],
+        lengths.predictions,
+    )
+    return SlotOrder(order, lengths, packing, *share)
+
+
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset with two batches prefetched, and without tf.data's autotuning.
 
@@ -281,11 +422,16 @@ def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def shapes_input_fn(
-    max_seq_length: int, max_predictions_per_seq: int, precision: str
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    precision: str,
+    packs: packed_rows.Packs | None = None,
+    lengths: RecordLengths | None = None,
 ) -> Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]:
     """Builds an `input_fn` of zeros with the shapes and dtypes of real batches.
 
-    It serves programs that are compiled but not run, and does not read records.
+    It serves programs that are compiled but not run, and does not read records. The arguments are
+    as for `input_fn_builder`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -293,10 +439,14 @@ def shapes_input_fn(
         features = PretrainingFeatures(max_seq_length, max_predictions_per_seq)
         for name, spec in features.spec().items():
             shapes[name] = (spec.shape, tf.int32 if spec.dtype == tf.int64 else spec.dtype)
-        zeros = {
-            name: tf.zeros([params["batch_size"], *shape], dtype)
-            for name, (shape, dtype) in shapes.items()
-        }
+        batch_size = params["batch_size"]
+        batches = {name: ([batch_size, *shape], dtype) for name, (shape, dtype) in shapes.items()}
+        if packs is not None:
+            _, *share, replicas = deployment(params.get("context"))
+            order = BatchOrder(len(lengths.tokens), batch_size * share[1], seed=0)
+            core_batch = batch_size // replicas
+            batches = slot_order(packs, order, lengths, core_batch, replicas, share).shapes(shapes)
+        zeros = {name: tf.zeros(shape, dtype) for name, (shape, dtype) in batches.items()}
         return cast_features(zeros, precision)
 
     return input_fn

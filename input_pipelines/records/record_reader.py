@@ -174,6 +174,10 @@ class RecordFiles:
         for file in self._open_files:
             weakref.finalize(self, file.close)
 
+    def first_record_of(self, path: str) -> int:
+        """Returns the number of the first record of one of the files."""
+        return int(self._starts[self.files.index(path)])
+
     def num_records_of(self, path: str) -> int:
         """Returns the number of records in one of the files."""
         number = self.files.index(path)

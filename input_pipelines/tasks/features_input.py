@@ -4,16 +4,14 @@ To evaluate and predict, examples come in another order than their own (`Reorder
 takes the time of its longest example, or of the fullest batch.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.records import packed_rows
 from input_pipelines.records.order import BatchOrder
-from input_pipelines.records.packed_rows import Packing
+from input_pipelines.records.packed_rows import Packs
 from input_pipelines.records.pretraining_input import deployment, prefetched
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
@@ -56,7 +54,7 @@ def input_fn_builder(
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),
     pads_to_longest: bool = False,
-    packs: "Packs | None" = None,
+    packs: Packs | None = None,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds an `input_fn`.
 
@@ -87,7 +85,13 @@ def input_fn_builder(
         seed = random_seed if is_training else None
         if packs is not None:
             order = BatchOrder(len(features), batch_size * num_invocations, seed, skipped=skipped)
-            packing = packs.of(features, order, batch_size // replicas, replicas * num_invocations)
+            packing = packs.of(
+                row_length_of(features),
+                lambda number: _lengths(features, order.record_numbers(number)),
+                order.num_batches,
+                batch_size // replicas,
+                replicas * num_invocations,
+            )
             read = _PackedReader(features, packing, invocation, num_invocations)
             shapes = read.shapes(batch_size * num_invocations)
         else:
@@ -113,47 +117,6 @@ def input_fn_builder(
         return prefetched(batches.map(tensors))
 
     return input_fn
-
-
-@dataclasses.dataclass(frozen=True)
-class Packs:
-    """Says that rows are packed, and how.
-
-    Attributes:
-      num_batches: the batches of the training; None for one pass.
-      micro_batch_size: examples of a core's batch that are computed at a time; None for all.
-      is_static: whether all batches have the same number of rows, as by the rules of TPUs; else a
-        batch has as many as it needs.
-      report: gets a sentence that says how full the rows are.
-    """
-
-    num_batches: int | None = None
-    micro_batch_size: int | None = None
-    is_static: bool = True
-    report: Callable[[str], None] = tf.logging.info
-
-    def of(
-        self, features: BatchesOfLength, order: BatchOrder, core_batch: int, num_cores: int
-    ) -> Packing:
-        """Returns the packing of the examples.
-
-        Args:
-          features: the examples.
-          order: the order of the examples in global batches.
-          core_batch: examples of a core's batch.
-          num_cores: the number of cores, or of replicas that have several.
-        """
-        row_length = row_length_of(features)
-        num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
-        num_batches = self.num_batches or order.num_batches
-        packing = Packing(row_length, num_parts, deals_parts=self.num_batches is None)
-        lengths = (_lengths(features, order.record_numbers(n)) for n in range(num_batches))
-        packing, share = packed_rows.plan(packing, lengths, self.is_static)
-        self.report(
-            f"Examples share rows of {row_length} tokens; {share:.0%} of the computed positions "
-            "are tokens."
-        )
-        return packing
 
 
 def row_length_of(features: BatchesOfLength) -> int:

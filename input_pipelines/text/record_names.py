@@ -20,6 +20,8 @@ HELD_OUT_PREFIX = "heldout."
 """The names of held-out records that lie beside training records begin so."""
 MANIFEST_PREFIX, MANIFEST_SUFFIX = "manifest.", ".json"
 COUNTS_PREFIX, COUNTS_SUFFIX = "token_counts.", ".npy"
+LENGTHS_SUFFIX = ".lengths.npy"
+"""Counts of tokens, too, but of each record; earlier versions take them for counts."""
 RECORDS = ".tfrecord"
 """The names of record files in a directory have this in them."""
 

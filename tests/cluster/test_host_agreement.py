@@ -52,5 +52,5 @@ def test_what_differs_is_named(other):
 def test_of_many_variables_some_are_named(other):
     other(*range(12))
     values = {f"w{number}": np.zeros([1]) for number in range(12)}
-    with pytest.raises(RuntimeError, match=r"w0, w1, .*, w9 and 2 more\. Set"):
+    with pytest.raises(RuntimeError, match=r"w0, w1, .*, w9, and 2 more\. Set"):
         host_agreement.check_variables(values)

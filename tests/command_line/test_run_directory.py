@@ -253,6 +253,33 @@ def test_an_evaluation_that_is_done_again_has_one_record(tmp_path):
     assert str(losses) == "[1.25, nan, 1.0, 1.25]"
 
 
+@pytest.mark.parametrize("resumed_from", [2, 4, None])
+def test_a_run_that_goes_back_from_its_end_has_its_records_in_the_order_of_a_whole_run(
+    tmp_path, resumed_from
+):
+    def go_on(after=0):
+        for step in range(after + 1, 7):
+            run.add_metrics({"step": step, "loss": 10.0 - step})
+            run.add_evaluation({"loss": 0.5 * step, "global_step": step})
+        # At the end of a run its best checkpoint is evaluated, here step 2, perhaps with more.
+        run.add_evaluation({"loss": 1.0, "baseline": 3.0, "global_step": 2})
+
+    run = directory(tmp_path, step=6)
+    go_on()
+    whole, others = run.metrics(), []
+    assert whole[-1] == {"step": 2, "eval_loss": 1.0, "eval_baseline": 3.0}
+    if resumed_from is None:
+        go_on(6)  # The same command again does not change anything.
+    else:
+        # Meanwhile the best checkpoint was evaluated on other data, which nothing repeats.
+        run.add_evaluation({"loss": 7.0, "global_step": 2})
+        run.forget_metrics_after(resumed_from)
+        others = [{"step": 2, "eval_loss": 7.0}]
+        go_on(resumed_from)
+    assert [record for record in run.metrics() if record not in others] == whole
+    assert [record for record in run.metrics() if record in others] == others
+
+
 def test_curves_are_a_picture_of_the_metrics(tmp_path):
     run = directory(tmp_path, step=4)
     corners = [{"step": 1, "learning_rate": 0.0}, {"step": 3, "learning_rate": 0.75}]

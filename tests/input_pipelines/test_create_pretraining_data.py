@@ -8,6 +8,7 @@ import locked
 import pytest
 from absl import flags
 
+from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
@@ -201,7 +202,7 @@ def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_fi
             r"--output_file=.*heldout\.news\.tfrecord: names that begin with 'heldout\.' are for",
         ),
         ("--output_file=no/such/x", FileNotFoundError, r"--output_file: .*no/such/x.* not exist"),
-        ("--vocab_file=none.txt", FileNotFoundError, r"none\.txt"),
+        ("--vocab_file=none.txt", FlagError, r"--vocab_file: none\.txt: No such file"),
         (
             "--num_shards=2",
             ValueError,

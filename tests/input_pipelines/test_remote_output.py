@@ -475,7 +475,7 @@ def test_whatever_ends_a_creation_its_work_is_kept(
     printed = capsys.readouterr().err
     assert f"Unfinished work for {url}/failed/a.tfrecord is kept on this machine, in" in printed
     if isinstance(error, OSError):  # The disk that is full is this machine's.
-        assert f"create_pretraining_data: {tmp_path}/tmp/bert_estimator_output_" in printed
+        assert f"create_pretraining_data: error: {tmp_path}/tmp/bert_estimator_output_" in printed
     assert command("static", f"{url}/failed") == 0
     assert contents(f"{url}/failed") == expected
 

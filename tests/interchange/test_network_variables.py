@@ -64,7 +64,11 @@ def test_all_that_is_wrong_is_named():
     found["bert/embeddings/word_embeddings"] = [12, 6]
     found["output_bias"] = [5]
     del found["cls/seq_relationship/output_bias"]
-    with pytest.raises(ValueError, match=r"^here does not hold a BERT") as error:
+    with pytest.raises(
+        ValueError,
+        match=r"^here does not hold a BERT of its configuration, with vocab_size=11, hidden_size=6"
+        r", num_hidden_layers=2, .* \(a size that the file does not have is the default\):\n",
+    ) as error:
         network_variables.check(CONFIG, found, "here")
     assert str(error.value).splitlines()[1:] == [
         "  bert/encoder/layer_2/output/dense/bias [6]: unknown",

@@ -312,10 +312,11 @@ def classifier_command(tmp_path, **changes):
     return ["run_classifier.py", *command(tmp_path, **left_out, **changes)[1:]]
 
 
-def test_the_report_of_a_fine_tuning(tmp_path, task, capsys):
-    """Only the training file is read, for its labels and the number of its rows; the step is
+@pytest.mark.parametrize("pack", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_report_of_a_fine_tuning(tmp_path, task, capsys, pack):
+    """Only the training file is read, for its labels and the lengths of its rows; the step is
     compiled once, whatever else is asked for."""
-    others = {"do_eval": True, "do_predict": True, "num_seeds": 3}
+    others = {"do_eval": True, "do_predict": True, "num_seeds": 3, "pack": pack}
     assert run_classifier.main(classifier_command(tmp_path, **task, **others)) == 0
     printed = capsys.readouterr().out
     assert printed.count("training: 20 steps, at least") == 1
@@ -323,11 +324,16 @@ def test_the_report_of_a_fine_tuning(tmp_path, task, capsys):
     assert os.listdir(tmp_path / "out") == ["compile_report.json"]
     report = json.loads((tmp_path / "out" / "compile_report.json").read_text())
     assert report["fits"] and report["num_train_steps"] == 20
-    hidden, inner, examples, length = 128, 256, 2, 16
-    dense = examples * length * (4 * hidden * hidden + 2 * hidden * inner)
-    attention = 2 * examples * length * length * hidden
-    head = examples * (hidden * hidden + hidden * 3)
+    # Of 4 examples of 5 tokens, 3 share a row, and a core has a row of 3 slots. The head computes
+    # what an empty slot gives, too.
+    rows, slots, share = (1, 3, 20 / 32) if pack else (2, 2, 5 / 16)
+    hidden, inner, length = 128, 256, 16
+    dense = rows * length * (4 * hidden * hidden + 2 * hidden * inner)
+    attention = 2 * rows * length * length * hidden
+    head = slots * (hidden * hidden + hidden * 3)
     assert report["flops"] == 3 * 2 * (dense + attention + head)
+    assert report["token_share"] == share
+    assert f"positions: {share:.1%} of what a step computes are tokens" in printed
 
 
 @pytest.mark.slow  # test_what_does_not_fit and the test above have what it does

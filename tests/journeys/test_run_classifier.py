@@ -35,6 +35,7 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.jobs import vocabulary
 from bert_estimator.jobs.compile_only import Plan
 from bert_estimator.jobs.fine_tuning import classification_config, job
 from bert_estimator.recipes import embedded
@@ -226,9 +227,9 @@ def test_the_vocabulary_beside_a_checkpoint_belongs_to_it(tmp_path, name):
 
     def resolve(*arguments):
         (config,) = classification_config.resolve(["run_classifier.py", *arguments])
-        return config.with_vocabulary()
+        return vocabulary.completed(config)
 
-    message = f"--vocab_file: is needed, since there is no vocabulary beside --init_.*={path}"
+    message = f"--vocab_file: is needed: there is no vocabulary beside {path}"
     with pytest.raises(flags.FlagError, match=message):
         resolve(f"--init_checkpoint={path}")
     (folder / name).write_text("")

@@ -384,7 +384,7 @@ def test_a_directory_or_zip_file_with_a_main_module(tmp_path, monkeypatch, capsy
 def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):
     script = tmp_path / "script.py"
     script.write_text(
-        "from bert_estimator.system import (lock\nwith lock.held)('run'):\n    raise AssertionError"
+        "from bert_estimator.system import lock\nwith lock.held('run'):\n    raise AssertionError"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)

@@ -62,6 +62,19 @@ assert issubclass(dict, collections.Mapping)
 tf.app.flags.DEFINE_string("log_dir", "logs", "where")
 assert tf.app.flags.FLAGS.log_dir == "logs"
 
+CORES = ""  # In TensorFlow 1 no master has the name of a core here.
+if hasattr(tf.Session.reset, "__wrapped__"):
+    CORES = "rehearse:2"
+tf.Session.reset(CORES)
+tf.Session.reset(CORES, ["a container"])
+for session in (tf.Session(CORES), tf.Session(target=CORES)):
+    assert session.run(tf.constant(3)) == 3
+with tf.Graph().as_default():
+    three = tf.constant(3)
+    with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(master=CORES)) as session:
+        assert session.run(three) == 3
+assert refused(tf.Session, 3)
+
 from tensorflow.contrib import framework
 with tf.Graph().as_default():
     local = framework.local_variable(1.0, name="local")

@@ -51,6 +51,7 @@ def test_files_are_copied_there_and_back(url, tmp_path):
     remote.download(f"{url}/best/a", str(tmp_path / "new" / "copy"))
     assert (tmp_path / "new" / "copy").read_bytes() == b"weights\n" * 999
     assert remote.read(f"{url}/b.json") == b"[1]" and remote.read(f"{url}/c") is None
+    assert remote.read_json(f"{url}/b.json", list) == [1]
     for _ in range(2):
         remote.remove(f"{url}/best/a")
     assert list(remote.files(url)) == ["b.json"]

@@ -257,3 +257,13 @@ def variables_of(output_dir, step):
     """Returns all variables of a checkpoint: weights, slots, the step."""
     reader = tf.train.load_checkpoint(os.path.join(output_dir, f"model.ckpt-{step}"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def go_back(folder, step=2):
+    """Removes the checkpoints after a step, as if the run had been killed before the next one."""
+    for path in folder.glob("model.ckpt-*"):
+        if int(path.name.split("-")[1].split(".")[0]) > step:
+            path.unlink()
+    checkpoint = f"model.ckpt-{step}"
+    names = f'model_checkpoint_path: "{checkpoint}"\nall_model_checkpoint_paths: "{checkpoint}"\n'
+    (folder / "checkpoint").write_text(names)

@@ -18,7 +18,7 @@ def test_what_is_json_is_read(tmp_path, value):
         (tmp_path / "a.json").write_bytes(text.encode("utf-8"))
         assert read(str(tmp_path / "a.json")) == value
         (tmp_path / "a.json").write_bytes(text.encode("utf-8-sig"))
-        assert read(f"file://{tmp_path}/a.json") == value
+        assert read(str(tmp_path / "a.json")) == value
         assert parse(text, "text") == value
 
 

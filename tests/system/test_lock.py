@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
 # Holds the lock of a directory until its input ends; forks a process first, if asked to.
 HOLDER = """
 import os, sys
-from bert_estimator.system import (lock)
+from bert_estimator.system import lock
 
 def no_locks(*args):
     raise OSError({errno}, "no locks here")

@@ -83,7 +83,7 @@ pytestmark = pytest.mark.skipif(
 def printed(function, code, **env):
     """Runs the code after a function without arguments; returns the integers that it prints."""
     before = (
-        f"from bert_estimator.system import (memory as malloc, tensorflow_import\n{function})()\n"
+        f"from bert_estimator.system import memory, tensorflow_import\n{function}()\n"
         if function
         else ""
     )
@@ -99,7 +99,7 @@ def printed(function, code, **env):
 
 
 def test_freed_memory_serves_the_next_step():
-    faults = printed("malloc.keep_freed_memory", FAULTS)
+    faults = printed("memory.keep_freed_memory", FAULTS)
     assert faults[0] > 10000  # 100 MiB are 25,600 pages
     assert max(faults[1:]) < 100
 
@@ -108,8 +108,8 @@ def test_freed_memory_serves_the_next_step():
     ("function", "env"),
     [
         (None, {}),
-        ("malloc.keep_freed_memory", {"MALLOC_ARENA_MAX": "2"}),
-        ("malloc.keep_freed_memory", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}),
+        ("memory.keep_freed_memory", {"MALLOC_ARENA_MAX": "2"}),
+        ("memory.keep_freed_memory", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}),
     ],
 )
 def test_settings_of_the_environment_are_left_alone(function, env):

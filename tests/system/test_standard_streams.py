@@ -32,7 +32,7 @@ def run(code, redirections="", **env):
 def test_closed_streams(redirections):
     code = """
 import os, subprocess, sys
-from bert_estimator.system import (standard_streams)
+from bert_estimator.system import standard_streams
 standard_streams.prepare()
 print("out", flush=True)
 print("err", sys.stderr.isatty(), file=sys.stderr, flush=True)
@@ -48,7 +48,7 @@ subprocess.run([sys.executable, "-c", "import os; [os.fstat(i) for i in range(3)
 
 def test_what_an_encoding_lacks_is_an_escape():
     code = """
-from bert_estimator.system import (standard_streams)
+from bert_estimator.system import standard_streams
 standard_streams.prepare()
 print("größe \\udcff")
 """
@@ -57,10 +57,25 @@ print("größe \\udcff")
         assert ended.stdout == f"{text} \\udcff\n", ended.stderr
 
 
+def test_both_streams_in_one_file_are_in_the_order_of_the_writes():
+    code = """
+import sys
+from bert_estimator.system import (standard_streams, tensorflow_import)
+standard_streams.prepare()
+tensorflow_import.quiet()
+for number in range(20):
+    print("out", number)
+    print("err", number, file=sys.stderr)
+"""
+    ended = run(code, "2>&1 | cat")
+    lines = [f"{name} {number}" for number in range(20) for name in ("out", "err")]
+    assert ended.stdout.splitlines() == lines, ended.stderr
+
+
 def test_a_reader_that_ends_does_not_end_the_work(tmp_path):
     code = f"""
 import time
-from bert_estimator.system import (standard_streams)
+from bert_estimator.system import standard_streams
 standard_streams.prepare()
 standard_streams.prepare()
 for number in range(20_000):

@@ -34,7 +34,7 @@ def printed(code):
 def test_keras_is_imported_when_it_is_used():
     code = f"""
 import sys
-from bert_estimator.system import (tensorflow_import)
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 import tensorflow.compat.v1 as tf1
 import tensorflow as tf2
@@ -48,7 +48,7 @@ print(tf2.keras.layers.Dense(3).units, len({KERAS}) > 100, tf1.keras.layers.Dens
 @pytest.mark.slow
 def test_keras_may_be_the_first_that_imports_tensorflow():
     code = """
-from bert_estimator.system import (tensorflow_import)
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 import keras, tensorflow
 print(keras.optimizers.SGD().name)
@@ -59,7 +59,7 @@ print(keras.optimizers.SGD().name)
 def test_what_an_import_makes_is_not_searched_again():
     code = """
 import gc
-from bert_estimator.system import (tensorflow_import)
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 before = gc.get_freeze_count()
 collections = sum(each['collections'] for each in gc.get_stats())
@@ -125,7 +125,7 @@ def test_a_broken_tensorflow(tmp_path):
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from bert_estimator.system import (tensorflow_import)
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 for _ in range(2):
     try:
@@ -170,7 +170,7 @@ def run(program, *arguments, **environment):
 
 WRITES = """
 import os, sys
-from bert_estimator.system import (tensorflow_import)
+from bert_estimator.system import tensorflow_import
 tensorflow_import.quiet()
 os.write(2, sys.argv[1].encode())
 """

@@ -65,6 +65,42 @@ def test_links_and_names_that_occur_twice_are_refused(tmp_path):
         open_source(path)
 
 
+TOO_LONG = r"holds '(x|é|a/).*'\.\.\., a name of {} bytes\. Allowed are 1000 bytes, and 255"
+SAME = r"holds 'm.*config\.json' and 'm/config\.json', the same file"
+WITHIN = r"holds '{0}' as a file, and '{0}/x\.json' within it"
+NAMES = [
+    (["x" * 251 + ".json"], TOO_LONG.format(256)),
+    (["é" * 125 + "x.json"], TOO_LONG.format(256)),
+    (["x" * 256 + "/a.json"], TOO_LONG.format(263)),
+    (["a/" * 498 + "a.json"], TOO_LONG.format(1002)),
+    (["a/" * 30_000 + "a.json"], TOO_LONG.format(60_006)),  # zipfile would recurse for each "/"
+    (["m/config.json", "./m/config.json"], r"holds '\./m/config\.json' and 'm/config\.json', the"),
+    (["m/config.json", "m//config.json"], SAME),
+    (["m/config.json", "m/./config.json"], SAME),
+    (["m/a.json", "m/a.json/x.json"], WITHIN.format("m/a\\.json")),
+    (["m/a.json/x.json", "m/a.json"], WITHIN.format("m/a\\.json")),
+    (["a.json", "a.json/b/x.json"], r"holds 'a\.json' as a file, and 'a\.json/b/x\.json' within"),
+    (["./m/config.json"], None),
+    (["x" * 250 + ".json", "a/" * 490 + "a.json", "m\na.json", "ü.json", " .json"], None),
+    (["v.data-1/", "v.data-1/a.json", "a.json/"], None),  # directories
+]
+
+
+@pytest.mark.parametrize(("names", "message"), NAMES, ids=lambda value: ascii(value)[:40])
+def test_names_of_members(tmp_path, names, message):
+    path = zipped(tmp_path / "a.zip", model("uncased/", **dict.fromkeys(names, b"{}")))
+    if message is None:
+        assert open_source(path).config.hidden_size == 8
+    else:
+        with pytest.raises(ValueError, match=rf"^{path}: {message}"):
+            open_source(path)
+
+
+def test_a_model_below_a_point_is_opened(tmp_path):
+    members = {f"{'./' * number}m/{k}": v for number, (k, v) in enumerate(model().items())}
+    assert open_source(zipped(tmp_path / "a.zip", members)).config.hidden_size == 8
+
+
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(zip_files, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
     path = zipped(tmp_path / "a.zip", model(**{"b.json": b" " * (64 << 20)}))

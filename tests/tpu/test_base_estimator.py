@@ -151,4 +151,9 @@ def test_what_a_user_s_class_may_override(tmp_path, base):
     assert overriding(own)(model_fn, config=config, **keywords).latest_checkpoint() == "a"
     copy = overriding(base, name="TPUEstimator", eval_dir=lambda self: "b")
     assert overriding(copy)(model_fn, config=config, **keywords).eval_dir() == "b"
+    unchecked = overriding(
+        base, _assert_members_are_not_overridden=lambda self: None, eval_dir=lambda self: "c"
+    )
+    below = overriding(unchecked, config="d")(model_fn, config=config, **keywords)
+    assert (below.eval_dir(), below.config, below._model_dir) == ("c", "d", str(tmp_path))
     overriding(base, train=base.train)(model_fn, config=config, **keywords)

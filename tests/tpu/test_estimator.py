@@ -50,7 +50,9 @@ def test_params_of_both_functions_in_both_verbs(tmp_path, num_shards):
         assert (context.num_replicas, context.num_hosts) == (1, 1)
         if name == "input_fn":
             assert context.current_host == 0
-            assert context.current_input_fn_deployment() == ("", 0, 1, 1)
+            device, *numbers = context.current_input_fn_deployment()
+            assert tf.DeviceSpec.from_string(device).device_type == "CPU"
+            assert numbers == [0, 1, 1]
             assert context.global_step == (0 if mode == tpu.ModeKeys.TRAIN else 3)
     assert len(seen) == 4
 
@@ -134,6 +136,47 @@ def test_what_an_input_fn_may_return_reaches_the_model_in_its_structure(tmp_path
     assert checkpoint_steps(tmp_path) == [0, 3]
 
 
+def test_in_local_mode_keys_of_features_need_no_order(tmp_path):
+    def data(params):
+        return {"x": tf.ones([4]), 1: tf.zeros([4]), ("a", 2): tf.ones([4])}
+
+    def model_fn(features, mode, params):
+        assert list(features) == ["x", 1, ("a", 2)]
+        return make_model_fn()(features, mode, params)
+
+    estimator = make_estimator(tmp_path, model_fn, use_tpu=False)
+    estimator.train(data, steps=2)
+    assert estimator.evaluate(data, steps=1)["loss"] == 1
+
+
+def cubes(params):
+    x = np.full([100, 3], 1 + 2j, np.complex64)
+    return tf.data.Dataset.from_tensor_slices({"x": x}).batch(
+        params["batch_size"], drop_remainder=True
+    )
+
+
+def test_complex_numbers_go_in_and_out(tmp_path, cores):
+    def fields(features, loss):
+        return {
+            "predictions": {"y": features["z"] ** 2},
+            "host_call": (lambda z: tf.py_func(seen.append, [z], []), [features["z"]]),
+            "eval_metrics": (lambda z: {"imaginary": tf.metrics.mean(tf.imag(z))}, [features["z"]]),
+        }
+
+    def model_fn(features, mode, params):
+        features = {"x": tf.abs(features["x"]), "z": features["x"]}
+        return make_model_fn(fields)(features, mode, params)
+
+    seen = []
+    estimator = make_estimator(tmp_path, model_fn, predict_batch_size=4)
+    estimator.train(cubes, steps=2)
+    results = estimator.evaluate(cubes, steps=2)
+    assert results["imaginary"] == 2 and results["loss"] == pytest.approx(5**0.5)
+    np.testing.assert_allclose(next(estimator.predict(cubes))["y"], [-3 + 4j] * 3, rtol=1e-6)
+    assert [z.dtype for z in seen[:2]] == [np.complex64] * 2 and (seen[0] == 1 + 2j).all()
+
+
 def test_values_reach_the_features_they_belong_to(tmp_path):
     def data(params):
         def element(i):
@@ -200,10 +243,6 @@ def evaluate(estimator, **keywords):
         (
             evaluate, {"steps": 1}, {"evaluation_master": "grpc://pod:8470"},
             RuntimeError, "master='grpc://pod:8470' is the address of a TPU",
-        ),
-        (
-            train, {"steps": 1}, {"num_cores_per_replica": 2},
-            ValueError, r"num_cores_per_replica=2 needs TPUEstimator\(sharding=\.\.\.\)",
         ),
     ],
 )  # fmt: skip

@@ -293,6 +293,15 @@ def test_a_state_without_one_of_its_variables_is_named(exported, tmp_path, capsy
     assert re.search(r"state\.npz lacks \[.*'slot'.*\]", capsys.readouterr().err)
 
 
+def test_a_state_that_is_not_finite_is_named(exported, tmp_path, capsys):
+    directory = shutil.copytree(exported[0], tmp_path / "program")
+    state = dict(np.load(directory / "state.npz"))
+    state["w"] = np.full_like(state["w"], np.nan)
+    np.savez(directory / "state.npz", **state)
+    assert run_program.main(["run_program", str(directory)]) == 2
+    assert "state.npz: these variables are not finite: w" in capsys.readouterr().err
+
+
 def test_a_save_that_is_cut_short_leaves_no_program(exported, tmp_path, monkeypatch):
     directory = str(shutil.copytree(exported[0], tmp_path / "program"))
     program = exported_program.load(directory)

@@ -43,6 +43,7 @@ from bert_estimator.interchange.source import (
     check_layer_groups,
 )
 from bert_estimator.system import json_files
+from bert_estimator.system.errors import listed
 from bert_estimator.tokenization import Tokenizer
 
 # The end of the class that has these heads.
@@ -121,7 +122,7 @@ def open_directory(folder: str, path: str) -> Source:
     _check_copies(left_out, stored, read_stored, theirs, read, path)
     unknown = [n for n in left_out if n not in _COPIES and not re.fullmatch(_NOT_NEEDED, n)]
     if unknown:
-        names = ", ".join(stored[name] for name in unknown)
+        names = listed([stored[name] for name in unknown])
         is_gelu = architecture == ELECTRA and "classifier.dense.weight" in unknown
         raise ValueError(
             f"{path}: holds tensors that are unknown here: {names}"

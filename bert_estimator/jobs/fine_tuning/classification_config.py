@@ -20,7 +20,7 @@ from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.command_line.run_directory import recorded_settings
 from bert_estimator.jobs.config import copy_of_remote
 from bert_estimator.jobs.fine_tuning import config
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, start_of_main_job
+from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
 from bert_estimator.recipes import embedded
 from bert_estimator.system import paths
 from input_pipelines.tasks import table_files
@@ -194,8 +194,10 @@ class ClassificationConfig(FineTuningConfig):
         """Raises FlagError if a flag is given that the task does not read."""
         data = self.data
         if self.embedded:
-            rule = f"--task_name={data.task_name} has texts and a network of its own"
-            unread = (*_OWN_FLAGS, "data_dir", "language", "bert_config_file")
+            rule = f"--task_name={data.task_name} has texts of its own"
+            unread = (*_OWN_FLAGS, "data_dir", "language")
+            if data.task_kind == "tagging" and data.task_name in EMBEDDED_TAGGING_TASKS:
+                unread = [name for name in unread if name != "task_kind"]
         elif data.task_name:
             rule = f"--task_name={data.task_name} has its files in --data_dir"
             unread = (*_OWN_FLAGS, *(() if data.task_name == "xnli" else ("language",)))
@@ -248,9 +250,11 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
         has_data_flags or _exports_own_network(settings, sources)
     )
     if is_embedded:
-        is_tagging = settings["task_name"] in EMBEDDED_TAGGING_TASKS
+        is_tagging = settings["task_name"] in EMBEDDED_TAGGING_TASKS or (
+            settings["task_name"] is None and settings["task_kind"] == "tagging"
+        )
         plan = embedded.TAGGING_FLAGS if is_tagging else embedded.CLASSIFIER_FLAGS
-        plan = plan | start_of_main_job(settings, sources)
+        plan = plan_of_embedded(plan, settings, sources)
         provenance.apply(plan, provenance.EMBEDDED, settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
     fields = {"embedded": is_embedded, "sources": sources, "mirror": mirror}

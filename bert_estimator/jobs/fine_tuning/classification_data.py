@@ -224,8 +224,8 @@ def _flag_at_fault(config, error):
 
 
 def _load_embedded(config):
-    vocab_size = embedded.VOCAB_SIZE
-    bert_config = BertConfig(vocab_size=vocab_size, **embedded.BERT_CONFIG)
+    config = vocabulary.completed(config)
+    bert_config = estimator.read_bert_config(config.network, config.output_dir, embedded.NETWORK)
     estimator.check_sizes(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
@@ -242,7 +242,7 @@ def _load_embedded(config):
     def baselines():
         return {
             "majority class": data.majority(),
-            "bag of words": bag_of_words_accuracy(data.train, held_out, 2, vocab_size),
+            "bag of words": bag_of_words_accuracy(data.train, held_out, 2, bert_config.vocab_size),
         }
 
     return ClassificationData(bert_config, data, baselines)

@@ -5,6 +5,7 @@ This module does not import TensorFlow, so wrong flags are reported before it is
 
 import glob
 import os
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, provenance
@@ -174,25 +175,20 @@ class FineTuningConfig(JobConfig):
             rule = f"is needed for --{verb}; or turn it off"
             flags.check(getattr(self.data, name), name, None, rule)
 
-    def with_vocabulary(self) -> "FineTuningConfig":
-        """Returns the configuration of an embedded task with the vocabulary of --init_checkpoint.
-
-        It is unchanged if it has a vocabulary or starts from scratch.
+    def of_length(self, max_seq_length: int) -> "FineTuningConfig":
+        """Returns the configuration with a --max_seq_length that no flag gives.
 
         Raises:
-          FlagError: the checkpoint cannot be read, or lacks a vocabulary.
+          FlagError: another flag does not fit it.
         """
-        checkpoint = self.network.init_checkpoint
-        if not (self.embedded and checkpoint) or self.data.vocab_file:
-            return self
-        # Reading a checkpoint takes TensorFlow.
-        from bert_estimator import interchange
+        return flags.changed(self, max_seq_length=max_seq_length)
 
-        with flags.named("init_checkpoint"):
-            vocab_file = interchange.open_source(checkpoint).vocab_file
-        rule = f"is needed, since there is no vocabulary beside --init_checkpoint={checkpoint}"
-        flags.check(vocab_file is not None, "vocab_file", None, rule)
-        return flags.changed(self, vocab_file=vocab_file)
+    def settings_to_go_on(self) -> dict[str, Any]:
+        """Returns the settings that a run must share with the run that it resumes or evaluates."""
+        settings = super().settings_to_go_on()
+        if not self.do_train and not self.is_given("max_seq_length"):
+            settings.pop("max_seq_length", None)  # the network says it
+        return settings
 
     def runs(self) -> list["FineTuningConfig"]:
         """Returns the configurations of the runs: one, or one for each of --num_seeds, in a
@@ -213,17 +209,22 @@ class FineTuningConfig(JobConfig):
         ]
 
 
-def start_of_main_job(
-    settings: dict[str, Any], sources: dict[str, provenance.Source]
+def plan_of_embedded(
+    plan: Mapping[str, Any], settings: dict[str, Any], sources: dict[str, provenance.Source]
 ) -> dict[str, Any]:
-    """Returns the flags of the main job's vocabulary and checkpoint, if it has run.
+    """Returns the plan of an embedded task, with the start of the main job if it has run.
 
     A checkpoint and its vocabulary belong together: if a flag names another checkpoint, the
-    vocabulary beside that one counts, which `FineTuningConfig.with_vocabulary` finds.
+    vocabulary beside that one counts, which `vocabulary.completed` finds. So do the script's own
+    batch, rate and epochs, by which published networks are fine-tuned. Networks of other sizes
+    start from scratch, and without training, the run's own network counts.
     """
-    if sources["vocab_file"] == provenance.FLAG:
-        return {}
+    is_start_named = sources["init_checkpoint"] == provenance.FLAG
+    if is_start_named and settings["init_checkpoint"]:
+        return {n: v for n, v in plan.items() if n not in embedded.FOR_SMALL_NETWORKS}
+    is_other = provenance.FLAG in (sources["vocab_file"], sources["bert_config_file"])
+    if is_other or not settings["do_train"]:
+        return dict(plan)
     checkpoint, vocab_file = embedded.main_job_checkpoint()
-    if sources["init_checkpoint"] != provenance.FLAG:
-        return {"vocab_file": vocab_file, "init_checkpoint": checkpoint}
-    return {"vocab_file": None if settings["init_checkpoint"] else vocab_file}
+    start = {} if is_start_named else {"init_checkpoint": checkpoint}
+    return {**plan, "vocab_file": vocab_file, **start}

@@ -27,8 +27,9 @@ from bert_estimator.model_fns import fine_tuning, update
 from bert_estimator.system import disk_files
 from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
+from input_pipelines.records.packed_rows import Filling, Packs
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features_input import Batches, Packs, ReorderedBatches
+from input_pipelines.tasks.features_input import Batches, ReorderedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -170,7 +171,14 @@ class FineTuning(abc.ABC):
         rule = self._update_rule() if trains or config.plan.compile_only else None
         model_fn = wrap(self.model_fn(network, rule))
         steps = self.num_train_steps() if trains else None
-        return estimator.make(config, model_fn, self.master, steps, not self._pads_to_longest())
+        return estimator.make(config, model_fn, self.master, steps, self._tokens_per_example())
+
+    def _tokens_per_example(self):
+        """Returns how many tokens an example has, for the log: all of them, with their padding, by
+        the rules of TPUs; in the mean, without it, if rows are packed; None if lengths differ."""
+        if self.config.do_train and self.config.training.pack:
+            return float(self.data.train.lengths.mean())
+        return None if self._pads_to_longest() else self.config.data.max_seq_length
 
     @functools.cached_property
     def run(self) -> Run:
@@ -229,8 +237,11 @@ class FineTuning(abc.ABC):
         """
 
         def lower(config, cores, hosts):
-            changed = dataclasses.replace(self, config=config)
-            return changed.estimator().lower(changed.training_input_fn(), cores, hosts)
+            changed, fillings = dataclasses.replace(self, config=config), []
+            input_fn = changed.training_input_fn(report=fillings.append)
+            lowered = changed.estimator().lower(input_fn, cores, hosts)
+            share = self.data.train.lengths.mean() / config.data.max_seq_length
+            return lowered, fillings[0].token_share if fillings else float(share)
 
         return compile_only.run(self.config, lower, self.num_train_steps())
 
@@ -291,14 +302,21 @@ class FineTuning(abc.ABC):
         input_fn = self._reading_once(self._sorted(batches, batch_size))
         return self.run.evaluate(input_fn, -(-len(batches) // batch_size), checkpoint, name)
 
-    def training_input_fn(self, skipped: Sequence[tuple[int, int]] = ()) -> Callable[..., Any]:
-        """Returns the `input_fn` of the training; for `skipped`, see `order.BatchOrder`."""
+    def training_input_fn(
+        self,
+        skipped: Sequence[tuple[int, int]] = (),
+        report: Callable[[Filling], None] = lambda filling: print(f"Packed: {filling}", flush=True),
+    ) -> Callable[..., Any]:
+        """Returns the `input_fn` of the training; it reports how full packed rows are.
+
+        For `skipped`, see `order.BatchOrder`.
+        """
         training, packs = self.config.training, None
         if training.pack:
             micro_batch_size = training.micro_batch_size
             # A batch that is divided has as many rows in each step.
             is_static = self.config.devices.use_tpu or micro_batch_size is not None
-            packs = Packs(self.num_train_steps(), micro_batch_size, is_static, print)
+            packs = Packs(self.num_train_steps(), micro_batch_size, is_static, report)
         return features_input.input_fn_builder(
             self.data.train,
             True,

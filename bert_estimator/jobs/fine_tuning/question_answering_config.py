@@ -10,7 +10,7 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs.config import copy_of_remote
 from bert_estimator.jobs.fine_tuning import config
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, start_of_main_job
+from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
 from bert_estimator.recipes import embedded
 from bert_estimator.recipes.plans import SQUAD_RECIPES
 
@@ -120,13 +120,18 @@ class QuestionAnsweringConfig(FineTuningConfig):
         Raises:
           FlagError: it names the flag, what is allowed, and what to do.
         """
-        name = "bert_config_file"
-        rule = "the embedded questions have a network of their own; leave it out, or give files"
-        is_own = self.embedded and self.is_given(name)
-        flags.check(not is_own, name, self.network.bert_config_file, rule)
         super().check()
         self.data.check()
         self.check_network_and_hosts()
+
+    def of_length(self, max_seq_length: int) -> "QuestionAnsweringConfig":
+        settings = flags.values_of(self) | {"max_seq_length": max_seq_length}
+        sources = dict(self.sources)
+        _fit_stride(settings, sources)
+        lengths = {name: settings[name] for name in ("max_seq_length", "doc_stride")}
+        config = flags.changed(self, **lengths, sources=sources)
+        config.data.check()
+        return config
 
 
 def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
@@ -151,7 +156,7 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     )
     if is_embedded:
         flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
-        plan = embedded.ANSWER_FLAGS | start_of_main_job(settings, sources)
+        plan = plan_of_embedded(embedded.ANSWER_FLAGS, settings, sources)
         provenance.apply(plan, provenance.EMBEDDED, settings, sources)
     _fit_stride(settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"

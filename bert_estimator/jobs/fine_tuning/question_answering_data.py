@@ -99,7 +99,8 @@ def _load_files(config):
 
 
 def _load_embedded(config):
-    bert_config = BertConfig(vocab_size=embedded.VOCAB_SIZE, **embedded.BERT_CONFIG)
+    config = vocabulary.completed(config)
+    bert_config = estimator.read_bert_config(config.network, config.output_dir, embedded.NETWORK)
     _check_network(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)

@@ -14,6 +14,7 @@ from bert_estimator.jobs.config import JobConfig, OptimizerFlag, copy_of_remote
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 
+_PACKED_LENGTH, _FULL = 512, 0.9  # rows at least as long, and less full, are packed by default
 _INPUT_FLAGS = ("input_file", "bert_config_file")
 
 
@@ -116,6 +117,13 @@ class Schedule(config.Training):
         False, "Store the first moments of LAMB or AdamW as bfloat16.", below="lamb_bias_correction"
     )
 
+    pack: bool | None = flags.field(
+        None,
+        "Put several examples into a row, so that less padding is computed. By default, do so in "
+        "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
+        below="max_rollbacks",
+    )
+
     def check(self) -> None:
         """Raises FlagError if the warm-up or the optimizer's flags do not fit."""
         super().check()
@@ -163,6 +171,14 @@ class PretrainingConfig(JobConfig):
         is_setting=False,
         eval_may_differ=False,
     )
+    fill: float | None = flags.field(
+        None,
+        "With --compile_only, take records to be this full, such as 0.5 for one half of tokens and "
+        "one half of padding; by default the lengths of --input_file count, if it is given.",
+        flags.rule(lambda share: 0 < share <= 1, "must be above 0 and at most 1"),
+        is_setting=False,
+        eval_may_differ=False,
+    )
     recipe: str | None = flags.field(
         None, f"Follow a plan, whose values the other flags override: {', '.join(RECIPES)}."
     )
@@ -174,6 +190,20 @@ class PretrainingConfig(JobConfig):
     stage: int | None = flags.field(None, "Run this stage of the recipe; by default all of them.")
 
     bert_config: dict[str, Any] | None = None
+
+    @property
+    def may_pack(self) -> bool:
+        """Whether rows are packed, or are packed by default if the records are not full."""
+        is_long = self.recipe is not None and self.data.max_seq_length >= _PACKED_LENGTH
+        return is_long if self.training.pack is None else self.training.pack
+
+    def packed(self, token_share: float | None) -> "PretrainingConfig":
+        """Returns the configuration with --pack decided, by the share of the records' positions
+        that are tokens; None if it is not known, and rows cannot be packed."""
+        if self.training.pack is not None:
+            return self
+        is_not_full = token_share is not None and token_share < _FULL
+        return flags.changed(self, pack=self.may_pack and is_not_full)
 
     def starts_from_stage(self) -> bool:
         """Returns whether the run starts from the weights of the stage before it."""
@@ -240,6 +270,11 @@ class PretrainingConfig(JobConfig):
             )
         self._check_hosts()
         self._check_input()
+        rule = "goes with --compile_only; add it"
+        flags.check(self.plan.compile_only or not self.fill, "fill", self.fill, rule)
+        if self.plan.compile_only and self.training.pack:
+            rule = "needs --fill or --input_file, which say how long the records are"
+            flags.check(self.fill or self.data.input_file, "pack", True, rule)
 
     def _check_hosts(self):
         """Checks whether the hosts that TF_CONFIG names can do together what is asked for."""
@@ -322,7 +357,7 @@ def _resolve_run(settings, sources, mirror):
     sources = {**sources, "bert_config": provenance.DEFAULT}
     use_embedded = not any(sources[name] == provenance.FLAG for name in _INPUT_FLAGS)
     if use_embedded:
-        network = {"vocab_size": embedded.VOCAB_SIZE, **embedded.BERT_CONFIG}
+        network = embedded.NETWORK
         sources["bert_config"] = provenance.EMBEDDED
         provenance.apply(embedded.PRETRAINING_FLAGS, provenance.EMBEDDED, settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"

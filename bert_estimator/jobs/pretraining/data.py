@@ -20,6 +20,7 @@ from input_pipelines.records import (
     manifest,
     packed_records,
     pretraining_features,
+    record_lengths,
     record_reader,
     unigram,
 )
@@ -39,6 +40,7 @@ class PretrainingData:
         it is not known.
       vocab_sha256: the checksum of the vocabulary that made the training records, or None if it is
         not known.
+      lengths: the lengths of the training records; None if they are not needed.
       token_counts: how often each token occurs in training, an array [vocab_size]; None if it is
         not known.
     """
@@ -53,6 +55,7 @@ class PretrainingData:
     casing: tokenization.Casing | None = None
     vocab_sha256: str | None = None
     token_counts: Any = None
+    lengths: record_lengths.RecordLengths | None = None
 
     def baseline(self, max_records: int, max_bad_records: int) -> dict[str, float]:
         """Returns the masked-LM loss of a model that only knows how frequent each token is.
@@ -137,7 +140,34 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
         next(iter(manifest.casings(records.files)), None),
         next(iter(manifest.vocabularies(records.files)), None),
         token_counts,
+        _lengths(config, records) if config.do_train and config.may_pack else None,
     )
+
+
+def lengths_to_compile(config: PretrainingConfig) -> record_lengths.RecordLengths | None:
+    """Returns the lengths of the records of --compile_only; None if no flag tells them.
+
+    Raises:
+      FlagError: the records of --input_file do not fit the flags.
+    """
+    longest = config.data.max_seq_length, config.data.max_predictions_per_seq
+    if config.fill is not None:
+        return record_lengths.evenly_spread(config.fill, *longest)
+    if config.data.input_file is None or not config.may_pack:
+        return None
+    return _lengths(config, _open(config.data, None, "input_file", config.data.input_file))
+
+
+def _lengths(config, records):
+    """Returns the lengths of records; those that must be read are kept in the run's directory."""
+    asked, kept_in = config.data, None
+    if not config.plan.compile_only:
+        kept_in = os.path.join(config.directory_to_write(), "record_lengths.npz")
+    expected = pretraining_features.PretrainingFeatures(
+        asked.max_seq_length, asked.max_predictions_per_seq
+    ).kinds()
+    with flags.named("input_file"):
+        return record_lengths.read(records, expected, kept_in, asked.max_bad_records)
 
 
 def check_evaluated(output_dir: str, records: Records, data: PretrainingData) -> None:

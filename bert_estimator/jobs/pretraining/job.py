@@ -18,6 +18,7 @@ from bert_estimator.jobs.run import Run
 from bert_estimator.model_fns import update
 from bert_estimator.tokenization import Casing
 from input_pipelines.records import pretraining_input
+from input_pipelines.records.packed_rows import Filling, Packs
 
 
 def read_network(config: PretrainingConfig) -> BertConfig:
@@ -46,6 +47,17 @@ def update_rule(training: Schedule, output_dir: str) -> update.UpdateRule:
         optimizer_options=training.optimizer_options(),
         summary_dir=output_dir,
     )
+
+
+def packs_of(
+    config: PretrainingConfig,
+    report: Callable[[Filling], None] = lambda filling: print(f"Packed: {filling}", flush=True),
+) -> Packs:
+    """Returns how the rows of a training are packed; `report` gets how full they are."""
+    training = config.training
+    # A batch that is divided has as many rows in each step.
+    is_static = config.devices.use_tpu or training.micro_batch_size is not None
+    return Packs(training.num_train_steps, training.micro_batch_size, is_static, report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +159,9 @@ class Pretraining:
         self, is_training: bool, skipped: Sequence[tuple[int, int]] = ()
     ) -> Callable[..., Any]:
         """Returns the `input_fn` of the training, or of the evaluation."""
-        records = self.config.data
+        records, packs = self.config.data, None
+        if is_training and self.config.training.pack:
+            packs = packs_of(self.config)
         return pretraining_input.input_fn_builder(
             self.data.train_files if is_training else self.data.eval_files,
             records.max_seq_length,
@@ -159,6 +173,8 @@ class Pretraining:
             type_vocab_size=self.network.type_vocab_size,
             skipped=skipped,
             max_bad_records=records.max_bad_records,
+            packs=packs,
+            lengths=self.data.lengths,
         )
 
     def _evaluate(self, checkpoint=None):

@@ -17,6 +17,7 @@ import os
 import numpy as np
 
 from bert_estimator.system import disk_files, json_files, zip_files
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu.program import stablehlo
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 
@@ -84,8 +85,8 @@ def load(directory: str, batches_path: str | None = None) -> ExportedProgram:
       batches_path: an npz file to read the batches from, instead of the directory's batches.npz.
 
     Raises:
-      ValueError: the directory does not hold a complete program, a file is damaged, or the batches
-        do not fit the program's inputs.
+      ValueError: the directory does not hold a complete program, a file is damaged, a variable is
+        not finite, or the batches do not fit the program's inputs.
     """
     description_path = os.path.join(directory, "program.json")
     if not os.path.isfile(description_path):
@@ -109,6 +110,9 @@ def load(directory: str, batches_path: str | None = None) -> ExportedProgram:
                 f"{state_path}: {variable.name} has the shape {list(value.shape)}, but "
                 f"program.json says {list(variable.shape)}: export the program again"
             )
+    bad = [v.name for v, value in zip(layout, state, strict=True) if not np.isfinite(value).all()]
+    if bad:
+        raise ValueError(f"{state_path}: these variables are not finite: {listed(bad)}")
     path = batches_path or os.path.join(directory, "batches.npz")
     return ExportedProgram(
         lowered=lowered,

@@ -38,7 +38,7 @@ class Infeed:
     Args:
       draw: function that returns the next batch or raises `EndOfInput`.
       limit: how many batches to draw at most, so that data is not consumed without being used.
-        None means until the data ends.
+        None means until the data ends. `raise_limit` changes it.
       delay_secs: how many seconds to wait before the first draw.
       depth: how many batches may wait.
 
@@ -56,7 +56,7 @@ class Infeed:
         self._depth = depth
         self._error = errors.FirstError()
         self._batches = collections.deque()
-        self._has_ended = False
+        self._has_ended = self._is_at_limit = False
         self._stopping = threading.Event()
         # Notified when batches come or go, when the thread ends, and when it is to end.
         self._changed = threading.Condition()
@@ -81,7 +81,7 @@ class Infeed:
                     if self._batches:
                         self._changed.notify_all()
                         return self._batches.popleft()
-                    if self._has_ended:
+                    if self._has_ended or self._is_at_limit:
                         self._error.raise_if_any()
                         raise EndOfInput
                     self._changed.wait(_POLL_SECS)  # `interrupted` tells nobody when it changes
@@ -92,6 +92,17 @@ class Infeed:
     def has_batch(self) -> bool:
         """Returns whether `get` would not have to wait."""
         return bool(self._batches)
+
+    def raise_limit(self, number: int) -> None:
+        """Lets so many more batches be drawn, or fewer if the number is negative."""
+        if self._limit is not None and number:
+            with self._changed:
+                self._limit += number
+                self._is_at_limit &= not self._may_go_on()
+                self._changed.notify_all()
+
+    def _may_go_on(self):
+        return self._limit is None or self.drawn < self._limit or self._stopping.is_set()
 
     def stop(self) -> None:
         """Asks the thread to end, without waiting for a `draw` that is running."""
@@ -114,7 +125,13 @@ class Infeed:
 
     def _draw_all(self):
         self._stopping.wait(self._delay_secs)
-        while not self._stopping.is_set() and self.drawn != self._limit:
+        while True:
+            with self._changed:
+                self._is_at_limit = not self._may_go_on()
+                self._changed.notify_all()
+                self._changed.wait_for(self._may_go_on)
+            if self._stopping.is_set():
+                return
             try:
                 batch = self._draw()
             except EndOfInput:

@@ -194,6 +194,11 @@ class HostSide:
                 feed.put(sent)
         self.step += 1
 
+    def reached(self, global_step: int) -> None:
+        """Sets `step`; for each step in which it did not rise, another batch may be drawn."""
+        self._infeed.raise_limit(self.step - global_step)
+        self.step = global_step
+
     def drain(self) -> None:
         """Waits until the host functions have received all values; raises their first error."""
         for feed in self._outfeeds:

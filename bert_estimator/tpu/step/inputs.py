@@ -9,6 +9,7 @@ An image may be too large for one core. Its parts then lie on the cores of a rep
 compiler divides the work accordingly; it exchanges the borders that convolutions need.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -183,7 +184,11 @@ class Inputs:
         self.features, self.labels = call.split_features_and_labels(returned)
         # tf.nest would count a None as a leaf.
         self._element = [self.features] if self.labels is None else [self.features, self.labels]
-        self._tensors = tf.nest.flatten(self._element)
+
+    @functools.cached_property
+    def _tensors(self):
+        # Local mode does not need them, and takes dicts whose keys cannot be sorted, as upstream.
+        return tf.nest.flatten(self._element)
 
     def check_static_shapes(self) -> None:
         """Checks that the inputs are dense tensors of static shapes, as a compiled program needs.

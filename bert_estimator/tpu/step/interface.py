@@ -103,6 +103,13 @@ class Step(Protocol):
           EndOfInput: there are no more batches.
         """
 
+    def reached(self, global_step: int) -> None:
+        """Takes notice of the global step after a loop of training.
+
+        It need not have risen by as many as there were steps. The limit of `start` counts rises of
+        the global step.
+        """
+
     def element_of_step(self, fetch):
         """Returns the tensor or operation that `fetch` means if it belongs to the step.
 

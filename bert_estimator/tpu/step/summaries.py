@@ -26,7 +26,8 @@ class LocalSummaries(tf.train.SummarySaverHook):
 
     def before_run(self, run_context):
         arguments = super().before_run(run_context)
-        summaries = self._get_summary_op() or []
+        # A summary_op that is an operation, such as tf.no_op(), turns summaries off.
+        summaries = [s for s in self._get_summary_op() or [] if isinstance(s, tf.Tensor)]
         if all(self._shows_loss(summary) for summary in summaries):
             arguments.fetches["summary"] = summaries
         return arguments
@@ -58,6 +59,8 @@ class StepSummaries:
         if not self._every:
             return
         summaries = tf.get_collection(tf.GraphKeys.SUMMARIES)
+        if isinstance(scaffold.summary_op, tf.Operation):
+            return  # Summaries are turned off, as by tf.no_op().
         if scaffold.summary_op is not None:
             known = {summary.ref() for summary in summaries}
             parts = _parts(tf.convert_to_tensor(scaffold.summary_op))

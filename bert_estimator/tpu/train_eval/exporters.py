@@ -165,7 +165,7 @@ class BestExporter(_SavedModelExporter):
         if self._event_file_pattern and self._model_dir != estimator.model_dir:
             self._model_dir = estimator.model_dir
             # The evaluation of this step is among the events, perhaps of a killed process too.
-            self._best = self._best_of_events(eval_result.get(tf.GraphKeys.GLOBAL_STEP))
+            self._best = self._best_of_events((eval_result or {}).get(tf.GraphKeys.GLOBAL_STEP))
             self._has_exported = self._best is not None and bool(_exports(export_path))
         if self._best is not None and self._has_exported and not self._is_better(eval_result):
             return None

@@ -189,8 +189,11 @@ class EvalSpec(
             exporters = [exporters]
         exporters = _all_of(Exporter, exporters, "EvalSpec: exporters")
         names = [exporter.name for exporter in exporters]
-        if len(set(names)) < len(names) or not all(names):
-            raise ValueError(f"EvalSpec: exporters must have distinct names, not {names}")
+        are_texts = all(isinstance(name, str) and name for name in names)
+        if not are_texts or len(set(names)) < len(names):
+            raise ValueError(
+                f"EvalSpec: exporters must have distinct names, which are texts, not {names}"
+            )
         hooks = _all_of(tf.train.SessionRunHook, hooks, "EvalSpec: hooks")
         return super().__new__(
             cls, input_fn, steps, name, hooks, exporters, start_delay_secs, throttle_secs

@@ -24,6 +24,7 @@ from tensorflow.python.framework import meta_graph
 from tensorflow.python.lib.io import file_io
 
 from bert_estimator.system import disk_files
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.snapshot import PendingWrite
@@ -309,7 +310,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         bad = self._finite.names_of_bad(session)
         if bad:
             raise errors.NonFiniteWeightsError(
-                f"At step {step} these variables are not finite: {', '.join(bad)}. No checkpoint "
+                f"At step {step} these variables are not finite: {listed(bad)}. No checkpoint "
                 f"of this step was written. {checkpoints.last_written(self._model_dir)} Lower the "
                 "learning rate, lengthen the warm-up, or look for bad records.",
                 int(step),
@@ -352,8 +353,6 @@ def _reads(listener, step):
 class FiniteCheck:
     """Finds variables that are not finite. It must be made before the graph is finalized."""
 
-    _MOST_NAMES = 10
-
     def __init__(self):
         graph = tf.get_default_graph()
         self._variables = [v for v in tf.global_variables() if v.dtype.base_dtype.is_floating]
@@ -361,16 +360,15 @@ class FiniteCheck:
         self._squares = [tf.raw_ops.L2Loss(t=value) for value in values]
 
     def names_of_bad(self, session: tf.Session) -> list[str]:
-        """Returns the names of variables with a value that is not finite: ten, then "..."."""
+        """Returns the names of the variables with a value that is not finite."""
         # The sum of squares is only finite if all values are. It is not if a square overflows.
         squares = session.run(self._squares)
         pairs = zip(self._variables, squares, strict=True)
-        names = [
+        return [
             variable.op.name
             for variable, square in pairs
             if not np.isfinite(square) and not np.isfinite(session.run(variable)).all()
         ]
-        return names[: self._MOST_NAMES] + ["..."] * (len(names) > self._MOST_NAMES)
 
 
 class _DurableSaver:

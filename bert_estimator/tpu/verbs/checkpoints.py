@@ -8,13 +8,16 @@ reading a checkpoint shows whether it was cut short, by a kill or a full disk.
 import collections
 import os
 import re
+from collections.abc import Iterable
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.python.checkpoint import graph_view
 
 from bert_estimator.system import steady_clock
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import snapshot
 
@@ -36,6 +39,8 @@ _OTHER_TROUBLE = (
 # all tensors of a large network takes as long as restoring it.
 _found_whole = set()
 
+_warnings: set[str] = set()  # of this process
+
 
 def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
     """Returns the path prefix of the newest complete checkpoint in a directory, or None.
@@ -43,8 +48,8 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
     This is the checkpoint with the highest step whose tensors can all be read, whatever the state
     file `checkpoint` says. To go back to an earlier checkpoint, the user removes the later ones. A
     warning names each later checkpoint that is damaged. Another warning says if the state file
-    cannot be read, or names another checkpoint. If this process is writing a checkpoint there, the
-    function waits until it is complete.
+    cannot be read, or names another checkpoint. A process says each of them once. If this process
+    is writing a checkpoint there, the function waits until it is complete.
 
     Args:
       model_dir: the directory.
@@ -73,19 +78,22 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
         return whole
     instead = whole or "initial values, as there is no other"
     for prefix, problem in problems.items():
-        tf.logging.warning(
-            "Checkpoint %s is not whole and is passed over for %s: %s", prefix, instead, problem
-        )
+        _warn_once(f"Checkpoint {prefix} is not whole and is passed over for {instead}: {problem}")
     if doubt:
-        tf.logging.warning(
-            "The state file %s %s. %s",
-            os.path.join(model_dir, _STATE),
-            doubt,
+        used = (
             f"The newest complete checkpoint beside it is used: {whole}"
             if whole
-            else "No complete checkpoint lies beside it: variables have their initial values",
+            else "No complete checkpoint lies beside it: variables have their initial values"
         )
+        _warn_once(f"The state file {os.path.join(model_dir, _STATE)} {doubt}. {used}")
     return whole
+
+
+def _warn_once(text):
+    """Logs a warning, unless this process has: several verbs in a row may find the same."""
+    if text not in _warnings:
+        _warnings.add(text)
+        tf.logging.warning("%s", text)
 
 
 def last_written(model_dir: str | None) -> str:
@@ -179,7 +187,7 @@ def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = F
       rounds: whether the checkpoint may have float32 for variables of bfloat16.
 
     Raises:
-      ValueError: variables are missing, or have another shape or type; the text names all of them.
+      ValueError: variables are missing, or have another shape or type; the text names ten of them.
     """
     reader = tf.train.load_checkpoint(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -198,8 +206,26 @@ def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = F
     if problems:
         raise ValueError(
             f"Checkpoint {prefix} does not fit this model:\n  "
-            + "\n  ".join(problems)
+            + listed(problems, "\n  ")
             + "\nUse the configuration it was written with, or another model_dir."
+        )
+
+
+def not_finite(prefix: str, names: Iterable[str]) -> list[str]:
+    """Returns which of these tensors a checkpoint has with a value that is not finite."""
+    reader = tf.train.load_checkpoint(prefix)
+    types = reader.get_variable_to_dtype_map()
+    floats = [name for name in names if name in types and types[name].is_floating]
+    return [name for name in floats if not np.isfinite(reader.get_tensor(name)).all()]
+
+
+def warn_unless_finite(prefix: str, variables: Iterable[tf.Variable]) -> None:
+    """Warns, with their names, if variables get values from a checkpoint that are not finite."""
+    bad = not_finite(prefix, [name_and_shape(variable)[0] for variable in variables])
+    if bad:
+        _warn_once(
+            f"Checkpoint {prefix} has values that are not finite: {listed(bad)}. What is computed "
+            "with them is not, either; use another checkpoint"
         )
 
 

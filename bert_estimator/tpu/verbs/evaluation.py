@@ -101,6 +101,7 @@ def evaluate(
         results[tf.GraphKeys.GLOBAL_STEP],
         len(loop.losses),
         ", ".join(f"{name} = {_shown(v)}" for name, v in results.items() if not np.ndim(v)),
+        extra={"evaluation": results, "checkpoint_path": path},  # for the legacy runner
     )
     if job.hosts.is_chief:
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode

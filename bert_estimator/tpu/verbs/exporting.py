@@ -150,6 +150,7 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
     if saver is None:
         checkpoints.check_restorable(checkpoint, tf.global_variables())
         saver = tf.train.Saver(sharded=True)
+    checkpoints.warn_unless_finite(checkpoint, tf.global_variables())
     saver.restore(session, checkpoint)
     local_init_op = spec.scaffold.local_init_op
     if local_init_op is None:

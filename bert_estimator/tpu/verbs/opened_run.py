@@ -233,7 +233,7 @@ class _PreparedGraph:
         """Gives a session with the variables of a checkpoint, or with their initial values."""
         with contextlib.ExitStack() as at_end:
             with self._built.graph.as_default(), self._saying(checkpoint):
-                self._check_restorable(checkpoint)
+                self._check(checkpoint)
                 opened = opened_session(self._job, self._scaffold, checkpoint, self._is_default)
                 session = at_end.enter_context(opened)
             yield session
@@ -241,7 +241,7 @@ class _PreparedGraph:
     def restore(self, session, checkpoint):
         """Gives the variables of a session the values that a new session would have."""
         with self._built.graph.as_default(), self._saying(checkpoint):
-            self._check_restorable(checkpoint)
+            self._check(checkpoint)
             self._scaffold.saver.restore(session, checkpoint)
             session.run(self._scaffold.local_init_op, self._scaffold.local_init_feed_dict)
 
@@ -249,9 +249,11 @@ class _PreparedGraph:
         what = "Initializing" if checkpoint is None else "Restoring"
         return ticker.every(self._log_secs, ticker.so_far(f"{what} the variables"))
 
-    def _check_restorable(self, checkpoint):
+    def _check(self, checkpoint):
         if checkpoint and self._holds_all:
             checkpoints.check_restorable(checkpoint, tf.global_variables())
+        if checkpoint:
+            checkpoints.warn_unless_finite(checkpoint, tf.global_variables())
 
     @contextlib.contextmanager
     def running(self, session, finishing=contextlib.nullcontext):

@@ -129,7 +129,7 @@ class Progress:
         """
         self._in_hooks = True
         # If the hooks ended the training, the step is reached already; the time since is theirs.
-        if not last or step > self._reached.step:
+        if not last or step != self._reached.step:
             self._reach(step, loss, scalars, waited_secs)
         if not self._every:
             return
@@ -137,7 +137,11 @@ class Progress:
         passed = step // self._every != self._recorded.step // self._every
         due = passed or (last and step > self._recorded.step)
         if (last or (due and not self._lines_by_time)) and step > self._shown.step:
-            tf.logging.info("%s", self._line_of(self._reached))
+            # `training` and `secs` are for who writes lines in another form: the legacy runner.
+            further = {"secs": self._reached.time - self._shown.time}
+            record = self._shown_record(self._reached)
+            further["training"] = record
+            tf.logging.info("%s", format_record(record, self._stop_step), extra=further)
         if not due:
             return
         record = self._record(self._recorded, self._reached)
@@ -164,7 +168,7 @@ class Progress:
         """Returns a line that says how training goes on now; `ticker.every` asks for it."""
         reached = self._reached  # the training's thread may replace it meanwhile
         if reached.step > self._shown.step:
-            return self._line_of(reached)
+            return format_record(self._shown_record(reached), self._stop_step)
         secs = time.perf_counter() - self._busy_since
         of = f"/{self._stop_step}" if self._stop_step else ""
         if self._in_hooks:
@@ -178,8 +182,8 @@ class Progress:
                 text += f"; if every step took that long, training would take {format_secs(total)}"
         return text
 
-    def _line_of(self, reached):
-        """Returns the line of a step, with the rates since the line before it."""
+    def _shown_record(self, reached):
+        """Returns the record of a step that is shown, with the rates since the line before it."""
         record = self._record(self._shown, reached)
         self._shown = reached
         eta = record.get("eta_secs") or 0
@@ -190,7 +194,7 @@ class Progress:
                 "or a smaller network take less time, as do faster cores.",
                 format_secs(eta),
             )
-        return format_record(record, self._stop_step)
+        return record
 
     def _record(self, before, reached):
         """Returns the record of a step, with the rates since the step `before`."""

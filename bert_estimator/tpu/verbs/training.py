@@ -1,14 +1,16 @@
 """Training: loops of steps between visits of the hooks, until the last step or the end of data."""
 
 import contextlib
+import math
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import host_agreement, hosts
-from bert_estimator.graph import zero_divisors
+from bert_estimator.graph import graph_walk, variable_uses, zero_divisors
 from bert_estimator.system import ticker
+from bert_estimator.system.errors import listed
 from bert_estimator.tpu import errors, summary
 from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
@@ -205,11 +207,17 @@ class _TrainingLoop:
         self._stop_step, self._progress = stop_step, progress
         self._finite, self._interrupts = finite, interrupts
         self._last = None  # the `LoopResult` of the last loop that ran a step
+        self._rise = 1.0  # of the global step, by a step of the last loop
         self.now = run.global_step()
 
     def run(self):
         """Trains, and ends the step and the hooks if nothing went wrong."""
         steps_to_go = None if self._stop_step is None else self._stop_step - self.now
+        if self._job.tpu_rules and not _may_count(self._step.update):
+            raise RuntimeError(
+                "train_op does not change the global step, so training would never end: with "
+                "use_tpu=True it must, as optimizer.minimize(loss, tf.train.get_global_step()) does"
+            )
         log_secs = self._job.config.log_every_secs
         with ticker.every(log_secs, ticker.so_far("Starting the step")):
             self._step.start(self._run.session, steps_to_go, self.now)
@@ -246,6 +254,8 @@ class _TrainingLoop:
         came.
         """
         next_stop = self.now + 1 if self._stop_step is None else self._stop_step
+        # If a step raises the global step by more than one, fewer steps are left.
+        next_stop = self.now + math.ceil((next_stop - self.now) / max(1, self._rise))
         length = self._step.loop_length(self.now, next_stop)
         fetches = [self._step.spec.train_op, self._step.spec.loss]
 
@@ -257,8 +267,7 @@ class _TrainingLoop:
             self._advance(len(result.losses))
             if result.losses:
                 if start == 0:
-                    first_step = self.now - len(result.losses) + 1
-                    self._progress.after_first(first_step, result.losses[0], result.first_scalars)
+                    self._progress.after_first(1, result.losses[0], result.first_scalars)
                 self._report(result, ended=self.now == self._stop_step)
             return result, hook_values
 
@@ -270,7 +279,7 @@ class _TrainingLoop:
         Several hosts only end together, after a loop.
         """
         if so_far.losses:
-            step = self.now + len(so_far.losses)
+            step = self.now + int(len(so_far.losses) * self._rise)
             self._progress.within_loop(
                 step, so_far.losses[-1], so_far.scalars, self._step.waited_secs
             )
@@ -289,7 +298,7 @@ class _TrainingLoop:
         bad_variables = self._finite.names_of_bad(self._run.session)
         raise errors.NanLossDuringTrainingError(
             f"The loss of step {failed_step} is {result.losses[not_finite[0]]}{scalars}. "
-            f"Variables that are not finite after it: {', '.join(bad_variables) or 'none'}. "
+            f"Variables that are not finite after it: {listed(bad_variables) or 'none'}. "
             f"{checkpoints.last_written(self._job.config.model_dir)} {self._advice(failed_step)}",
             failed_step,
         )
@@ -316,14 +325,14 @@ class _TrainingLoop:
             ) from None
 
     def _advance(self, steps_run):
-        """Reads the global step; raises RuntimeError if train_op does not count steps."""
+        """Reads the global step, which need not rise by one in each step.
+
+        If gradients are summed over several steps, it rises in the last of them.
+        """
         before, self.now = self.now, self._run.global_step()
-        if self._job.tpu_rules and self.now - before != steps_run:
-            raise RuntimeError(
-                f"The global step went from {before} to {self.now} over {steps_run} steps: "
-                "with use_tpu=True train_op must increase it by one in each, as "
-                "optimizer.minimize(loss, tf.train.get_global_step()) does"
-            )
+        if steps_run:
+            self._rise = (self.now - before) / steps_run
+        self._step.reached(self.now)
 
     def _report(self, result, ended):
         """Writes the loop's summary, and a log line if it is due."""
@@ -334,6 +343,19 @@ class _TrainingLoop:
         self._progress.after_loop(
             self.now, result.losses[-1], result.scalars, self._step.waited_secs, last=ended
         )
+
+
+def _may_count(update):
+    """Returns whether a train_op, or what it depends on, may change the global step."""
+    operation = getattr(update, "op", update)  # of a tensor, or of an update of a variable
+    handle = tf.train.get_global_step().handle
+    captures = getattr(operation.graph, "captures", ())
+    handles = {handle.ref(), *(inner.ref() for outer, inner in captures if outer is handle)}
+    return any(
+        before.type not in variable_uses.READERS
+        and not handles.isdisjoint(tensor.ref() for tensor in before.inputs)
+        for before in graph_walk.all_before([operation])
+    )
 
 
 def _add_listeners(savers, listeners):

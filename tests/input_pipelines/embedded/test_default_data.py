@@ -113,6 +113,20 @@ def test_another_corpus_rebuilds_it(tmp_path, small_corpus, monkeypatch):
     assert len(small_corpus) == 2
 
 
+def test_a_training_goes_on_with_the_corpus_it_began_with(tmp_path, small_corpus, monkeypatch):
+    first = make(tmp_path / "data")
+    before = contents(tmp_path / "data")
+    monkeypatch.setattr(embedded_corpus, "fingerprint", lambda: "ef")  # another Python or version
+    assert make(tmp_path / "data", may_replace=False) == first
+    assert contents(tmp_path / "data") == before and len(small_corpus) == 1
+    with pytest.raises(ValueError, match="damaged, or was made with other settings"):
+        make(tmp_path / "data", may_replace=False, vocab_size=71)
+    (tmp_path / "data" / default_data.TRAIN_FILE).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="damaged, or was made with other settings"):
+        make(tmp_path / "data", may_replace=False)
+    assert len(small_corpus) == 1
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -30,7 +30,8 @@ def test_few_rows_are_needed(lengths):
 
 def test_the_longest_come_first_and_the_fullest_row_that_has_room_is_taken():
     dealt = packed_rows.deal(np.array([3, 8, 5, 2, 0, 7]), 10)
-    assert dealt.rows.tolist() == [1, 0, 2, 0, -1, 1]
+    # The second row is numbered last: rows of long and of short sequences alternate.
+    assert dealt.rows.tolist() == [2, 0, 1, 0, -1, 2]
     assert dealt.offsets.tolist() == [7, 0, 0, 8, 0, 0]
     assert dealt.num_rows == 3
 
@@ -79,6 +80,74 @@ def test_the_rows_of_a_batch_do_not_depend_on_the_number_of_parts():
         np.testing.assert_array_equal(whole[name], parts[name])
     assert parts["sequence_starts"].tolist() == [0, 4, 0, 0]
     assert whole["sequence_starts"].tolist() == [0, 4, 5]
+
+
+def test_neighbouring_rows_have_about_as_many_sequences_as_others():
+    lengths = np.random.default_rng(1).integers(1, 513, 4096)
+    rows = packed_rows.deal(lengths, 512).rows
+    in_blocks = np.add.reduceat(np.bincount(rows), range(0, rows.max() + 1, 8))[:-1]
+    assert in_blocks.min() >= 0.7 * in_blocks.mean() and in_blocks.max() <= 1.3 * in_blocks.mean()
+
+
+WORDS = {
+    "masked_lm_positions": np.array([[1, 0], [0, 3], [0, 0], [0, 0]]),
+    "masked_lm_ids": np.array([[12, 0], [21, 24], [7, 7], [41, 7]]),
+    "masked_lm_weights": np.float32([[1, 0], [1, 1], [1, 1], [1, 0]]),  # the third pads the batch
+}
+
+
+def test_words_to_predict_are_of_the_parts():
+    packing = packed_rows.Packing(5, 2, predictions_of_part=3)
+    slots = packing.slots(SIZES)
+    batch = {name: values[slots.numbers] for name, values in (BATCH | WORDS).items()}
+    packed = packing.pack(slots, SIZES, batch)
+    assert packed["masked_lm_positions"].tolist() == [0, 3, 4, 1, 0, 0]
+    assert packed["masked_lm_ids"].tolist() == [21, 24, 41, 12, 0, 0]
+    assert packed["masked_lm_weights"].tolist() == [1, 1, 1, 1, 0, 0]
+    packing = packed_rows.Packing(5, 2, predictions_of_part=2)
+    with pytest.raises(ValueError, match="3 words of a part are to be predicted; there is room"):
+        packing.pack(slots, SIZES, batch)
+
+
+@pytest.mark.parametrize("planned", [None, 20 * 24])
+def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
+    if planned:
+        monkeypatch.setattr(packed_rows, "_PLANNED_SEQUENCES", planned)
+    asked, words = [], lambda lengths: np.clip(lengths // 6, 1, 4)
+
+    def lengths_of(number):
+        asked.append(number)
+        return np.random.default_rng(number).integers(0, 33, 24)
+
+    fillings = []
+    packs = packed_rows.Packs(200, micro_batch_size=3, report=fillings.append)
+    packing = packs.of(32, lengths_of, 0, 6, 4, words)
+    assert packing.num_parts == 8 and max(asked) == (19 if planned else 199)
+    tokens, used = 0, 0
+    for number in range(200):
+        lengths = lengths_of(number)
+        slots = packing.slots(lengths)
+        weights = np.arange(4) < words(lengths[slots.numbers])[:, np.newaxis]
+        batch = {name: np.zeros([len(weights), 32], int) for name in packed_rows.TOKEN_FEATURES}
+        batch |= dict.fromkeys(packed_rows.PREDICTION_FEATURES, np.float32(weights))
+        packed = packing.pack(slots, lengths, batch)
+        tokens, used = tokens + lengths.sum(), used + packed["input_mask"].any(axis=1).sum()
+    rows = 8 * packing.rows_of_part
+    assert packing.slots_of_part < 24 and packing.predictions_of_part < 4 * 24
+    if not planned:
+        ((_, rows_a_batch, token_share, empty_share, unpacked_share),) = fillings
+        assert unpacked_share == tokens / (200 * 24 * 32)
+        assert rows_a_batch == rows and token_share == tokens / (200 * rows * 32)
+        assert empty_share == pytest.approx(1 - used / (200 * rows))
+        sizes = {packing.slots(lengths_of(n)).numbers.size for n in range(200)}
+        assert sizes == {8 * packing.slots_of_part}
+
+
+def test_batches_of_a_single_core_have_as_many_rows_as_they_need():
+    lengths = [np.array([3, 3, 3]), np.array([1, 2, 2])]
+    packing = packed_rows.Packs(2, is_static=False).of(5, lengths.__getitem__, 0, 3, 1)
+    assert packing == packed_rows.Packing(5, 1)
+    assert [packing.slots(of_batch).rows_of_part for of_batch in lengths] == [3, 1]
 
 
 @pytest.mark.parametrize(("rows", "slots"), [(1, 4), (3, 2)])

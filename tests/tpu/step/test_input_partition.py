@@ -100,6 +100,7 @@ def test_parts_of_images_give_the_same_numbers(
         ([{"image": [1, 2, 1, 1], "weight": None}], "whose product is num_cores_per_replica=4"),
         ([{"image": [1, 1, 1, 4], "weight": None}], "cannot be split evenly"),
         ([{"image": 4, "weight": None}], "must be None, or a list"),
+        ([None, {"a": [4]}], r"has \{'a': \[4\]\} for labels of shape \[4\]"),
         ([None, [[4]]], r"has \[\[4\]\] for labels of shape \[4\]"),
     ],
 )

@@ -74,6 +74,19 @@ def test_by_tpu_rules_other_summaries_are_computed_when_they_are_due(
         train_by_tpu_rules(tmp_path, with_summary(summarize))
 
 
+def test_a_summary_op_that_is_an_operation_turns_summaries_off(tmp_path, rules):
+    def fields(features, loss):
+        tf.summary.scalar("norm", 2 * tf.trainable_variables()[0].read_value())
+        return {"scaffold_fn": lambda: tf.train.Scaffold(summary_op=tf.no_op())}
+
+    estimator = toy.make_estimator(
+        tmp_path, toy.make_model_fn(fields), save_summary_steps=2, iterations_per_loop=2, **rules
+    )
+    estimator.train(toy.input_fn, max_steps=4)
+    tags = {tag for _, tag, _ in toy.events(tmp_path)}
+    assert tags.isdisjoint(["norm", "loss"]) and "global_step/sec" in tags
+
+
 @pytest.mark.parametrize("merges_all", [True, False])
 def test_the_summary_op_of_a_scaffold_fn(tmp_path, rules, merges_all):
     def scaffold_fn():

@@ -66,6 +66,16 @@ def test_the_best_are_exported(tmp_path):
     assert found == [True, False, True, False, True]
 
 
+def test_the_first_evaluation_needs_no_results(tmp_path):
+    exporter, estimator = tpu.BestExporter(serving_input_receiver_fn="r"), Exports(tmp_path)
+    path = f"{tmp_path}/export/n"
+    for _ in range(2):
+        assert exporter.export(estimator, path, "ckpt", None, False) is not None
+    assert exporter.export(estimator, path, "ckpt", {"loss": 1.0}, False) is not None
+    with pytest.raises(ValueError, match="current_eval_result does not have a loss to compare"):
+        exporter.export(estimator, path, "ckpt", None, False)
+
+
 def test_a_comparison_of_one_s_own(tmp_path):
     def larger(best_eval_result, current_eval_result):
         return current_eval_result["loss"] > best_eval_result["loss"]

@@ -98,16 +98,15 @@ def test_weights_that_are_not_finite_from_the_start(tmp_path):
         estimator.train(input_fn, steps=2)
 
 
-@pytest.mark.parametrize(("bad", "names"), [(3, "v00, v01, v02"), (12, "v08, v09, ...")])
-def test_variables_that_are_not_finite_are_named_up_to_ten(bad, names):
+def test_variables_that_are_not_finite_are_named():
     with tf.Graph().as_default(), tf.Session() as session:
         tf.get_variable("step", initializer=1)
         for n in range(15):
-            value = [1.0, np.nan if n % 2 else np.inf] if n < bad else [1.0, -1e38]
+            value = [1.0, np.nan if n % 2 else np.inf] if n < 3 else [1.0, -1e38]
             tf.get_variable(f"v{n:02}", initializer=tf.constant(value))
         check = checkpoint_saver.FiniteCheck()
         session.run(tf.global_variables_initializer())
-        assert ", ".join(check.names_of_bad(session)[-3:]) == names
+        assert check.names_of_bad(session) == ["v00", "v01", "v02"]
 
 
 # Durably.

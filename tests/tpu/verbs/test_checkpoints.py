@@ -106,6 +106,10 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(folder, warned, damage):
     (warning,) = warned()
     start = f"Checkpoint {folder}/model.ckpt-4 is not whole and is passed over for "
     assert warning.startswith(f"{start}{folder}/model.ckpt-2: ")
+    for _ in range(2):
+        make_estimator(folder).evaluate(input_fn, steps=1)
+    about = [text for text in warned() if "model.ckpt" in text]
+    assert about == [warning]  # of all verbs together
 
 
 def test_a_whole_checkpoint_is_read_once_until_it_changes(folder, monkeypatch):

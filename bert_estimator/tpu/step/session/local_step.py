@@ -110,6 +110,9 @@ class LocalStep:
         values = scalar_values(scalars)
         return LoopResult([float(loss)], values, values, None), hook_values
 
+    def reached(self, global_step):
+        pass  # Nothing is drawn ahead.
+
     def element_of_step(self, fetch):
         return None  # Hooks take part in the step, and may fetch everything in it.
 

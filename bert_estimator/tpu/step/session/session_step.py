@@ -135,6 +135,9 @@ class SessionStep:
             self._host.drain()  # If an earlier step failed, this raises its error.
             raise
 
+    def reached(self, global_step):
+        self._host.reached(global_step)
+
     def element_of_step(self, fetch):
         with contextlib.suppress(KeyError, ValueError):
             element = tf.get_default_graph().as_graph_element(fetch)

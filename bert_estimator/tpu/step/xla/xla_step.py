@@ -345,6 +345,9 @@ class XlaStep:
             return self._loop_length.most()
         return math.inf if self._job.mode == ModeKeys.EVAL else 1
 
+    def reached(self, global_step):
+        self._host.reached(global_step)
+
     def element_of_step(self, fetch):
         return self._model.graph.own_element(fetch)
 
