@@ -415,6 +415,7 @@ class FineTuning(abc.ABC):
             training.optimizer,
             optimization.WarmupPolynomialDecay(training.learning_rate, steps, num_warmup_steps),
             micro_batch_size=training.micro_batch_size,
+            optimizer_options=training.optimizer_options(),
             rate_scale=fine_tuning.layerwise_rate_scale(
                 training.layerwise_lr_decay, network.num_hidden_layers, network.num_hidden_groups
             ),
