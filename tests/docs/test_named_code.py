@@ -33,12 +33,16 @@ OTHERS |= {"pandas", "str", "tf", "_truncate_seq_pair", "file_mode"}
 
 @functools.cache
 def parsed(path):
-    """Returns (nodes, code, texts): a program's module, classes and functions, its code, and
-    (line, text) of what explains it."""
+    """Returns (definitions, classes, code, texts) of a program: the names that it defines, the
+    names of its classes, its code, and (line, text) of its docstrings and comments."""
     source = path.read_text(encoding="utf-8")
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     lines, texts = source.splitlines(), []
+    classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    definitions = {path.stem, *(node.name for node in nodes[1:])}
+    constants = [node.targets[0] for node in nodes[0].body if isinstance(node, ast.Assign)]
+    definitions |= {node.id for node in constants if isinstance(node, ast.Name)}
     for node in nodes:
         if ast.get_docstring(node):
             docstring = node.body[0]
@@ -48,7 +52,7 @@ def parsed(path):
     for number, line in enumerate(lines):
         lines[number], _, comment = line.partition("# ")
         texts.append((number + 1, comment))
-    return nodes, "\n".join(lines), texts
+    return definitions, classes, "\n".join(lines), texts
 
 
 @functools.cache
@@ -60,7 +64,7 @@ def code():
     chains = re.findall(r"[\w.]+", (ROOT / "tests/oracle/differences.json").read_text("utf-8"))
     chains += [path.name for path in [*ROOT.glob("*"), *ROOT.glob("benchmarks/results/*")]]
     for path in PROGRAMS:
-        (module, *defined), source, _ = parsed(path)
+        own_definitions, own_classes, source, _ = parsed(path)
         own_chains = re.findall(r"\w+(?:\.\w+)*", source)
         own = set(itertools.chain.from_iterable(chain.split(".") for chain in own_chains))
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -68,10 +72,8 @@ def code():
         chains += [*own_chains, ".".join(parts), f"{parts[-1]}.py"]
         pairs.update((parts[-1], word) for word in own)
         of_folder[path.parent] |= own
-        constants = [node.targets[0] for node in module.body if isinstance(node, ast.Assign)]
-        definitions |= {node.name for node in defined} | {path.stem}
-        definitions |= {node.id for node in constants if isinstance(node, ast.Name)}
-        classes += [(n.name, path.parent) for n in defined if isinstance(n, ast.ClassDef)]
+        definitions |= own_definitions
+        classes += [(name, path.parent) for name in own_classes]
     for chain in set(chains):
         words.update(chain.split("."))
         pairs.update(itertools.pairwise(chain.split(".")))
@@ -99,7 +101,7 @@ def dead_names(text, is_page):
 
 
 def test_what_is_named_is_there():
-    texts = [(path, line, text, False) for path in PROGRAMS for line, text in parsed(path)[2]]
+    texts = [(path, line, text, False) for path in PROGRAMS for line, text in parsed(path)[3]]
     for path in PAGES:
         page = re.sub(r"(?ms)^```.*?^```", "", path.read_text(encoding="utf-8"))
         texts.append((path, 1, page, True))
