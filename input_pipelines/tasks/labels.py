@@ -23,13 +23,14 @@ def name_of(value: Any, place: str) -> str:
     """Returns the name of a label: a text without the spaces around it, or a JSON value's spelling.
 
     Args:
-      value: a cell.
+      value: a cell; a list of a single label, as tools for annotation write it, is the label.
       place: file and line, for the message.
 
     Raises:
       TableError: the cell is null, an object, a list, a number that is not finite, or a text with a
         tab or a line end.
     """
+    value = _alone(value)
     if isinstance(value, str):
         name = value.strip()
         # Predictions, reports and labels.txt have names in lines and columns.
@@ -45,10 +46,16 @@ def name_of(value: Any, place: str) -> str:
         value = int(value)
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
+    advice = "; for several labels of a text, give --task_kind=multi_label"
     raise TableError(
         f"{place}: the label is {json_files.shown(value)}; it must be a text, a number, true or "
-        "false"
+        f"false{advice * isinstance(value, list)}"
     )
+
+
+def _alone(value):
+    """Returns the only item of a list of one; anything else as it is."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def names_of(value: Any, place: str) -> list[str]:
@@ -70,7 +77,10 @@ def number_of(value: Any, place: str) -> float:
         number = math.nan
     if not abs(number) <= float(np.finfo(np.float32).max):
         shown = repr(value) if isinstance(value, str) else json_files.shown(value)
-        raise TableError(f"{place}: the label is {shown}; it must be a number, at most 3.4e38")
+        hint = ", with a decimal point" * bool(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", str(value)))
+        raise TableError(
+            f"{place}: the label is {shown}; it must be a number, at most 3.4e38{hint}"
+        )
     return number
 
 
@@ -166,7 +176,7 @@ def discover(
             is_text_of_several = several and not is_list
             names = names_of(part, place) if is_text_of_several else [name_of(part, place)]
             for name in names:
-                kind = _KINDS[type(part)]
+                kind = _KINDS[type(_alone(part))]
                 before, first = first_uses.setdefault(name, (kind, line))
                 if before != kind:
                     raise TableError(
