@@ -64,8 +64,8 @@ def read_rows(
 
     Yields:
       (number of the row's last line, row). A row is a dict of column -> cell. Cells are str, or any
-      JSON value in JSON and parquet. Cells that a row lacks are not in the dict. If a row has more cells than
-      the header, the additional cells are under their numbers.
+      JSON value in JSON and parquet. Cells that a row lacks are not in the dict. If a row has more
+      cells than the header, the additional cells are under their numbers.
 
     Raises:
       TableError: the format is unknown, the file is missing or not of its encoding, a line is not a

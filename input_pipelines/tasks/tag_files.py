@@ -1,12 +1,13 @@
 """Sentences of tagged words, from CoNLL and JSON files, and predicted tags in the same formats.
 
 A CoNLL file has a word on each line, in any number of columns; the word is in the first column, and
-its tag is in the last one (in .conllu: in columns 2 and 4). An empty line ends a sentence, and so does a line that begins with
--DOCSTART-, which is not a word of any sentence. Before the first word of a sentence, lines that
-begin with # may be comments, which are skipped; `_is_comment` tells them from words. The first word
-says how many columns there are, and whether tabs or spaces separate them. A JSON file has an
-object for each sentence, with a list of words and a list of tags, on lines or in an array; or with
-a text and spans of characters, as tools for annotation write them, which become tags of IOB2.
+its tag is in the last one (in .conllu: in columns 2 and 4). An empty line ends a sentence, and so
+does a line that begins with -DOCSTART-, which is not a word of any sentence. Before the first word
+of a sentence, lines that begin with # may be comments, which are skipped; `_is_comment` tells them
+from words. The first word says how many columns there are, and whether tabs or spaces separate
+them. A JSON file has an object for each sentence, with a list of words and a list of tags, on lines
+or in an array; or with a text and spans of characters, as tools for annotation write them, which
+become tags of IOB2.
 
 Predicted tags are added to the file's own lines: as another last column, or to lines of JSON under
 the key `predicted_tags`.
@@ -155,8 +156,9 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
     if _is_json(path):
         rows = read_rows(path, encoding=columns.encoding)
         for (_, row), tags in zip(rows, predicted, strict=True):
-            own = {"words": [row["text"][a:b] for a, b in _word_spans(row)]} if _is_text(row) else {}
-            row = {**row, **own, PREDICTED: list(tags)}
+            if _is_text(row):
+                row = {**row, "words": _words_of(row)}
+            row = {**row, PREDICTED: list(tags)}
             yield json.dumps(row, ensure_ascii=False, default=str)
         return
     columns = _of_format(columns, path)
@@ -307,9 +309,10 @@ def _cells_of(lines, layout):
         cells = _split(text, layout.separator)
         is_word = bool(text.strip()) and not _is_boundary(text)
         is_word = is_word and not (is_first and _is_comment(cells, layout))
-        is_counted = not (layout.word_column and _NOT_COUNTED.fullmatch(cells[0])) if cells else True
-        yield line, text, (cells if is_counted else []) if is_word else None
         is_first = not is_word
+        if is_word and layout.word_column and _NOT_COUNTED.fullmatch(cells[0]):
+            cells = []
+        yield line, text, cells if is_word else None
 
 
 def _is_boundary(text):
@@ -422,13 +425,16 @@ def _word_spans(row):
     return [match.span() for match in _WORD.finditer(row["text"])]
 
 
+def _words_of(row):
+    return [row["text"][start:end] for start, end in _word_spans(row)]
+
+
 def _of_spans(row, place, with_tags):
     """Returns the words of a row's text, and their tags, as its spans say them.
 
     A span is an object or a list: of its start and end in characters, and of its label.
     """
-    words = _word_spans(row)
-    texts = [row["text"][start:end] for start, end in words]
+    words, texts = _word_spans(row), _words_of(row)
     if not with_tags:
         return texts, None
     spans = next((row[name] for name in _SPANS_NAMES if isinstance(row.get(name), list)), None)

@@ -177,6 +177,7 @@ def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
       ValueError: the file is not parquet, or does not have this column of strings; or pyarrow is
         not installed.
     """
+
     def checked(schema):
         if text_field not in schema.names:
             raise ValueError(

@@ -13,11 +13,12 @@ In an environment of its own (pip install torch transformers safetensors):
 
 `make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
 model of three labels, and its tokenizer as transformers saves it. `ids` tokenizes pairs of texts
-with the directory's tokenizer, and `tokens` texts, without special tokens; `logits` computes what its model says to a batch. `vectors` writes
-the hidden states of texts, and of pairs of texts, and the pooler's output. `words` splits texts
-into words by BERT's own normalizer with some settings, or by a tokenizer.json, for each request,
-{"settings": {...}, "texts": [...]} or {"file": ..., "texts": [...]}. `pipelines` runs a
-pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
+with the directory's tokenizer, and `tokens` texts, without special tokens; `logits` computes what
+its model says to a batch. `vectors` writes the hidden states of texts, and of pairs of texts, and
+the pooler's output. `words` splits texts into words by BERT's own normalizer with some settings, or
+by a tokenizer.json, for each request, {"settings": {...}, "texts": [...]} or {"file": ..., "texts":
+[...]}. `pipelines` runs a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...],
+"options": {...}}.
 """
 
 import json

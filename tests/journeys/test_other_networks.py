@@ -190,6 +190,14 @@ def test_embedded_tasks_take_a_network_of_their_own(trained, tmp_path):
     assert json.loads((run / "task.json").read_text())["max_seq_length"] == 16
 
 
+def test_pretraining_goes_on_from_a_directory_alone(data, trained, tmp_path):
+    start, path = trained[PRETRAINING.name], data[PRETRAINING.name]
+    flags = {"init_checkpoint": start, "bert_config_file": None, "do_train": True}
+    assert PRETRAINING.module.main(["", *PRETRAINING.flags(path, tmp_path / "run", **flags)]) == 0
+    own, its = (json.loads((d / "bert_config.json").read_text()) for d in (tmp_path / "run", start))
+    assert own == its
+
+
 def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/pretraining/data").mkdir(parents=True)
