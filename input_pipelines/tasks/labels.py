@@ -23,14 +23,13 @@ def name_of(value: Any, place: str) -> str:
     """Returns the name of a label: a text without the spaces around it, or a JSON value's spelling.
 
     Args:
-      value: a cell; a list of a single label, as tools for annotation write it, is the label.
+      value: a cell.
       place: file and line, for the message.
 
     Raises:
       TableError: the cell is null, an object, a list, a number that is not finite, or a text with a
         tab or a line end.
     """
-    value = _alone(value)
     if isinstance(value, str):
         name = value.strip()
         # Predictions, reports and labels.txt have names in lines and columns.
@@ -53,8 +52,8 @@ def name_of(value: Any, place: str) -> str:
     )
 
 
-def _alone(value):
-    """Returns the only item of a list of one; anything else as it is."""
+def alone(value: Any) -> Any:
+    """Returns the label of a list of one, as tools for annotation write it; else the value."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
@@ -171,12 +170,13 @@ def discover(
     for line, value in cells:
         first_line = first_line or line
         place = f"{path}:{line}"
+        value = value if several else alone(value)
         is_list = several and isinstance(value, list)
         for part in value if is_list else [value]:
             is_text_of_several = several and not is_list
             names = names_of(part, place) if is_text_of_several else [name_of(part, place)]
             for name in names:
-                kind = _KINDS[type(_alone(part))]
+                kind = _KINDS[type(part)]
                 before, first = first_uses.setdefault(name, (kind, line))
                 if before != kind:
                     raise TableError(

@@ -154,13 +154,13 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
     """Yields (place, context, object) of each question of a file."""
     if path.lower().endswith(PARQUET):
         for number, row in read_rows(path):
-            yield from _in_object(row, f"{path}:{number}")
+            yield from _in_object(row, f"{path}:{number}", is_row=True)
         return
     if _has_rows(path):
         lines = (text for _, text in text_lines(path, keep_empty=True))
         for line, row in json_files.values(lines, path, _MOST_BYTES):
             place = f"{path}:{line}"
-            yield from _in_object(json_files.check(row, dict, place), place)
+            yield from _in_object(json_files.check(row, dict, place), place, is_row=True)
         return
     with opened(path) as file:
         content = json_files.parse(file.read(_MOST_BYTES + 1), path, dict, _MOST_BYTES)
@@ -169,9 +169,9 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
         yield from _in_object(value, f"{path}: data[{number}]")
 
 
-def _in_object(values, place):
+def _in_object(values, place, is_row=False):
     """Yields (place, context, object) of an article's questions, or of a row, which is one."""
-    if "question" in values:
+    if "question" in values or (is_row and "paragraphs" not in values):
         yield place, json_files.field(values, "context", str, place), values
         return
     paragraphs = json_files.field(values, "paragraphs", list, place)
@@ -225,7 +225,10 @@ def _question(place, context, values, needs_answers, version_2):
     text = json_files.field(values, "question", str, place)
     answers = _answers(values, place)
     # Files that do not mark impossible questions have them without answers.
-    is_impossible = json_files.field(values, "is_impossible", bool, place, default=answers == [])
+    is_marked = isinstance(values.get("answers"), dict) or (needs_answers and version_2)
+    is_impossible = json_files.field(
+        values, "is_impossible", bool, place, default=is_marked and answers == []
+    )
     if is_impossible and not version_2:
         raise SquadError(
             f"{place}: the question is impossible, as some of SQuAD 2.0 are; give "

@@ -469,7 +469,7 @@ def _span(span, place):
         raise TableError(
             f"{place}: a span is {json_files.shown(span)}; it must have a start, an end and a label"
         )
-    return *values[:2], labels.name_of(values[2], place)
+    return *values[:2], labels.name_of(labels.alone(values[2]), place)
 
 
 def _tags_of(place: str, values: Any) -> list[str]:
