@@ -62,8 +62,8 @@ class Examples(config.Texts):
     )
     train_file: str | None = flags.field(
         None,
-        "Train on your own examples: a .tsv, .csv, .jsonl or .json file, or for tagging a .conll, "
-        ".txt, .jsonl or .json file.",
+        "Train on your own examples: a .tsv, .csv, .jsonl, .json or .parquet file, or for tagging "
+        "a .conll, .conllu, .txt, .jsonl, .json or .parquet file; or one of these packed, as .gz.",
         flags.check_file,
     )
     eval_file: str | None = flags.field(
