@@ -40,7 +40,7 @@ class TooLargeError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class Computation:
     """Says what a network computes at a time.
 
     Attributes:
@@ -62,7 +62,7 @@ class Step:
     predictions: int = 0
 
 
-def of_training(config: BertConfig, step: Step, moments: float) -> int:
+def of_training(config: BertConfig, step: Computation, moments: float) -> int:
     """Returns the bytes that a process needs to train a network.
 
     Args:
@@ -85,7 +85,7 @@ def of_training(config: BertConfig, step: Step, moments: float) -> int:
     return int(_LIBRARIES_OF_CORES + 2 * state + of_cores + activations)
 
 
-def of_running(config: BertConfig, step: Step) -> int:
+def of_running(config: BertConfig, step: Computation) -> int:
     """Returns the bytes that a process needs to evaluate a network, to predict or to embed.
 
     Args:

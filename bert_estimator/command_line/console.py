@@ -46,7 +46,7 @@ _OF_MEMORY = re.compile(
     r"can't start new thread"
 )
 
-# `tpu.lock` raises this before anything is done; its text names the process that writes here.
+# `system.lock` raises this before anything is done; its text names the process that writes here.
 _LOCKED_OUT = "InUseError"
 
 

@@ -305,7 +305,7 @@ def named(name: str) -> Iterator[None]:
 
 
 def find_hosts() -> Any:
-    """Returns the `tpu.program.hosts.Hosts` that run the script together.
+    """Returns the `cluster.hosts.Hosts` that run the script together.
 
     Raises:
       FlagError: TF_CONFIG is wrong.

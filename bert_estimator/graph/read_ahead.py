@@ -70,7 +70,7 @@ def _drawing_on_request(method):
 
 
 def _with_options(make_initializer):
-    """Returns `Iterator.make_initializer`, the one way to an iterator past `apply`."""
+    """Returns `tf.data.Iterator.make_initializer`, the one way to an iterator past `apply`."""
 
     @functools.wraps(make_initializer)
     def make(self, dataset, name=None):

@@ -106,7 +106,7 @@ def unpacked(path: str) -> str:
     """Unpacks a model's archive into a directory that lasts as long as the process.
 
     An archive is unpacked once in a process, unless it changes. Messages and the settings of runs
-    name the archive in place of the directory, as `storage.shown` does.
+    name the archive in place of the directory, as `remote.shown` does.
 
     Returns:
       The directory in which the model's files lie.

@@ -311,7 +311,8 @@ def _changes(config, replicas, times_too_big, sharers):
         unknown_to_it = {
             flag.name: flag.default
             for flag in flags.of(type(training))
-            if "adafactor" not in training.OPTIMIZER_FLAGS.get(flag.name, ("adafactor",))
+            if flag.name in training.OPTIMIZER_FLAGS
+            and "adafactor" not in training.OPTIMIZER_FLAGS[flag.name].optimizers
         }
         changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **unknown_to_it})])
     share = training.train_batch_size // replicas

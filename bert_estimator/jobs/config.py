@@ -6,7 +6,7 @@ so wrong flags are reported before it is loaded.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
@@ -81,15 +81,27 @@ class Network:
         return {n: v for n, v in flags.values_of(self).items() if n not in left_out}
 
 
+class OptimizerFlag(NamedTuple):
+    """Says what a flag sets that only some optimizers have.
+
+    Attributes:
+      argument: the argument of the optimizers' classes.
+      optimizers: the names of these optimizers.
+    """
+
+    argument: str
+    optimizers: tuple[str, ...]
+
+
 @flags.group(flags.TRAINING, eval_may_differ=True)
 class Training:
     """How weights are updated. Each script has a group of its own, which says how long, too.
 
     Attributes:
-      OPTIMIZER_FLAGS: flag that only some optimizers have -> names of these optimizers.
+      OPTIMIZER_FLAGS: flag that only some optimizers have -> what it sets.
     """
 
-    OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {}
 
     train_batch_size: int = flags.field(
         32, "Train on global batches of this many examples.", *BATCH_CHECKS, heading=flags.COMMON
@@ -123,10 +135,18 @@ class Training:
         below="price_per_chip_hour",
     )
 
+    def optimizer_options(self) -> dict[str, Any]:
+        """Returns the arguments of the optimizer's class that flags set; None sets nothing."""
+        return {
+            argument: value
+            for flag, (argument, optimizers) in self.OPTIMIZER_FLAGS.items()
+            if self.optimizer in optimizers and (value := getattr(self, flag)) is not None
+        }
+
     def check(self) -> None:
         """Raises FlagError if a flag is given that the optimizer does not have."""
         defaults = {flag.name: flag.default for flag in flags.of(type(self))}
-        for name, optimizers in self.OPTIMIZER_FLAGS.items():
+        for name, (_, optimizers) in self.OPTIMIZER_FLAGS.items():
             value = getattr(self, name)
             rule = f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}"
             is_used = self.optimizer in optimizers or value == defaults[name]

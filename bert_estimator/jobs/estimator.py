@@ -1,30 +1,31 @@
 """The network, the cores and the `TPUEstimator` that a configuration asks for."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, memory_needed, sharding, tpu
+from bert_estimator import interchange, memory_needed, optimization, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import host_agreement, roll_call
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.hugging_face import config_json
-from bert_estimator.jobs.config import JobConfig, Network
-from bert_estimator.system import memory as malloc
+from bert_estimator.jobs.config import JobConfig, Network, Training
+from bert_estimator.system import memory
 from bert_estimator.tpu import devices
 
 _MAX_STEPS_PER_LOG = 100
 _LEAST_POINTS = 20  # of a curve
 
+_LARGE_MATRIX = (1024, 1024)
+
 # What a network's configuration says of its training alone.
 _OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
-# How many moments of each weight an optimizer keeps.
-MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "adafactor": 0}
 # Flags of batches, and the flags that ask for what has such batches.
 _VERBS_OF_BATCHES = {
     "train_batch_size": ("do_train",),
@@ -141,12 +142,9 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
     cores = devices.num_virtual_cores(master)
     is_on_device = not cores and (master or tf.config.list_physical_devices("GPU"))
     num_hosts = flags.find_hosts().number
-    moments = MOMENTS.get(config.training.optimizer, 0)
-    if values.get("bfloat16_first_moments") and moments:
-        moments -= 0.5
 
     def needed(name):
-        step = memory_needed.Step(
+        step = memory_needed.Computation(
             rows=0 if is_on_device else values[name] // num_hosts,
             length=config.data.max_seq_length,
             precision=config.network.precision,
@@ -156,7 +154,7 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
             predictions=values.get("max_predictions_per_seq", 0),
         )
         if name == "train_batch_size":
-            return memory_needed.of_training(bert_config, step, moments)
+            return memory_needed.of_training(bert_config, step, moments_of(config.training))
         return memory_needed.of_running(bert_config, step)
 
     names = [
@@ -175,6 +173,14 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
         raise flags.FlagError(str(error)) from None
     if line is not None:
         print(f"Memory: {line}.", flush=True)
+
+
+def moments_of(training: Training) -> float:
+    """Returns how many float32 values an optimizer keeps for each weight of a large matrix."""
+    optimizer = optimization.create_optimizer(
+        training.optimizer, training.learning_rate, **training.optimizer_options()
+    )
+    return optimizer.slot_bytes(_LARGE_MATRIX) / (tf.float32.size * math.prod(_LARGE_MATRIX))
 
 
 def _master(asked):
@@ -288,7 +294,8 @@ def make(
 ) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a configuration.
 
-    If it runs in sessions, this process keeps freed memory from then on, see `malloc`.
+    If it runs in sessions, this process keeps freed memory from then on, see
+    `memory.keep_freed_memory`.
 
     Args:
       config: a `JobConfig`.
@@ -305,7 +312,7 @@ def make(
     if num_train_steps is not None:
         steps_per_log = max(1, min(steps_per_log, num_train_steps // _LEAST_POINTS))
     if not master:
-        malloc.keep_freed_memory()
+        memory.keep_freed_memory()
     return tpu.TPUEstimator(
         model_fn=model_fn,
         config=tpu.RunConfig(
@@ -325,7 +332,7 @@ def make(
         ),
         params={},
         use_tpu=asked.use_tpu,
-        **config.batch_sizes(),
+        **config.batch_sizes(),  # train_batch_size, eval_batch_size and predict_batch_size
         units_per_example=tokens_per_example and {"tokens": tokens_per_example},
         sharding=sharding.BERT,
     )

@@ -183,7 +183,7 @@ class Run:
 
     def train(
         self,
-        input_fn: Callable[[Sequence[tuple[int, int]]], Callable[..., Any]],
+        make_input_fn: Callable[[Sequence[tuple[int, int]]], Callable[..., Any]],
         num_train_steps: int,
         length_flag: str,
         best_checkpoint: BestCheckpoint | None = None,
@@ -193,8 +193,8 @@ class Run:
         If training is complete already, it says so and returns.
 
         Args:
-          input_fn: function of the batches to skip, as `order.BatchOrder` takes them, that returns
-            the input_fn to train on.
+          make_input_fn: function of the batches to skip, as `order.BatchOrder` takes them, that
+            returns the input_fn to train on.
           num_train_steps: the global step that training ends at.
           length_flag: the flag to raise for a longer training, for the message.
           best_checkpoint: `BestCheckpoint` that evaluates checkpoints and may end training; or
@@ -202,10 +202,10 @@ class Run:
         """
         with self.directory.going_on_from_another_program():
             if not self._is_complete(num_train_steps, length_flag, best_checkpoint):
-                self._train(input_fn, num_train_steps, best_checkpoint)
+                self._train(make_input_fn, num_train_steps, best_checkpoint)
             elif not self._names_newest():
                 # A kill came before the saver named it. A training of no steps does.
-                self.estimator.train(input_fn(()), max_steps=self.estimator.global_step())
+                self.estimator.train(make_input_fn(()), max_steps=self.estimator.global_step())
 
     def _names_newest(self):
         newest = self.estimator.latest_checkpoint()
@@ -229,7 +229,7 @@ class Run:
             )
         return done is not None
 
-    def _train(self, input_fn, num_train_steps, best_checkpoint):
+    def _train(self, make_input_fn, num_train_steps, best_checkpoint):
         start = time.perf_counter()
         rollbacks = Rollbacks(self.directory.path, self.config.training.max_rollbacks)
         if not self.directory.holds_checkpoint():
@@ -241,7 +241,7 @@ class Run:
         num_hosts = hosts.find().number
         with tpu.Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
             while not self._train_or_roll_back(
-                input_fn, num_train_steps, listeners, rollbacks, interrupts
+                make_input_fn, num_train_steps, listeners, rollbacks, interrupts
             ):
                 step = self.estimator.global_step()
                 self.directory.forget_metrics_after(step)
@@ -252,14 +252,14 @@ class Run:
             self.config.mirror.share()
         print(f"Training took {time.perf_counter() - start:.0f} s.")
 
-    def _train_or_roll_back(self, input_fn, num_train_steps, listeners, rollbacks, interrupts):
+    def _train_or_roll_back(self, make_input_fn, num_train_steps, listeners, rollbacks, interrupts):
         """Trains to the end; returns False if it rolled back instead, and is to be called again.
 
         A run that a signal ended rolls back when the same command goes on with it.
         """
         try:
             self.estimator.train(
-                input_fn(tuple(rollbacks.skipped)),
+                make_input_fn(tuple(rollbacks.skipped)),
                 hooks=[tpu.LogListener(self.directory.add_metrics, first_step=True)],
                 max_steps=num_train_steps,
                 saving_listeners=listeners,

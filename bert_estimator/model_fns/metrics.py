@@ -4,6 +4,10 @@ Each metric is a function of a batch of `Examples` that returns (value, update o
 functions of `tf.metrics`, for `eval_metrics`. Counts are float64, so that they stay exact for any
 number of examples.
 
+Larger values are better. The ends of names say how values are shown: the curves of scores leave
+out what ends in `loss`, and draw what ends in `_baseline` as a level line (`charts.py`); log lines
+print what ends in `_threshold` with all digits (`run.py`).
+
 Letters of the shapes: N examples in a batch, L labels.
 """
 

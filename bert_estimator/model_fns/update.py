@@ -69,20 +69,19 @@ class UpdateRule:
         sums = {name: tpu.cross_replica_sum(value) for name, value in sums.items()}
         rate = self.schedule(step)
         optimizer = optimization.create_optimizer(
-            self.optimizer, self._rate_by_name(rate), **self.optimizer_options
+            self.optimizer, self._scaled(rate), **self.optimizer_options
         )
         used = [(g, v) for g, v in gradients_and_variables if g is not None]
         shards = tpu.update_shards() if optimizer.takes_parts else None
         gradients = [_summed(gradient, variable, shards) for gradient, variable in used]
         variables = [variable for _, variable in used]
         gradients, gradient_norm = optimization.clip_by_global_norm(gradients, _CLIP_NORM)
-        # These are reported, and are computed before any weight changes, since the update waits for
-        # all gradients. List here what else is reported and reads weights. What is computed from
-        # listed tensors, or from the norm, for which the update waits, need not be listed.
-        with tf.control_dependencies([step, loss, *sums.values()]):
-            gradients[0] = _identity(gradients[0])
+        # `after` has what is reported and reads weights, which it reads as they were before the
+        # update. What is computed from these tensors or from gradients need not be listed.
         train_op = optimizer.apply_gradients(
-            zip(gradients, variables, strict=True), global_step=global_step
+            zip(gradients, variables, strict=True),
+            global_step=global_step,
+            after=[step, loss, *sums.values()],
         )
         report = {"loss": loss, **sums, "learning_rate": rate, "gradient_norm": gradient_norm}
         # The rows of all cores' tensors are concatenated, so each has a dimension for them. Log
@@ -114,7 +113,8 @@ class UpdateRule:
         updates = sorted({0, max(warmup - 1, 0), warmup})
         return [{"step": u + 1, "learning_rate": float(self.schedule(u))} for u in updates]
 
-    def _rate_by_name(self, rate):
+    def _scaled(self, rate):
+        """Returns the rate, or a function of a variable's name that returns its rate."""
         if self.rate_scale is None:
             return rate
         return lambda name: rate * self.rate_scale(name)
@@ -147,12 +147,6 @@ def _summed(gradient, variable, shards):
     if axis is None:
         return tpu.cross_replica_sum(gradient)
     return optimization.Part(shards.sum_part(gradient, axis), axis, shards)
-
-
-def _identity(gradient):
-    if isinstance(gradient, optimization.Part):
-        return dataclasses.replace(gradient, value=tf.identity(gradient.value))
-    return tf.identity(gradient)
 
 
 def global_sum(values: tf.Tensor) -> tf.Tensor:

@@ -21,7 +21,7 @@ from bert_estimator.optimization.optimizers import (
     LARSOptimizer,
     create_optimizer,
 )
-from bert_estimator.optimization.piece import Part, Piece, Shards, Slot, Step
+from bert_estimator.optimization.piece import Part, Piece, Shards, Slot, UpdateStep
 from bert_estimator.optimization.pieces import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
@@ -55,7 +55,7 @@ __all__ = [
     "ScaleByTrustRatio",
     "Shards",
     "Slot",
-    "Step",
+    "UpdateStep",
     "WarmupPolynomialDecay",
     "accumulate",
     "clip_by_global_norm",

@@ -4,6 +4,7 @@
 by a call of a function that all variables of a kind share.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph.graph_walk import in_xla_program
-from bert_estimator.optimization.piece import Part, Piece, Slot, Slots, Step
+from bert_estimator.optimization.piece import Part, Piece, Slot, Slots, UpdateStep
 
 # Each operation of an update reads and writes memory for every weight. As one XLA computation, the
 # elementwise pieces of LAMB read the gradient, the variable and its two moments once, and write two
@@ -78,6 +79,19 @@ def _as_computed(gradient):
     if gradient.graph is tf.get_default_graph() and gradient.op.type != "Placeholder":
         return gradient
     return tf.identity(gradient)
+
+
+def _slots_of(pieces, shape):
+    """Returns (name, `Slot`) of the slots of a variable of a shape."""
+    slots = [(name, slot) for piece in pieces for name, slot in piece.slots(shape).items()]
+    names = [name for name, _ in slots]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"Two pieces of {', '.join(map(repr, pieces))} have a slot {name!r}; give their "
+                "slots different names."
+            )
+    return slots
 
 
 def _assign(assignments, after):
@@ -149,6 +163,7 @@ class ChainOptimizer(tf.train.Optimizer):
         grads_and_vars: Iterable[tuple[tf.Tensor | tf.IndexedSlices | None, tf.Variable]],
         global_step: tf.Variable | None = None,
         name: str | None = None,
+        after: Sequence[tf.Tensor] = (),
     ) -> tf.Operation:
         """Builds one update.
 
@@ -159,13 +174,15 @@ class ChainOptimizer(tf.train.Optimizer):
           global_step: integer scalar variable, the number of updates applied so far. It is
             incremented once. Bias correction and Adafactor need it.
           name: prefix of the operations' names; the optimizer's name by default.
+          after: tensors to compute before the first variable changes, as all gradients are.
 
         Returns:
           The operation that runs the whole update.
 
         Raises:
           ValueError: every gradient is None; a piece needs the number of the update, and
-            global_step is None; or a gradient is a `Part`, and a piece does not take parts.
+            global_step is None; a gradient is a `Part`, and a piece does not take parts; or two
+            pieces have slots of one name.
         """
         grads_and_vars = list(grads_and_vars)
         if not self.takes_parts and any(
@@ -188,9 +205,9 @@ class ChainOptimizer(tf.train.Optimizer):
             if global_step is not None:
                 number = tf.cast(global_step.read_value() + 1, tf.float32)
             gradients = [g.value if isinstance(g, Part) else g for g, _ in dense]
-            all_gradients = tf.group(*map(_as_computed, gradients))
+            computed = tf.group(*map(_as_computed, [*gradients, *after]))
             updates = [self._update(gradient, variable, number) for gradient, variable in dense]
-            assigned = [op for assignments in updates for op in _assign(assignments, all_gradients)]
+            assigned = [op for assignments in updates for op in _assign(assignments, computed)]
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
@@ -200,16 +217,15 @@ class ChainOptimizer(tf.train.Optimizer):
         """Returns (variable, new value of its dtype) for each slot, then for the variable."""
         name, shape = name_of(variable), tuple(variable.shape.as_list())
         pieces = [piece for piece in (piece.of(name) for piece in self._pieces) if piece]
-        described = {k: slot for piece in pieces for k, slot in piece.slots(shape).items()}
-        variables = {k: self._slot(variable, k, slot) for k, slot in described.items()}
-        is_part, total = isinstance(gradient, Part), Step.total
+        variables = {k: self._slot(variable, k, slot) for k, slot in _slots_of(pieces, shape)}
+        is_part, total = isinstance(gradient, Part), UpdateStep.total
         if is_part:
             shards, axis, gradient = gradient.shards, gradient.axis, gradient.value
             total = shards.sum
             variables = {k: shards.hold_part(slot, axis) for k, slot in variables.items()}
             variable = shards.hold_part(variable, axis)
         rate = self._learning_rate(name) if callable(self._learning_rate) else self._learning_rate
-        step = Step(tf.cast(rate, tf.float32), number, math.prod(shape), total)
+        step = UpdateStep(tf.cast(rate, tf.float32), number, math.prod(shape), total)
         value = tf.cast(_read(variable), tf.float32)
         slots = {k: tf.cast(_read(slot), tf.float32) for k, slot in variables.items()}
         if is_part or tf.executing_eagerly():
@@ -221,6 +237,11 @@ class ChainOptimizer(tf.train.Optimizer):
             self.trust_ratios[name] = reports["trust_ratio"]
         targets = [(variables[k], value) for k, value in new_slots.items()]
         return [*targets, (variable, tf.cast(new_value, variable.dtype.base_dtype))]
+
+    def slot_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes of the slots of a variable of a shape that no piece leaves alone."""
+        slots = [slot for _, slot in _slots_of(self._pieces, shape)]
+        return sum(math.prod(slot.shape) * slot.dtype.size for slot in slots)
 
     def _slot(self, variable: tf.Variable, slot_name: str, slot: Slot) -> tf.Variable:
         """Returns the slot variable, which it creates at its first use."""
@@ -278,7 +299,7 @@ def new_values(
     update: tf.Tensor,
     value: tf.Tensor,
     slots: Slots,
-    step: Step,
+    step: UpdateStep,
     compiles: bool = False,
 ) -> tuple[tf.Tensor, Slots]:
     """Returns the variable's value and its slots after an update.
@@ -308,7 +329,8 @@ def _apply(pieces, update, value, slots, step):
     new = {}
     for piece in pieces:
         described = piece.slots(tuple(value.shape.as_list()))
-        update, of_piece = piece(update, value, slots, step)
+        of_step = dataclasses.replace(step, piece=piece)
+        update, of_piece = piece(update, value, slots, of_step)
         new.update({name: tf.cast(slot, described[name].dtype) for name, slot in of_piece.items()})
     return update, new
 
@@ -317,14 +339,14 @@ def _compiled(pieces, update, value, slots, step):
     """Does what `_apply` does, as one XLA computation."""
 
     def function(update, value, slots, scalars):
-        return _apply(pieces, update, value, slots, Step(*scalars))
+        return _apply(pieces, update, value, slots, UpdateStep.of_scalars(scalars, step.size))
 
     compiled = tf.function(function, jit_compile=True, autograph=False)
     return compiled(update, value, slots, step.scalars)
 
 
 def call(
-    pieces: Sequence[Piece], update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    pieces: Sequence[Piece], update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
 ) -> tuple[tf.Tensor, Slots, dict[str, tf.Tensor]]:
     """Does what `new_values` does, as a call of a function; see there for the arguments.
 
@@ -347,8 +369,8 @@ def call(
 @functools.cache
 def _function(pieces, slot_names, specs, size, compiles):
     def function(update, value, *others):
-        slots = dict(zip(slot_names, others, strict=False))
-        step = Step(*others[len(slots) :], size=size)
+        slots = dict(zip(slot_names, others[: len(slot_names)], strict=True))
+        step = UpdateStep.of_scalars(others[len(slot_names) :], size)
         return *new_values(pieces, update, value, slots, step, compiles), step.reports
 
     # Traced in a graph of its own. Otherwise the function would keep the graph of its first call.

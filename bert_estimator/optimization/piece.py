@@ -11,7 +11,7 @@ Update in Data-Parallel Training").
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -22,6 +22,12 @@ class Shards(Protocol):
 
     The parts of a tensor are as long as each other, and follow each other along an axis.
     """
+
+    def axis_of(self, variable: tf.Variable) -> int | None:
+        """Returns the axis of a variable's parts; None if every core updates the whole variable."""
+
+    def sum_part(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
+        """Sums the tensors of all replicas; returns this core's part of the sum."""
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the sum of the cores' tensors, a float32 tensor of their shape."""
@@ -65,7 +71,7 @@ class Slot(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class UpdateStep:
     """Says what a piece may know of an update of a variable, besides the variable.
 
     Attributes:
@@ -75,8 +81,9 @@ class Step:
       size: how many elements the whole variable has.
       total: function of a scalar, the sum over the elements that this core has, that returns the
         sum over all of the variable's elements, on whichever cores they are.
-      reports: name -> scalar tensor: what pieces leave here is reported. Elementwise pieces do not
-        report.
+      reports: name -> scalar tensor. A piece that is not elementwise may leave "trust_ratio" here,
+        for `ChainOptimizer.trust_ratios`; the chain drops other names.
+      piece: the piece that gets the step, for its errors.
     """
 
     learning_rate: tf.Tensor
@@ -84,13 +91,20 @@ class Step:
     size: int = 0
     total: Callable[[tf.Tensor], tf.Tensor] = lambda scalar: scalar
     reports: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    piece: "Piece | None" = None
 
     @property
     def scalars(self) -> tuple[tf.Tensor, ...]:
-        """Returns the tensors of the step: `Step(*step.scalars)` has the same."""
+        """Returns the tensors of the step, for `of_scalars`."""
         if self.number_or_none is None:
             return (self.learning_rate,)
         return (self.learning_rate, self.number_or_none)
+
+    @classmethod
+    def of_scalars(cls, scalars: Sequence[tf.Tensor], size: int) -> "UpdateStep":
+        """Returns the step that has the `scalars`, on a core that has all of the variable."""
+        learning_rate, *number = scalars
+        return cls(learning_rate, *number, size=size)
 
     @property
     def number(self) -> tf.Tensor:
@@ -101,9 +115,9 @@ class Step:
         """
         if self.number_or_none is None:
             raise ValueError(
-                "This optimizer (bias_correction=True, or Adafactor) depends on the number of the "
-                "update: give apply_gradients or minimize global_step=tf.train.get_global_step() "
-                "(it is then incremented there, so do not increment it as well)."
+                f"{self.piece or 'This piece'} depends on the number of the update: give "
+                "apply_gradients or minimize global_step=tf.train.get_global_step() (it is then "
+                "incremented there, so do not increment it as well)."
             )
         return self.number_or_none
 
@@ -116,16 +130,19 @@ class Piece:
 
     Attributes:
       elementwise: whether each element of what the piece returns depends on the same element of
-        what it gets alone, and on the `Step`.
+        what it gets alone, and on the `UpdateStep`, except for its `total`.
       takes_parts: whether a core may give the piece its part of a variable. An elementwise piece
-        takes parts; another piece does if it sums by `Step.total` alone.
+        takes parts; another piece does if it sums by `UpdateStep.total` alone.
     """
 
     elementwise = False
     takes_parts = False
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
-        """Returns the slots of a variable of a shape, by name; they are zero before training."""
+        """Returns the slots of a variable of a shape, by name; they are zero before training.
+
+        No other piece of the chain may have slots of these names.
+        """
         return {}
 
     def of(self, name: str) -> "Piece | None":
@@ -133,7 +150,7 @@ class Piece:
         return self
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         """Returns the new update, and the new values of this piece's slots.
 

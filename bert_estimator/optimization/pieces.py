@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.piece import Piece, Slot, Slots, Step
+from bert_estimator.optimization.piece import Piece, Slot, Slots, UpdateStep
 
 # LayerNorm's gamma and beta, and every bias, by google-research/bert's names and by slim's.
 LAYER_NORM_AND_BIAS = ("LayerNorm", "layer_norm", "bias")
@@ -71,7 +71,7 @@ class ScaleByAdam(Piece):
         return {"adam_m": Slot(shape, first), "adam_v": Slot(shape)}
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         m = self.beta_1 * slots["adam_m"] + (1.0 - self.beta_1) * update
         v = self.beta_2 * slots["adam_v"] + (1.0 - self.beta_2) * tf.square(update)
@@ -132,7 +132,7 @@ class ScaleByFactoredMoments(Piece):
         }
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         square = tf.square(update) + self.epsilon_1
         share = step.number**-self.decay_exponent
@@ -176,7 +176,7 @@ class Momentum(Piece):
         return {"momentum": Slot(shape)}
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         m = self.beta * slots["momentum"] + (1.0 - self.beta) * update
         return m, {"momentum": m}
@@ -227,7 +227,7 @@ class AddDecayedWeights(Piece):
         return None if _is_excluded(name, self.exclude_from_weight_decay) else self
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         return update + self.weight_decay_rate * value, {}
 
@@ -263,7 +263,7 @@ class ScaleByTrustRatio(Piece):
         return None if _is_excluded(name, self.exclude_from_layer_adaptation) else self
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         weight_norm, update_norm = _norm(value, step), _norm(update, step)
         either_is_zero = tf.logical_or(tf.equal(weight_norm, 0.0), tf.equal(update_norm, 0.0))
@@ -281,6 +281,9 @@ class ClipByRms(Piece):
     Shazeer and Stern, 2018, section 6: updates are far too large when the second moment lags behind
     the gradients.
 
+    The piece comes after the moments whose updates it limits. Before a trust ratio it has an effect
+    only through the weight decay between them: the ratio makes any update as long as its variable.
+
     Attributes:
       clipping_threshold: number > 0, the largest root mean square of an update; the paper's d is 1.
 
@@ -296,7 +299,7 @@ class ClipByRms(Piece):
         _check_positive("clipping_threshold", self.clipping_threshold)
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         return update / tf.maximum(1.0, _rms(update, step) / self.clipping_threshold), {}
 
@@ -322,7 +325,7 @@ class ScaleByParameterRms(Piece):
         _check_positive("epsilon_2", self.epsilon_2)
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         return update * tf.maximum(self.epsilon_2, _rms(value, step)), {}
 
@@ -338,13 +341,13 @@ class ScaleByLearningRate(Piece):
     elementwise = takes_parts = True
 
     def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         return step.learning_rate * update, {}
 
 
 def _norm(x, step):
-    half = step.total(tf.nn.l2_loss(x))  # see `clipping`
+    half = step.total(tf.nn.l2_loss(x))  # as in `clip_by_global_norm`
     return tf.sqrt(2.0 * half)
 
 

@@ -98,7 +98,7 @@ class Embedder:
         self.width = self._config.hidden_size * (1 if pooling == "pooled" else len(layers))
         self.batch_size = batch_size
         self.num_cut = 0
-        step = memory_needed.Step(batch_size, self.max_seq_length)
+        step = memory_needed.Computation(batch_size, self.max_seq_length)
         needed = memory_needed.of_running(source.config, step)
         memory_needed.check(needed, path, "give a smaller batch_size or max_seq_length")
         self._session = tf.Session(graph=tf.Graph())

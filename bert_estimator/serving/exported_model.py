@@ -199,7 +199,7 @@ def _check_memory(export_dir, task, batch_size):
         intermediate_size=inner,
         max_position_embeddings=embeddings[1][0],
     )
-    step = memory_needed.Step(batch_size, task.max_seq_length)
+    step = memory_needed.Computation(batch_size, task.max_seq_length)
     needed = memory_needed.of_running(network, step)
     memory_needed.check(needed, export_dir, "give a smaller batch_size")
 

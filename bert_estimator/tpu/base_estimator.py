@@ -47,7 +47,7 @@ class Estimator:
       ValueError: for arguments that cannot work, before anything is built.
     """
 
-    _is_ours = True  # our own classes may override each other's members; see checks.members
+    _is_ours = True  # our own classes may override each other's members; see `call.members`
 
     def __init__(
         self, model_fn=None, model_dir=None, config=None, params=None, warm_start_from=None

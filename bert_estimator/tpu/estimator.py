@@ -153,7 +153,7 @@ class TPUEstimator(Estimator):
 
         Raises:
           ValueError: the estimator has use_tpu=False; or cores share more than a batch, see
-            `lowering.export_program`.
+            `exporting.check_exportable`.
           lock.InUseError: another process writes in the directory.
         """
         self._check_lowers("export_training_program")
@@ -197,10 +197,10 @@ class TPUEstimator(Estimator):
             verb, name = _VERBS[mode]
             raise ValueError(f"{verb} needs {name} with use_tpu=True")
 
-    def _job(self, mode, cores=None):
-        """Returns the job of a verb, on the (master, number of cores) given or those found."""
+    def _job(self, mode, placement=None):
+        """Returns the job of a verb, on the (master, number of replicas) given or those found."""
         tpu_rules = self._tpu_rules(mode)
-        master, num_replicas = cores or (self._cores(mode) if tpu_rules else ("", 1))
+        master, num_replicas = placement or (self._placement(mode) if tpu_rules else ("", 1))
         several = hosts.find()
         if several.number > 1:
             self._check_several(mode, master, num_replicas, several)
@@ -275,7 +275,7 @@ class TPUEstimator(Estimator):
             )
         return super()._export(*args, **kwargs)
 
-    def _cores(self, mode):
+    def _placement(self, mode):
         """Returns (master, number of replicas), after checking what depends on them.
 
         Raises:

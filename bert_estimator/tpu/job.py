@@ -81,7 +81,7 @@ class Job:
         return self.num_replicas // (self.update_groups or self.hosts.number)
 
     @property
-    def core_batch_size(self) -> int | None:
+    def replica_batch_size(self) -> int | None:
         """Returns the batch size of one replica's model, or None."""
         replicas = 1 if self.same_batch else self.num_replicas
         return self.batch_size // replicas if self.batch_size else None
@@ -131,7 +131,7 @@ class Job:
                 features,
                 labels,
                 self.mode,
-                self._params(self.core_batch_size, use_tpu=self.tpu_rules, **context),
+                self._params(self.replica_batch_size, use_tpu=self.tpu_rules, **context),
                 self.config,
                 self.tpu_params,
             )

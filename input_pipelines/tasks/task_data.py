@@ -11,7 +11,7 @@ from bert_estimator.tokenization import Casing, Tokenizer, entities
 from input_pipelines.tasks import examples, tag_files
 from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
-from input_pipelines.tasks.task_table import Task
+from input_pipelines.tasks.task_table import EMBEDDED_METRICS, ENTITY_METRICS, OWN_METRICS, Task
 
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
 _Example = TypeVar("_Example", examples.Example, Sentence)
@@ -40,7 +40,7 @@ class TaskData:
     Attributes:
       kind: one of `choices.TASK_KINDS`.
       labels: the labels in the order of their numbers; empty for regression.
-      metrics: names of metrics; the first chooses the best checkpoint.
+      metrics: names of metrics, larger is better; the first chooses the best checkpoint.
       train: features to train on, or None.
       evaluate, predict: name -> features; the name is "" if there is only one file.
       is_pair: whether an example is a pair of texts.
@@ -50,6 +50,7 @@ class TaskData:
       write_tags: for tagging, a function of the tags predicted for `predict` that yields the lines
         of their file.
       tags_extension: the ending of the name of this file.
+      positive: the label that the metric f1 is of; None means the second label.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class TaskData:
     texts: Callable[[], Iterator[str]] = tuple
     write_tags: Callable[[Tags], Iterator[str]] | None = None
     tags_extension: str = ""
+    positive: str | None = None
 
     def digest(self) -> str:
         """Returns a hash of the training data and the labels' order; "" without training data."""
@@ -75,9 +77,11 @@ class TaskData:
     def majority(self) -> float | None:
         """Returns the accuracy of the most frequent label on the first evaluation set.
 
-        Returns None if the task is not classification, or has no evaluation set.
+        Returns None if the task is not classification, is not scored by accuracy, or has no
+        evaluation set.
         """
-        if self.kind != "classification" or not self.evaluate:
+        is_scored = self.kind == "classification" and "accuracy" in self.metrics
+        if not is_scored or not self.evaluate:
             return None
         return examples.majority_share(next(iter(self.evaluate.values())).labels.tolist())
 
@@ -126,6 +130,7 @@ def load_table(
         vocab_file,
         tokenizer.casing,
         functools.partial(examples.texts, task),
+        positive=task.positive,
     )
 
 
@@ -139,7 +144,7 @@ def of_embedded(
     is_pair = task.train[0].text_b is not None
     texts = functools.partial(examples.texts_of, [*task.train, *task.held_out])
     of_text = is_pair, vocab_file, tokenizer.casing, texts
-    return TaskData("classification", task.labels, ("accuracy",), *sides, *of_text)
+    return TaskData("classification", task.labels, EMBEDDED_METRICS, *sides, *of_text)
 
 
 def load_tags(
@@ -207,9 +212,9 @@ def _of_tagged(tags, sentences, tokenizer, vocab_file, max_seq_length):
     features = {
         name: TagFeatures(of_file, tokenizer, max_seq_length) for name, of_file in sentences.items()
     }
-    metrics = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
+    metrics = ENTITY_METRICS
     if not entities.are_entity_tags(tags):
-        metrics = ("accuracy", "macro_f1")
+        metrics = OWN_METRICS["tagging"]
         are_numbers = all(tag.isdecimal() for tag in tags)
         advice = " Numbers do not say what they mean: for entities, write the tags' names."
         print(

@@ -58,6 +58,7 @@ class Task:
       drops_malformed: whether rows with too few or too many cells are counted and skipped, because
         the task's published files have them; if not, they are errors. In files to predict for they
         are kept as they are.
+      positive: the label that the metric f1 is of; None means the second label.
     """
 
     columns: Columns
@@ -72,6 +73,7 @@ class Task:
     aliases: dict[str, str] = dataclasses.field(default_factory=dict)
     where: tuple[Column, str] | None = None
     drops_malformed: bool = False
+    positive: str | None = None
 
     def of(self, directory: str) -> "Task":
         """Returns the task with its files in a directory."""
@@ -98,10 +100,12 @@ TASKS = {
         predict_columns=Columns("sentence"),
     ),
     "sst-2": Task(Columns("sentence", None, "label"), ("0", "1"), ("accuracy",)),
-    "mrpc": Task(Columns("#1 String", "#2 String", "Quality"), ("0", "1"), ("f1", "accuracy")),
+    "mrpc": Task(
+        Columns("#1 String", "#2 String", "Quality"), ("0", "1"), ("f1", "accuracy"), positive="1"
+    ),
     "qqp": Task(
         Columns("question1", "question2", "is_duplicate"), ("0", "1"), ("f1", "accuracy"),
-        drops_malformed=True,
+        drops_malformed=True, positive="1",
     ),
     "sts-b": Task(
         Columns("sentence1", "sentence2", "score"), (), ("pearson", "spearman"), "regression"
@@ -115,6 +119,17 @@ TASKS = {
     "rte": Task(_PAIR, _ENTAILMENT, ("accuracy",)),
     "wnli": Task(_PAIR, ("0", "1"), ("accuracy",)),
 }  # fmt: skip
+
+# Metrics of the user's own files, by kind; of tags that mark entities; and of embedded texts. Of
+# each, the first chooses the best checkpoint.
+OWN_METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "multi_label": ("micro_f1", "exact_match"),
+    "regression": ("pearson", "spearman"),
+    "tagging": ("accuracy", "macro_f1"),
+}
+ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
+EMBEDDED_METRICS = ("accuracy",)
 
 # What `named` takes.
 TASK_NAMES = (*TASKS, "xnli")
@@ -142,13 +157,6 @@ def xnli(language: str) -> Task:
         aliases={"contradictory": "contradiction"},
         where=("language", language),
     )
-
-
-_OWN_METRICS = {
-    "classification": ("accuracy", "macro_f1"),
-    "multi_label": ("micro_f1", "exact_match"),
-    "regression": ("pearson", "spearman"),
-}
 
 
 def own_task(
@@ -217,7 +225,7 @@ def own_task(
     return Task(
         columns,
         labels,
-        _OWN_METRICS[kind],
+        OWN_METRICS[kind],
         kind,
         train=train,
         evaluate={"": evaluate} if evaluate else {},

@@ -15,6 +15,7 @@ from bert_estimator.jobs.fine_tuning.classification_config import Classification
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
 from bert_estimator.jobs.pretraining.config import PretrainingConfig
 from input_pipelines import create_pretraining_data, create_text, create_vocabulary
+from input_pipelines.tasks import task_table
 from input_pipelines.text import text_flags
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
@@ -101,6 +102,15 @@ def test_links_lead_somewhere(page):
         assert file.exists(), target
         if anchor:
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_the_metrics_of_own_files_are_listed():
+    rows = re.findall(r"^  \| `(\w+)`(.*?) \| (.*) \|$", PAGES["docs/fine_tuning.md"], re.MULTILINE)
+    listed = {
+        (kind, bool(tags)): tuple(re.findall(r"`(\w+)`", names)) for kind, tags, names in rows
+    }
+    expected = {(kind, False): names for kind, names in task_table.OWN_METRICS.items()}
+    assert listed == {**expected, ("tagging", True): task_table.ENTITY_METRICS}
 
 
 def our_flags():

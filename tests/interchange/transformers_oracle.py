@@ -115,7 +115,7 @@ def ids(directory, pairs, length):
 
 
 def logits(directory, batch):
-    """The outputs of a directory's model, by the names of `interchange.logits`."""
+    """The outputs of a directory's model, by the names of `weights.logits_of`."""
     config = transformers.AutoConfig.from_pretrained(directory)
     kind = getattr(transformers, config.architectures[0])
     model, loading = kind.from_pretrained(directory, output_loading_info=True)

@@ -11,10 +11,12 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import estimator as job_estimator
 from bert_estimator.jobs.config import JobConfig, Network
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.jobs.pretraining.config import Schedule
 from bert_estimator.system import memory
 
 
@@ -28,6 +30,7 @@ def config_of(tmp_path, **changes):
         "random_seed": 1,
         "save_checkpoints_steps": 10,
         "iterations_per_loop": 500,
+        "optimizer": "lamb",
         "train_batch_size": 8,
         "eval_batch_size": 8,
         "micro_batch_size": None,
@@ -208,6 +211,25 @@ def test_a_run_says_how_much_memory_it_needs(tmp_path, monkeypatch, capsys, chan
         r"Memory: about ([\d.]+) GiB of this machine's 1024.0 GiB of memory\.", line
     )
     assert least < float(said[1]) < most
+
+
+MOMENTS = [
+    ({"optimizer": "lamb"}, 2.0),
+    ({"optimizer": "lamb", "bfloat16_first_moments": True}, 1.5),
+    ({"optimizer": "adamw"}, 2.0),
+    ({"optimizer": "adamw", "bfloat16_first_moments": True}, 1.5),
+    ({"optimizer": "lars"}, 1.0),
+    ({"optimizer": "adafactor"}, 2 / 1024),  # a row and a column for a matrix
+]
+
+
+@pytest.mark.parametrize(("of_training", "moments"), MOMENTS)
+def test_what_an_optimizer_keeps_of_each_weight(of_training, moments):
+    assert job_estimator.moments_of(Schedule(**of_training)) == moments
+
+
+def test_what_all_optimizers_keep_is_known():
+    assert {of_training["optimizer"] for of_training, _ in MOMENTS} == set(OPTIMIZERS)
 
 
 def test_a_network_that_cannot_fit_the_machine_is_refused(tmp_path, monkeypatch, capsys):

@@ -24,6 +24,7 @@ from tiny_run import (
     write_questions,
 )
 
+from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.storage import remote
 from bert_estimator.tokenization import (
@@ -54,7 +55,7 @@ FEATURES = {
         "cores": {"use_tpu": True, "tpu_name": "rehearse:2"},
     },
     "precision": {"float32": {}, "bfloat16": {"precision": "bfloat16"}},
-    "optimizer": {name: {"optimizer": name} for name in ("lamb", "adamw", "lars", "adafactor")},
+    "optimizer": {name: {"optimizer": name} for name in OPTIMIZERS},
     "batch": {
         "whole": {},
         "micro-batches": {"micro_batch_size": 2},

@@ -19,6 +19,7 @@ from tiny_run import (
 )
 
 import run_classifier
+from bert_estimator.jobs.fine_tuning import classification_config
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, entities, train_sentencepiece, write_vocab
@@ -26,6 +27,10 @@ from input_pipelines.tasks import tag_files
 
 COLUMNS = tag_files.Columns()
 TAGS = ("O", "B-LOW", "I-LOW")
+
+
+def test_the_help_names_the_formats_that_are_read():
+    assert classification_config.TAG_FORMATS == tag_files.FORMATS
 
 
 def main(flags):

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.model_fns import classification, fine_tuning, update
+from bert_estimator.model_fns import classification, fine_tuning, metrics, update
 from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.replicas.replica import Replica
 
@@ -31,11 +31,7 @@ LABELS = {
     "multi_label": np.array([[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 1, 1]], np.int32),
     "regression": np.array([0.5, -2.0, 3.0, 1.0], np.float32),
 }
-METRICS = {
-    "classification": ("accuracy", "macro_f1"),
-    "multi_label": ("micro_f1",),
-    "regression": ("pearson",),
-}
+METRICS = {kind: tuple(of_kind) for kind, of_kind in metrics.METRICS_OF_KIND.items()}
 REAL = np.array([1, 1, 1, 0], np.int32)
 
 

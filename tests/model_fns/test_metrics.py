@@ -6,7 +6,9 @@ import scipy.stats
 import sklearn.metrics
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.model_fns import metrics
+from bert_estimator.command_line import choices
+from bert_estimator.model_fns import metrics, tagging
+from input_pipelines.tasks import task_table
 
 BATCH = 7
 GENERATOR = np.random.default_rng(5)
@@ -48,6 +50,20 @@ ORACLES = {
     "macro_f1": lambda y, p: sklearn.metrics.f1_score(y, p, average="macro"),
     "matthews": sklearn.metrics.matthews_corrcoef,
 }
+
+
+def test_tasks_name_metrics_of_their_kinds():
+    of_tags = [*metrics.METRICS_OF_KIND["classification"], *tagging.ENTITY_METRICS]
+    of_kind = {**metrics.METRICS_OF_KIND, "tagging": of_tags}
+    lists = [(task.kind, task.metrics) for task in task_table.TASKS.values()]
+    lists += [*task_table.OWN_METRICS.items(), ("tagging", task_table.ENTITY_METRICS)]
+    for kind, names in [*lists, ("classification", task_table.EMBEDDED_METRICS)]:
+        assert set(names) <= set(of_kind[kind])
+    assert set(task_table.OWN_METRICS) == set(choices.TASK_KINDS)
+
+
+def test_each_metric_of_classification_has_an_oracle():
+    assert set(ORACLES) == set(metrics.METRICS_OF_KIND["classification"])
 
 
 @pytest.mark.parametrize(

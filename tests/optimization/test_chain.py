@@ -19,7 +19,7 @@ from bert_estimator.optimization.optimizers import (
     create_optimizer,
 )
 from bert_estimator.optimization.piece import Piece
-from bert_estimator.optimization.pieces import ScaleByLearningRate
+from bert_estimator.optimization.pieces import Momentum, ScaleByLearningRate
 
 KERNEL = np.float32([[0.5, -0.25], [1.0, 2.0], [-1.5, 0.75]])
 TARGET = np.float32([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
@@ -426,7 +426,7 @@ def _directly(optimizer, *arguments):
 
 
 def _not_traced(pieces, update, value, slots, step):
-    """Stands for `variable_update.call`."""
+    """Stands for `chain.call`."""
     return *chain.new_values(pieces, update, value, slots, step), step.reports
 
 
@@ -532,6 +532,49 @@ def test_a_piece_is_called_once_for_variables_that_are_alike():
         session.run(train_op)
         assert session.run(variables) == [0.5, -4.0, 0.5, -4.0]
     assert piece.calls == [(1,)]
+
+
+class DividedBySize(Piece):
+    """Is elementwise, and reads the size of the variable."""
+
+    elementwise = takes_parts = True
+
+    def __call__(self, update, value, slots, step):
+        return update / step.size, {}
+
+
+@pytest.mark.parametrize("least", [1, 100])
+def test_an_elementwise_piece_knows_the_size_of_the_variable(least, monkeypatch):
+    monkeypatch.setattr(chain, "_LEAST_ELEMENTS", least)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", initializer=[1.0, 2.0])
+        optimizer = ChainOptimizer([DividedBySize(), ScaleByLearningRate()], 1.0, "Divided")
+        train_op = optimizer.apply_gradients([(tf.constant([4.0, 8.0]), weight)])
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        assert session.run(weight).tolist() == [-1.0, -2.0]
+
+
+def test_two_pieces_cannot_share_a_slot():
+    with tf.Graph().as_default():
+        optimizer = ChainOptimizer([Momentum(0.5), Momentum(0.9)], 1.0, "Twice")
+        message = r"Momentum\(beta=0.5\), Momentum\(beta=0.9\) have a slot 'momentum'; give"
+        with pytest.raises(ValueError, match=message):
+            optimizer.apply_gradients([(tf.ones([2]), tf.get_variable("w", [2]))])
+
+
+def test_what_is_listed_is_computed_before_the_first_variable_changes():
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", initializer=1.0, use_resource=True)
+        slow = tf.numpy_function(lambda: np.float32(time.sleep(0.2) or 0.0), [], tf.float32)
+        with tf.control_dependencies([slow]):
+            before = weight.read_value()
+        train_op = ChainOptimizer([ScaleByLearningRate()], 1.0, "Own").apply_gradients(
+            [(tf.constant(3.0), weight)], after=[before]
+        )
+        session.run(tf.global_variables_initializer())
+        assert session.run([before, train_op])[0] == 1.0
+        assert session.run(weight) == -2.0
 
 
 def compiled(graph):

@@ -5,7 +5,9 @@ import optimizer_steps
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.optimization import pieces
 from bert_estimator.optimization.chain import ChainOptimizer
+from bert_estimator.optimization.piece import Piece, UpdateStep
 from bert_estimator.optimization.pieces import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
@@ -207,7 +209,10 @@ def test_factored_moments_need_the_number_of_the_update():
     with tf.Graph().as_default():
         weight = tf.get_variable("w", [2])
         optimizer = ChainOptimizer([ScaleByFactoredMoments(0.8, 1e-30)], 1.0, "Factored")
-        with pytest.raises(ValueError, match=r"or Adafactor\) .* apply_gradients or minimize"):
+        with pytest.raises(
+            ValueError,
+            match=r"^ScaleByFactoredMoments\(.*\) depends on .* apply_gradients or minimize",
+        ):
             optimizer.apply_gradients([(tf.ones([2]), weight)])
 
 
@@ -223,6 +228,49 @@ def test_factored_moments_need_the_number_of_the_update():
 def test_factored_moments_refuse(arguments, message):
     with pytest.raises(ValueError, match=message):
         ScaleByFactoredMoments(*arguments)
+
+
+# Each piece that cores may give their parts of a variable.
+PIECES_OF_PARTS = [
+    ScaleByAdam(0.9, 0.999, 1e-6, True),
+    Momentum(0.9),
+    AddDecayedWeights(0.1, []),
+    ScaleByTrustRatio([]),
+    ClipByRms(0.5),
+    ScaleByParameterRms(1e-3),
+    ScaleByLearningRate(),
+]
+
+
+def test_all_pieces_that_take_parts_are_tried():
+    kinds = {kind for kind in vars(pieces).values() if isinstance(kind, type)}
+    take_parts = {kind for kind in kinds if issubclass(kind, Piece) and kind.takes_parts}
+    assert take_parts == {type(piece) for piece in PIECES_OF_PARTS}
+
+
+@pytest.mark.parametrize("piece", PIECES_OF_PARTS, ids=lambda piece: type(piece).__name__)
+def test_a_core_computes_its_part_of_an_update(piece):
+    """The cores have parts of the same norms, so their sum is twice what each of them has."""
+    part = {name: np.float32(np.random.RandomState(3).randn(4, 3)) for name in ("u", "w")}
+    slots = {name: np.full([4, 3], 0.25, np.float32) for name in piece.slots((4, 3))}
+
+    def applied(cores, total):
+        def whole(x):
+            return tf.constant(np.concatenate([x, -x][:cores]))
+
+        rate, number = tf.constant(0.5), tf.constant(3.0)
+        step = UpdateStep(rate, number, size=24, total=total)
+        of_slots = {name: tf.constant(np.tile(slots[name], [cores, 1])) for name in slots}
+        return piece(whole(part["u"]), whole(part["w"]), of_slots, step)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        (update, new), (of_part, new_of_part) = session.run(
+            [applied(2, lambda scalar: scalar), applied(1, lambda scalar: 2.0 * scalar)]
+        )
+    np.testing.assert_allclose(of_part, update[:4], rtol=1e-6)
+    for name, value in new.items():
+        np.testing.assert_allclose(new_of_part[name], value[:4], rtol=1e-6)
+    assert np.abs(update[:4] - part["u"]).max() > 1e-3
 
 
 def test_momentum_is_an_exponential_average_from_zero():

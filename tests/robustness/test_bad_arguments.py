@@ -9,6 +9,8 @@ import os
 import commands
 import pytest
 
+from bert_estimator.command_line.choices import OPTIMIZERS
+
 BAD_ARGUMENTS = {
     "pretraining": [
      ("--num_train_steps=1e3", ": must be a whole number"),
@@ -102,7 +104,7 @@ BAD_ARGUMENTS = {
      ("--tpu_name=grpc://1.2.3.4:8470", ": master='grpc://1.2.3.4:8470' is the address of a"),
      ("--precision=float64", ": must be one of float32, bfloat16; did you mean bfloat16?"),
      ("--precision=", ": must be one of float32, bfloat16"),
-     ("--optimizer=sgd", ": must be one of lamb, adamw, lars, adafactor"),
+     ("--optimizer=sgd", f": must be one of {', '.join(OPTIMIZERS)}"),
      ("--recipe=none", ": must be one of lamb_76min, lamb_76min_sqrt, lamb_32k, lamb_16k, la"),
      ("--scale=2", ": is for a recipe; add --recipe"),
      ("--use_tpu=maybe", ": must be true or false"),

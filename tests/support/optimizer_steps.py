@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.piece import Step
+from bert_estimator.optimization.piece import UpdateStep
 
 
 def run(make_optimizer, initial, gradients, learning_rates):
@@ -56,7 +56,7 @@ def apply_piece(piece, value, update, name="w"):
     """
     with tf.Graph().as_default(), tf.Session() as session:
         value, update = tf.constant(value, tf.float32), tf.constant(update, tf.float32)
-        step = Step(tf.constant(1.0), size=value.shape.num_elements())
+        step = UpdateStep(tf.constant(1.0), size=value.shape.num_elements())
         piece = piece.of(name)
         result = update if piece is None else piece(update, value, {}, step)[0]
         ratio = step.reports.get("trust_ratio")

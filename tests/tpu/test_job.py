@@ -82,10 +82,14 @@ MODES = tpu.InputPipelineConfig
 def test_batch_sizes_by_input_mode(mode, fields, model, given, draws):
     config = tpu.RunConfig(tpu_config=tpu.TPUConfig(**fields))
     job, _ = make_job(mode=mode, config=config, num_replicas=8)
-    assert (job.core_batch_size, job.input_batch_size, job.draws_per_step) == (model, given, draws)
+    assert (job.replica_batch_size, job.input_batch_size, job.draws_per_step) == (
+        model,
+        given,
+        draws,
+    )
     assert job.same_batch == (model == 32)
     alone, _ = make_job(mode=mode, config=config, tpu_rules=False)
-    assert (alone.core_batch_size, alone.input_batch_size, alone.draws_per_step) == (32, 32, 1)
+    assert (alone.replica_batch_size, alone.input_batch_size, alone.draws_per_step) == (32, 32, 1)
 
 
 def test_what_a_model_fn_must_return():

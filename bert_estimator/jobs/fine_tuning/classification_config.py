@@ -23,9 +23,12 @@ from bert_estimator.jobs.fine_tuning import config
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
 from bert_estimator.recipes import embedded
 from bert_estimator.system import paths
+from input_pipelines.tasks import table_files
 from input_pipelines.tasks.task_table import TASK_NAMES
 
 _EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
+# `tag_files.FORMATS`, whose module loads numpy.
+TAG_FORMATS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2", *table_files.JSON_FORMATS)
 # The flags that only a user's own files need.
 _OWN_FLAGS = (
     "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
@@ -48,6 +51,10 @@ def _check_weights(name, value):
     flags.check(are_numbers and any(map(float, weights)), name, value, rule)
 
 
+def _one_of(endings):
+    return f"{', '.join(endings[:-1])} or {endings[-1]}"
+
+
 @flags.group(flags.COMMON, eval_may_differ=True)
 class Examples(config.Texts):
     """Which examples a run reads, and what their labels are."""
@@ -62,8 +69,8 @@ class Examples(config.Texts):
     )
     train_file: str | None = flags.field(
         None,
-        "Train on your own examples: a .tsv, .csv, .jsonl, .json or .parquet file, or for tagging "
-        "a .conll, .conllu, .txt, .jsonl, .json or .parquet file; or one of these packed, as .gz.",
+        f"Train on your own examples: a {_one_of(table_files.FORMATS)} file, or for tagging a "
+        f"{_one_of(TAG_FORMATS)} file; or one of these packed, as .gz.",
         flags.check_file,
     )
     eval_file: str | None = flags.field(

@@ -45,6 +45,10 @@ class ClassificationData:
         return self.task.vocab_file
 
     @property
+    def deciding_metric(self) -> str:
+        return self.task.metrics[0]
+
+    @property
     def train(self) -> Batches | None:
         return self.task.train
 

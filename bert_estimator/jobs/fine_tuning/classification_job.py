@@ -56,8 +56,7 @@ class Classification(FineTuning):
             f"must be a number for each of the labels {', '.join(task.labels)}",
         )
         reports = task.kind in classification_report.KINDS
-        # F1 of MRPC and QQP is of "1", wherever a network has it.
-        positive = task.labels.index("1") if "f1" in task.metrics else 1
+        positive = 1 if task.positive is None else task.labels.index(task.positive)
         of_head = (task.kind, num_labels, task.metrics, weights or None, reports, positive)
         head = (
             tagging.TaggingHead(*of_head, labels=task.labels)
@@ -96,9 +95,8 @@ class Classification(FineTuning):
         """Evaluates on all files of the task.
 
         Returns:
-          A dict of metric -> value; the task's first metric comes first. Metrics of the first file
-          have their own names; before names of metrics of the other files stands the name of the
-          file.
+          A dict of metric -> value; the deciding metric comes first. Metrics of the first file have
+          their own names; before names of metrics of the other files stands the name of the file.
         """
         results: dict[str, Any] = {}
         self.reports.clear()
@@ -110,8 +108,8 @@ class Classification(FineTuning):
                 self.reports[name] = counted
                 self._write_summaries(name or None, metrics["global_step"], counted)
             if not results:
-                first = self.data.task.metrics[0]
-                results = {first: metrics[first], **metrics}
+                deciding = self.data.deciding_metric
+                results = {deciding: metrics[deciding], **metrics}
                 continue
             # The spec's loss, a mean over batches, and the step are reported once.
             del metrics["loss"], metrics["global_step"]
@@ -119,9 +117,8 @@ class Classification(FineTuning):
         return results
 
     def evaluation_digest(self) -> str:
-        task = self.data.task
-        digests = [features.digest().hex() for features in task.evaluate.values()]
-        return hashlib.sha256(repr((task.metrics[0], digests)).encode()).hexdigest()
+        digests = [features.digest().hex() for features in self.data.task.evaluate.values()]
+        return hashlib.sha256(repr((self.data.deciding_metric, digests)).encode()).hexdigest()
 
     def _write_summaries(self, name, step, counted):
         """Writes the report of an evaluation beside its other events."""

@@ -43,11 +43,15 @@ class Data(Protocol):
       train: what to train on, or None.
       baselines: function without arguments that returns a dict of name -> value of the metric.
       baseline_metric: the metric that the baselines have values of.
+      deciding_metric: the metric that chooses the best checkpoint; larger is better.
     """
 
     bert_config: BertConfig
     baselines: Callable[[], dict[str, float]]
     baseline_metric: str
+
+    @property
+    def deciding_metric(self) -> str: ...
 
     @property
     def vocab_file(self) -> str: ...
@@ -138,7 +142,8 @@ class FineTuning(abc.ABC):
 
     @abc.abstractmethod
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
-        """Evaluates a checkpoint, or the newest; returns metric -> value, best metric first."""
+        """Evaluates a checkpoint, or the newest; returns metric -> value, the deciding metric
+        first, since it is printed first."""
 
     @abc.abstractmethod
     def evaluation_digest(self) -> str:
@@ -282,12 +287,12 @@ class FineTuning(abc.ABC):
         return results
 
     def _evaluate_newest(self):
-        """Returns (the best metric, the newest checkpoint), for `BestCheckpoint`."""
+        """Returns (the deciding metric's value, the newest checkpoint), for `BestCheckpoint`."""
         results = self.evaluate_once(None)
         self.directory.add_evaluation(results)
         self.run.log_evaluation(int(results["global_step"]), _scores(results))
         newest = self.run.estimator.latest_checkpoint()
-        return float(next(iter(results.values()))), newest
+        return float(results[self.data.deciding_metric]), newest
 
     def evaluate_on(
         self, batches: Batches, checkpoint: str | None, name: str | None = None
@@ -410,6 +415,7 @@ class FineTuning(abc.ABC):
             training.optimizer,
             optimization.WarmupPolynomialDecay(training.learning_rate, steps, num_warmup_steps),
             micro_batch_size=training.micro_batch_size,
+            optimizer_options=training.optimizer_options(),
             rate_scale=fine_tuning.layerwise_rate_scale(
                 training.layerwise_lr_decay, network.num_hidden_layers, network.num_hidden_groups
             ),

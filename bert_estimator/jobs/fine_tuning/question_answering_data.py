@@ -28,6 +28,7 @@ class QuestionAnsweringData:
       casing: what happens to the capitals and accents of their text.
       train, evaluate, predict: the windows, or None if the configuration does not ask for them.
       baselines: function without arguments that returns a dict of name -> F1 on `evaluate`.
+      baseline_metric, deciding_metric: see `fine_tuning.job.Data`.
     """
 
     bert_config: BertConfig
@@ -38,6 +39,7 @@ class QuestionAnsweringData:
     predict: Windows | None
     baselines: Callable[[], dict[str, float]]
     baseline_metric: str = "f1"
+    deciding_metric: str = "f1"
 
     def digest(self) -> str:
         """Returns a hash of the training data; "" without it."""

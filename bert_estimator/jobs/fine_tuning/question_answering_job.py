@@ -87,7 +87,8 @@ class QuestionAnswering(FineTuning):
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
         metrics = self.evaluate_on(self.data.evaluate, checkpoint)
-        return {"f1": metrics["f1"], **metrics}
+        deciding = self.data.deciding_metric
+        return {deciding: metrics[deciding], **metrics}
 
     def evaluation_digest(self) -> str:
         of = self.data.evaluate.digest().hex(), self._search()

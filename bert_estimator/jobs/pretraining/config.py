@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from bert_estimator.command_line import flags, provenance, run_directory
 from bert_estimator.command_line.provenance import Origin, Source, read_command_line
 from bert_estimator.jobs import config
-from bert_estimator.jobs.config import JobConfig, copy_of_remote
+from bert_estimator.jobs.config import JobConfig, OptimizerFlag, copy_of_remote
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 
@@ -83,9 +83,9 @@ class Records(config.Data):
 class Schedule(config.Training):
     """How weights are updated, how long, and at which rate."""
 
-    OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {
-        "lamb_bias_correction": ("lamb",),
-        "bfloat16_first_moments": ("lamb", "adamw"),
+    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
+        "lamb_bias_correction": OptimizerFlag("bias_correction", ("lamb",)),
+        "bfloat16_first_moments": OptimizerFlag("bfloat16_first_moments", ("lamb", "adamw")),
     }
 
     num_train_steps: int = flags.field(
@@ -123,14 +123,6 @@ class Schedule(config.Training):
         "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
         below="max_rollbacks",
     )
-
-    def optimizer_options(self) -> dict[str, Any]:
-        """Returns the arguments of the optimizer's class that are set: not None, False or 0."""
-        options = {
-            "bias_correction": self.lamb_bias_correction,
-            "bfloat16_first_moments": self.bfloat16_first_moments,
-        }
-        return {name: value for name, value in options.items() if value}
 
     def check(self) -> None:
         """Raises FlagError if the warm-up or the optimizer's flags do not fit."""

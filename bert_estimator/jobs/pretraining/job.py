@@ -142,8 +142,8 @@ class Pretraining:
                 self._evaluate_newest,
                 self._evaluation_digest(),
             )
-        input_fn = functools.partial(self.input_fn, True)
-        self.run.train(input_fn, steps, "num_train_steps", best_checkpoint)
+        make_input_fn = functools.partial(self.input_fn, True)
+        self.run.train(make_input_fn, steps, "num_train_steps", best_checkpoint)
 
     def evaluate(self) -> None:
         """Evaluates the best checkpoint if the run kept it, else the newest; prints the results."""

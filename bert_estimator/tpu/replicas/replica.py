@@ -32,9 +32,9 @@ class Replica:
         groups that sums it over the replicas of each group.
       run_on_host: function of the operations that an `outside_compilation` builds; None means that
         they run where the others do.
-      update_shards: the `step.update_shards.UpdateShards` of replicas that may share the update of
+      update_shards: the `update_shards.UpdateShards` of replicas that may share the update of
         the weights; None if each updates all of them.
-      collectives: the `step.collectives.Collectives` of several replicas; None if they cannot
+      collectives: the `update_shards.Collectives` of several replicas; None if they cannot
         exchange tensors otherwise than by sums.
     """
 

@@ -72,7 +72,7 @@ class HookDriver:
           session: the session that hooks see.
           original_fetches: the fetches that `run_context.original_args` shows to the hooks.
           run_loop: function of a `HookRun` that runs the loop. It returns (result, values); the
-            values are a dict by hook, of `HookRun.fetches` at the loop's end.
+            values are a dict by hook, of what it fetches at the loop's end.
 
         Returns:
           The result of `run_loop`. None if a hook's `before_run` raised StopIteration or

@@ -126,7 +126,7 @@ def _predicting(job, predict_keys):
             return spec
         predictions = spec.predictions
         if job.tpu_rules:
-            _check_device_predictions(predictions, job.core_batch_size)
+            _check_device_predictions(predictions, job.replica_batch_size)
         if predict_keys:
             predictions = _chosen(predictions, predict_keys)
         if job.tpu_rules:

@@ -44,6 +44,8 @@ def test_only_what_is_asked_for_is_read(task):
     data = load(dataclasses.replace(task, predict={"": "no"}), train=False, predict=False)
     assert data.train is None and data.predict == {} and data.digest() == ""
     assert load(task, evaluate=False).majority() is None
+    # It is the accuracy, with which only a network that has an accuracy can be compared.
+    assert load(dataclasses.replace(task, metrics=("matthews",))).majority() is None
 
 
 def test_the_digest_is_of_the_training_data_and_its_labels(task):

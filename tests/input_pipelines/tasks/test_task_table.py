@@ -86,6 +86,11 @@ def write(path, text):
     path.write_bytes(text.encode())
 
 
+def test_f1_is_of_a_label():
+    for task in task_table.TASKS.values():
+        assert (task.positive in task.labels) is ("f1" in task.metrics)
+
+
 def test_all_of_glue_is_tested():
     assert set(FILES) == set(task_table.TASKS)
 

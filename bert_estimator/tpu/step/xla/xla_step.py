@@ -19,9 +19,9 @@ from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.device_loop import DeviceLoop
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import feeds
-from bert_estimator.tpu.step import inputs as input_partition
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
+from bert_estimator.tpu.step.inputs import parts_of_inputs
 from bert_estimator.tpu.step.interface import LoopLength, LoopResult
 from bert_estimator.tpu.step.summaries import DeviceSummaries, StepSummaries
 from bert_estimator.tpu.step.xla.device_session import DeviceSession
@@ -53,7 +53,7 @@ class CoreModel:
         features, labels = inputs.replaced(
             lambda tensor: self.graph.placeholder(tensor.dtype, self._core_shape(tensor))
         )
-        parts = input_partition.parts_of_inputs(job, features, labels)
+        parts = parts_of_inputs(job, features, labels)
         self.partition = parts if any(parts) else None
         with self.graph.building():
             spec = job.call_model_fn(features, labels)

@@ -570,9 +570,11 @@ def assert_equal(found, expected, rtol=1e-3, atol=2e-5):
     [
         (2, "lamb", {}),
         pytest.param(4, "lamb", {"micro_batch_size": 1}, marks=pytest.mark.slow),
-        pytest.param(2, "adamw", {"rate_scale": lambda name: 0.5}, marks=pytest.mark.slow),
-        pytest.param(2, "lars", {}, marks=pytest.mark.slow),
-        pytest.param(2, "adafactor", {}, marks=pytest.mark.slow),
+        *(
+            pytest.param(2, name, {"rate_scale": lambda name: 0.5}, marks=pytest.mark.slow)
+            for name in optimization.OPTIMIZERS
+            if name != "lamb"
+        ),
     ],
 )
 def test_cores_that_share_an_update_train_as_one_session(tmp_path, cores, optimizer, options):
