@@ -121,6 +121,7 @@ def test_another_corpus_rebuilds_it(tmp_path, small_corpus, monkeypatch):
         default_data.HELD_OUT_FILE,
         f"manifest.{default_data.TRAIN_FILE}.json",
         f"token_counts.{default_data.TRAIN_FILE}.npy",
+        f"token_counts.{default_data.TRAIN_FILE}.lengths.npy",
     ],
 )
 @pytest.mark.parametrize("damage", ["cut", "removed"])
