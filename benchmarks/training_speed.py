@@ -11,9 +11,9 @@ first keys are about the last network at the first length in the last precision.
 TRANSFORMERS_PYTHON names a Python with torch and transformers, and TF115_PYTHON a Python with
 TensorFlow 1.15; a side whose Python is not named is left out. All get the same batches of the
 embedded corpus, dropout 0.1, and clipping by the global norm; only the masked positions go through
-the vocabulary's matrix. This project updates with LAMB, the others with AdamW. The examples have the
-lengths that the documents give; with --packed, this project also packs them into rows, as many as a
-batch needs, and with --use_tpu as many as the fullest batch needs. Every measurement is
+the vocabulary's matrix. This project updates with LAMB, the others with AdamW. The examples have
+the lengths that the documents give; with --packed, this project also packs them into rows, as many
+as a batch needs, and with --use_tpu as many as the fullest batch needs. Every measurement is
 a row of results/training_speed.csv, and replaces the rows of an earlier run with the same settings.
 BERT-base at both lengths takes more than an hour on two cores. To try it:
 

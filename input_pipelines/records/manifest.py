@@ -87,7 +87,6 @@ class Manifest:
         """Whether the records have no masks, which are drawn while training."""
         return self.format_version == DYNAMIC_FORMAT_VERSION
 
-
     @property
     def lengths_file(self) -> str | None:
         """Returns the name of the file with the length of each record, unsigned ints [num_records];

@@ -311,9 +311,10 @@ def input_fn_builder(
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
-    Training is endless (if rows are packed, it ends with the batches of the plan), in the order of `input_pipelines.records.order`. It starts at the batch of
-    `params["context"].global_step`, if there is a context, so that a resumed training reads the
-    same records as an uninterrupted one. Evaluation is one pass in the files' order; its last batch
+    Training is endless, in the order of `input_pipelines.records.order`; if rows are packed, it
+    ends with the last batch of the plan. It starts at the batch of `params["context"].global_step`,
+    if there is a context, so that a resumed training reads the same records as an uninterrupted
+    one. Evaluation is one pass in the files' order; its last batch
     is padded with examples of zeros, whose `is_real_example` is 0.
 
     Records without masks (`packed_records`) get masks here, in training other ones in each epoch.

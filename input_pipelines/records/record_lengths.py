@@ -201,6 +201,4 @@ def _kept(path: str | None, files: Sequence[str]):
 
 def _keep(path, files, lengths, most):
     with disk_files.writer(path, "wb") as file:
-        np.savez(
-            file, digest=manifests.digest(files), lengths=lengths, most_predictions=most
-        )
+        np.savez(file, digest=manifests.digest(files), lengths=lengths, most_predictions=most)

@@ -59,8 +59,9 @@ def input_fn_builder(
     """Builds an `input_fn`.
 
     Training is endless, in the order of `input_pipelines.records.order`, from the batch of
-    `params["context"].global_step` on; if rows are packed, it ends with the batches of the plan. Evaluation and prediction are one pass in the examples'
-    order; the last batch is padded with examples of zeros, whose `is_real_example` is 0.
+    `params["context"].global_step` on; if rows are packed, it ends with the last batch of the plan.
+    Evaluation and prediction are one pass in the examples' order; the last batch is padded with
+    examples of zeros, whose `is_real_example` is 0.
 
     Args:
       features: the examples.

@@ -134,7 +134,8 @@ def test_the_profile_gives_the_shortest_times_and_sums_up_the_rest():
 @needs_tensorflow_1
 def test_all_sides_train_the_same_network(tmp_path):
     command = [sys.executable, "-m", "benchmarks.training_speed", "--networks=tiny", "--rounds=1"]
-    command += ["--lengths=32", "--tokens=64", "--steps=2", "--packed", f"--results={tmp_path / 'speed.csv'}"]
+    command += ["--lengths=32", "--tokens=64", "--steps=2"]
+    command += ["--packed", f"--results={tmp_path / 'speed.csv'}"]
     root = os.path.dirname(os.path.dirname(training_speed.__file__))
     done = subprocess.run(command, check=True, cwd=root, stdout=subprocess.PIPE, text=True)
     result = json.loads(done.stdout.splitlines()[-1])

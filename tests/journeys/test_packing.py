@@ -106,7 +106,8 @@ def test_dropout_of_packed_rows_is_the_same_on_any_cores(task, way, data_of, tmp
 
 
 @pytest.mark.parametrize(
-    "way", [way if way == "TPU rules" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
+    "way",
+    [way if way == "TPU rules" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS],
 )
 def test_a_killed_run_goes_on_as_it_would_have_gone_on(way, data_of, tmp_path):
     data, flags = data_of("pairs", 0.2), {"save_checkpoints_steps": 2, **WAYS[way]}

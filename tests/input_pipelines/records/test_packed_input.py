@@ -166,7 +166,9 @@ def test_bad_records_are_left_out(files, tokenizer, vocab_file, documents, tmp_p
         missing += len(whole) - len(batch)
     assert missing in (1, 2)  # the last step may read it again
     with pytest.raises(tf.errors.InvalidArgumentError, match="segment_ids holds 9"):
-        batches(input_fn(copies, Packs(steps), type_vocab_size=2), {"batch_size": BATCH}, most=steps)
+        batches(
+            input_fn(copies, Packs(steps), type_vocab_size=2), {"batch_size": BATCH}, most=steps
+        )
 
 
 def test_tokens_after_padding_cannot_be_packed(files, tokenizer, vocab_file, documents, tmp_path):
