@@ -123,7 +123,7 @@ def test_packed_rows_of_records_of_a_given_fill(tmp_path, capsys):
     words = packing.predictions_of_part * (hidden * hidden + hidden * NETWORK["vocab_size"])
     next_sentence = packing.slots_of_part * (hidden * hidden + 2 * hidden)
     assert report["flops"] == 3 * 2 * (dense + attention + words + next_sentence)
-    assert report["token_share"] == pytest.approx(32 * 0.5 / rows, rel=0.02)
+    assert report["token_share"] == pytest.approx(32 * lengths.token_share / rows, rel=0.02)
     printed = capsys.readouterr().out
     assert f"Packed: sequences share rows of 32 tokens, {2 * rows} a batch" in printed
     assert re.search(r"5\d\.\d% in a row for each sequence", printed)
