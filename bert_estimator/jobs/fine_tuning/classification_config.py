@@ -28,7 +28,9 @@ from input_pipelines.tasks.task_table import TASK_NAMES
 
 _EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
 # `tag_files.FORMATS`, whose module loads numpy.
-TAG_FORMATS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2", *table_files.JSON_FORMATS)
+TAG_FORMATS = (
+    ".conll", ".conllu", ".txt", ".tsv", ".bio", ".iob", ".iob2", *table_files.OBJECT_FORMATS,
+)  # fmt: skip
 # The flags that only a user's own files need.
 _OWN_FLAGS = (
     "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
