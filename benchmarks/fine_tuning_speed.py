@@ -2,9 +2,11 @@
 
     python -m benchmarks.fine_tuning_speed
 
-For each precision this runs `run_classifier.py` on sentences of the embedded corpus, as it is and
-with --use_tpu, which pads every text to --max_seq_length; and if TRANSFORMERS_PYTHON names a Python
-with torch and transformers, the same network there, with batches as long as their longest text.
+For each precision this runs `run_classifier.py` on sentences of the embedded corpus, with and
+without --use_tpu, in packed rows and with a row for each text, which --use_tpu pads to
+--max_seq_length; and if TRANSFORMERS_PYTHON names a Python with torch and transformers, the same
+network there, with batches as long as their longest text, in bfloat16 by autocast and with weights
+and optimizer state in bfloat16, too.
 Each runs in a process of its own. Rates of training leave out the first steps. The script's rates
 of predictions come from the times of two runs, with all texts and with a quarter of them, and so
 include tokenizing and writing; torch gets ids, and its first batches are left out. The best of the
@@ -17,6 +19,7 @@ rounds counts. Everything is written to results/fine_tuning_speed.json. To try i
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -70,13 +73,15 @@ class Work:
         ]  # fmt: skip
 
     def ours(self, precision: str, flags: Sequence[str] = ()) -> dict[str, float]:
-        """Returns what the script takes: `train_secs` of a step, `predict_rate`, `peak_gib`."""
+        """Returns what the script takes: `train_secs` of a step, `predict_rate`, `peak_gib`; and
+        `token_share`, which share of the positions of the training are tokens, if it packs."""
         with tempfile.TemporaryDirectory(dir=self._directory) as run:
             command = [
                 sys.executable, os.path.join(main_job.ROOT, "run_classifier.py"), *self._flags,
                 f"--precision={precision}", f"--output_dir={run}", *flags,
             ]  # fmt: skip
             training = Process([*command, "--do_train"])
+            token_share = re.search(r"([\d.]+)% of the positions are tokens", training.output)
             with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as reader:
                 records = [json.loads(line) for line in reader]
             assert len(records) == _WARMUP + self._steps
@@ -89,6 +94,7 @@ class Work:
             "train_secs": train_secs / self._steps,
             "predict_rate": (self._texts - self._texts // 4) / (secs[1] - secs[0]),
             "peak_gib": training.peak_gib,
+            **({"token_share": float(token_share[1]) / 100} if token_share else {}),
         }
 
     def torch(self, python: str, precision: str) -> dict[str, float]:
@@ -150,20 +156,22 @@ def write_data(directory: str, length: int, num_train: int, num_texts: int) -> f
 def sides(work: Work, precision: str) -> dict[str, Any]:
     """Returns a dict of a side's name -> the function that measures it."""
     found = {
-        "this project": lambda: work.ours(precision),
-        "this project, padded": lambda: work.ours(precision, ["--use_tpu"]),
+        f"this project{''.join(f', {flag}' for flag in flags)}": lambda flags=flags: work.ours(
+            precision, flags
+        )
+        for flags in ([], ["--nopack"], ["--use_tpu"], ["--use_tpu", "--nopack"])
     }
     python = os.environ.get("TRANSFORMERS_PYTHON")
-    if python:
-        found["Hugging Face"] = lambda: work.torch(python, precision)
+    for variant in torch_classifier.PRECISIONS[precision] if python else ():
+        found[f"Hugging Face, {variant}"] = lambda variant=variant: work.torch(python, variant)
     return found
 
 
 def table(rows: Sequence[dict[str, Any]], batch: int) -> str:
     """Returns a table with a line for each side and precision, of the best of the rounds."""
     lines = [
-        "| side | precision | texts/s: training | predictions | GiB |",
-        "|---|---|---|---|---|",
+        "| side | precision | texts/s: training | predictions | GiB | positions that are tokens |",
+        "|---|---|---|---|---|---|",
     ]
     for side, precision in dict.fromkeys((row["side"], row["precision"]) for row in rows):
         own = [row for row in rows if (row["side"], row["precision"]) == (side, precision)]
@@ -172,7 +180,9 @@ def table(rows: Sequence[dict[str, Any]], batch: int) -> str:
             max(row["predict_rate"] for row in own),
             min(row["peak_gib"] for row in own),
         )
-        lines.append(f"| {side} | {precision} | {' | '.join(f'{cell:.3g}' for cell in cells)} |")
+        share = f"{own[0]['token_share']:.0%}" if "token_share" in own[0] else ""
+        figures = " | ".join(f"{cell:.3g}" for cell in cells)
+        lines.append(f"| {side} | {precision} | {figures} | {share} |")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ The best round of each side counts, for BERT-base with 32 examples of 128 tokens
 import csv
 import html
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from benchmarks import main_job, training_speed
 from bert_estimator.command_line.charts import BLUE, GREY, ORANGE, WIDTH, text_width
@@ -51,24 +51,29 @@ def svg(groups: Mapping[str, Mapping[str, float]]) -> str:
     left = _EDGE + max(text_width(name) for name, _ in _SIDES.values()) + _SPACE
     longest = max(rate for group in groups.values() for rate in group.values())
     scale = (WIDTH - left - _EDGE - text_width("00.00") - _SPACE) / longest
-    parts, y = [_text(_EDGE, _EDGE + 4, _TITLE, "font-weight='bold'")], 2 * _ROW
+    parts, y = [text(_EDGE, _EDGE + 4, _TITLE, "font-weight='bold'")], 2 * _ROW
     for precision, group in groups.items():
-        parts.append(_text(_EDGE, y, precision, f"fill='{GREY}'"))
+        parts.append(text(_EDGE, y, precision, f"fill='{GREY}'"))
         for side, rate in group.items():
             y += _ROW
             name, colour = _SIDES[side]
             width = rate * scale
             parts += [
-                _text(left - _SPACE, y, name, "text-anchor='end'"),
+                text(left - _SPACE, y, name, "text-anchor='end'"),
                 f"<rect x='{left:.1f}' y='{y - _BAR / 2 - 4:.1f}' width='{width:.1f}' "
                 f"height='{_BAR}' fill='{colour}'/>",
-                _text(left + width + _SPACE, y, f"{rate:.2f}"),
+                text(left + width + _SPACE, y, f"{rate:.2f}"),
             ]
         y += _ROW + _SPACE
+    return frame(parts, y)
+
+
+def frame(parts: Sequence[str], height: int) -> str:
+    """Returns the text of an SVG file that has these elements."""
     return "\n".join(
         [
-            f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{y}' "
-            f"viewBox='0 0 {WIDTH} {y}' font-family='Helvetica, Arial, sans-serif' "
+            f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' "
+            f"viewBox='0 0 {WIDTH} {height}' font-family='Helvetica, Arial, sans-serif' "
             "font-size='12' fill='#333'>",
             "<rect width='100%' height='100%' fill='white'/>",
             *parts,
@@ -78,8 +83,9 @@ def svg(groups: Mapping[str, Mapping[str, float]]) -> str:
     )
 
 
-def _text(x, y, text, attributes=""):
-    return f"<text x='{x:.1f}' y='{y:.1f}' {attributes}>{html.escape(text)}</text>"
+def text(x: float, y: float, content: str, attributes: str = "") -> str:
+    """Returns the element of a text."""
+    return f"<text x='{x:.1f}' y='{y:.1f}' {attributes}>{html.escape(content)}</text>"
 
 
 def main() -> None:

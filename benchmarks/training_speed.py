@@ -11,7 +11,9 @@ first keys are about the last network at the first length in the last precision.
 TRANSFORMERS_PYTHON names a Python with torch and transformers, and TF115_PYTHON a Python with
 TensorFlow 1.15; a side whose Python is not named is left out. All get the same batches of the
 embedded corpus, dropout 0.1, and clipping by the global norm; only the masked positions go through
-the vocabulary's matrix. This project updates with LAMB, the others with AdamW. Every measurement is
+the vocabulary's matrix. This project updates with LAMB, the others with AdamW. The examples have
+the lengths that the documents give; with --packed, this project also packs them into rows, as many
+as a batch needs, and with --use_tpu as many as the fullest batch needs. Every measurement is
 a row of results/training_speed.csv, and replaces the rows of an earlier run with the same settings.
 BERT-base at both lengths takes more than an hour on two cores. To try it:
 
@@ -21,11 +23,13 @@ BERT-base at both lengths takes more than an hour on two cores. To try it:
 
 import argparse
 import csv
+import glob
 import itertools
 import json
 import math
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,7 +45,7 @@ RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "training_speed.c
 SETTINGS = ["network", "length", "batch", "precision"]
 COLUMNS = [
     *SETTINGS, "side", "round", "secs", "cpu_secs", "peak_gib", "first_step_secs", "wait_share",
-    "load", "machine",
+    "load", "machine", "mean_tokens",
 ]  # fmt: skip
 _VOCAB_SIZE = 30522
 _WARMUP_LOOPS, _LOOPS = 1, 3
@@ -91,6 +95,9 @@ class Cell:
       network: a preset of `bert_config`.
       length: tokens of an example.
       batch: examples of a batch.
+
+    Attributes:
+      mean_tokens: tokens of an example in the mean, without padding.
     """
 
     def __init__(self, directory: str, network: str, length: int, batch: int):
@@ -117,9 +124,15 @@ class Cell:
         ):
             with open(name, "w", encoding="utf-8") as writer:
                 json.dump(value, writer)
+        (manifest,) = glob.glob(os.path.join(self.directory, "data", "manifest.train*.json"))
+        with open(manifest, encoding="utf-8") as reader:
+            self.mean_tokens = json.load(reader)["corpus"]["record_lengths"]["mean"]
 
-    def ours(self, precision: str, steps: int) -> dict[str, float]:
-        """Runs the script; loops have this many steps, and the fastest loop counts."""
+    def ours(self, precision: str, steps: int, *flags: str) -> dict[str, float]:
+        """Runs the script; loops have this many steps.
+
+        The fastest loop counts; if rows are packed, whose number may differ, all but the first do.
+        """
         loops = []
         with tempfile.TemporaryDirectory(dir=self.directory) as folder:
             metrics = os.path.join(folder, "metrics.jsonl")
@@ -130,7 +143,7 @@ class Cell:
                     loops.append((number, time.perf_counter(), _cpu_secs_of(pid)))
 
             command = [
-                sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"), "--use_tpu",
+                sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"), *flags,
                 "--do_train", f"--precision={precision}", "--optimizer=lamb",
                 f"--input_file={self.records}", f"--bert_config_file={self.config}",
                 f"--output_dir={folder}", f"--max_seq_length={self.length}",
@@ -141,16 +154,18 @@ class Cell:
             process = Process(command, watch)
             with open(metrics, encoding="utf-8") as reader:
                 records = [json.loads(line) for line in reader]
-        timed = records[-_LOOPS:]
-        secs = [1 / record["steps_per_sec"] for record in timed]
-        first = loops[0][1] - process.started - (steps - 1) * min(secs)
-        (start, _, cpu_start), (end, _, cpu_end) = loops[0], loops[-1]
+        timed = [record for record in records if record["step"] > _WARMUP_LOOPS * steps]
+        all_secs = [1 / record["steps_per_sec"] for record in timed]
+        secs = statistics.mean(all_secs) if "--pack" in flags else min(all_secs)
+        (start, started, cpu_start), (end, _, cpu_end) = loops[0], loops[-1]
+        start, end = (records[lines - 1]["step"] for lines in (start, end))
+        first = started - process.started - (start - 1) * secs
         return {
-            "secs": min(secs),
-            "cpu_secs": (cpu_end - cpu_start) / max(end - start, 1) / steps,
+            "secs": secs,
+            "cpu_secs": (cpu_end - cpu_start) / max(end - start, 1),
             "peak_gib": process.peak_gib,
             "first_step_secs": first,
-            "wait_share": sorted(record["input_wait"] for record in timed)[len(timed) // 2],
+            "wait_share": statistics.median(record.get("input_wait", 0) for record in timed),
         }
 
     def other(self, command: Sequence[str]) -> dict[str, float]:
@@ -170,15 +185,26 @@ class Cell:
         secs = json.loads(process.output.splitlines()[-1])
         return {"secs": matrix_products.step_secs(counts, secs)}
 
-    def sides(self, precision: str, steps: int) -> dict[str, Any]:
-        """Returns a dict of a side's name -> the function that measures it."""
+    def sides(self, precision: str, steps: int, is_packed: bool = False) -> dict[str, Any]:
+        """Returns a dict of a side's name -> the function that measures it.
+
+        Args:
+          precision: what the sides compute in.
+          steps: the steps of a loop.
+          is_packed: whether packed rows are sides, too.
+        """
         torch, tf1 = (os.environ.get(name) for name in ("TRANSFORMERS_PYTHON", "TF115_PYTHON"))
         sides = {
-            "ours": lambda: self.ours(precision, steps),
+            "ours": lambda: self.ours(precision, steps, "--use_tpu"),
             "products by TensorFlow": lambda: self.roofline(
                 sys.executable, "tensorflow", precision
             ),
         }
+        if is_packed:
+            sides["ours, packed"] = lambda: self.ours(precision, steps, "--pack")
+            sides["ours, packed, --use_tpu"] = lambda: self.ours(
+                precision, steps, "--pack", "--use_tpu"
+            )
         if torch:
             sides["products by torch"] = lambda: self.roofline(torch, "torch", precision)
             command = [torch, "-m", "benchmarks.torch_bert", self.directory, str(steps)]
@@ -265,8 +291,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns a table with a line for each side of each cell and precision."""
     lines = [
         "| network, length, batch | precision | side | s a step: best (worst) | examples/s | "
-        "CPU s a step | GiB | first step, s |",
-        "|---|---|---|---|---|---|---|---|",
+        "tokens/s, without padding | CPU s a step | GiB | first step, s |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     keys = [*SETTINGS, "side"]
     for values in dict.fromkeys(tuple(str(row[key]) for key in keys) for row in rows):
@@ -277,9 +303,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             min((f"{float(row[column]):.3g}" for row in own if row[column]), key=float, default="")
             for column in ("cpu_secs", "peak_gib", "first_step_secs")
         ]
+        rate, tokens = int(batch) / min(secs), own[0]["mean_tokens"]  # earlier rows lack it
+        cells.insert(0, f"{rate * float(tokens):.4g}" if tokens else "")
         lines.append(
             f"| {network}, {length}, {batch} | {precision} | {side} | {min(secs):.3g} "
-            f"({max(secs):.3g}) | {int(batch) / min(secs):.3g} | {' | '.join(cells)} |"
+            f"({max(secs):.3g}) | {rate:.3g} | {' | '.join(cells)} |"
         )
     return "\n".join(lines)
 
@@ -294,11 +322,12 @@ def measure(arguments: argparse.Namespace, directory: str) -> list[dict[str, Any
         for number, precision in itertools.product(
             range(1, arguments.rounds + 1), arguments.precisions
         ):
-            for side, measured in cell.sides(precision, steps).items():
+            for side, measured in cell.sides(precision, steps, arguments.packed).items():
                 values = (network, length, cell.batch, precision)
                 row = dict.fromkeys(COLUMNS, "") | dict(zip(SETTINGS, values, strict=True))
                 row |= {name: f"{value:.5g}" for name, value in measured().items()}
                 row |= {"side": side, "round": number, "load": f"{os.getloadavg()[0]:.1f}"}
+                row["mean_tokens"] = f"{cell.mean_tokens:.4g}"
                 row["machine"] = f"{main_job.machine()}, Python {platform.python_version()}"
                 rows.append(row)
                 print(f"{values} {side}, round {number}: {row['secs']} s", flush=True)
@@ -336,6 +365,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--tokens", type=int, default=4096, help="set the tokens of a batch")
     parser.add_argument("--steps", type=int, help="set the steps of a loop, by default 25 or 2")
+    parser.add_argument("--packed", action="store_true", help="measure packed rows, too")
     parser.add_argument("--rounds", type=int, default=3, help="measure every side this often")
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args(argv)

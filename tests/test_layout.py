@@ -165,6 +165,7 @@ ROOMS = {
     ],
     "input_pipelines.tasks": [
         "input_pipelines.records",
+        "input_pipelines.text",
         "bert_estimator.tokenization",
         "bert_estimator.storage",
         "bert_estimator.system",

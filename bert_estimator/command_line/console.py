@@ -40,6 +40,12 @@ _SELF_EXPLAINING = (
     "WorkerError",
 )
 
+# Errors of many types say this if there is not enough memory, or if a thread cannot have its stack.
+_OF_MEMORY = re.compile(
+    r"Cannot allocate memory|OOM when allocating|Out of memory|failed to map segment|"
+    r"can't start new thread"
+)
+
 # `system.lock` raises this before anything is done; its text names the process that writes here.
 _LOCKED_OUT = "InUseError"
 
@@ -126,9 +132,10 @@ def exit_code(
 
     Returns:
       0, or what the body returns, if it ran to its end; 2 for a `FlagError`, an `ArgumentError` or
-      an expected error, if another process writes in the same directory, or if results are to be
-      printed and standard output is closed; 130 after Ctrl-C, 143 after SIGTERM; 1 for any other
-      failure, after its message if the message explains the failure, else after its traceback.
+      an expected error, if another process writes in the same directory, if `ulimit -v` is too low
+      for TensorFlow, or if results are to be printed and standard output is closed; 130 after
+      Ctrl-C, 143 after SIGTERM; 1 for any other failure, after its message if the message explains
+      the failure, else after its traceback.
     """
     output = standard_streams.needed_output() if prints_results else contextlib.nullcontext()
     silence = ticker.never_silent(doing) if doing else contextlib.nullcontext()
@@ -170,6 +177,14 @@ def _told(error, expected, resumes, writes):
         return 2, f"--{message}"
     if isinstance(error, FlagError) or type(error).__name__ == _LOCKED_OUT:
         return 2, message
+    if isinstance(error, tensorflow_import.AddressLimitError):
+        return 2, message
+    if _is_of_memory(error):
+        reason = (message.strip().splitlines() or [type(error).__name__])[0]
+        return 1, (
+            f"{reason}. The memory of this machine is used up, or what its limits allow (ulimit "
+            "-a). Give the process more, or have it compute less at a time"
+        )
     if isinstance(error, expected) and not _is_of_disk(error, writes):
         return 2, message
     if (explained := _explanation(error)) is not None:
@@ -178,6 +193,10 @@ def _told(error, expected, resumes, writes):
     of_disk = disk_files.explanation(error, f"then run the same command again{go_on}")
     # It names the disk's own path, also if a URL is shown for it.
     return 1, of_disk or (message if isinstance(error, expected) else None)
+
+
+def _is_of_memory(error):
+    return isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)) is not None
 
 
 def _is_of_disk(error, writes):

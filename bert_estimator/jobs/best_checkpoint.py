@@ -8,6 +8,7 @@ else is done. So a process may be killed at any instant: the next process evalua
 that it resumes from if the list lacks its step, and repeats what the killed process had begun.
 """
 
+import contextlib
 import glob
 import math
 import os
@@ -141,8 +142,13 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         for path in [*(os.path.join(folder, name) for name in NETWORK_FILES), *paths]:
             if os.path.exists(path):
                 copy = os.path.join(self._directory, os.path.basename(path))
-                shutil.copy(path, copy + disk_files.ENDING)
-                disk_files.sync(copy + disk_files.ENDING)
+                try:
+                    shutil.copy(path, copy + disk_files.ENDING)
+                    disk_files.sync(copy + disk_files.ENDING)
+                except OSError:  # such as a full disk's
+                    with contextlib.suppress(OSError):
+                        os.remove(copy + disk_files.ENDING)
+                    raise
                 os.replace(copy + disk_files.ENDING, copy)
         disk_files.sync(self._directory)
 

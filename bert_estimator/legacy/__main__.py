@@ -33,6 +33,11 @@ def main(argv: list[str]) -> int:
         print(f"{_USAGE}\n\n{__doc__.strip()}")
         return 0
     given = arguments.pop(0) if arguments[:1] in (["--tf1"], ["--tf2"]) else None
+    try:
+        tensorflow_import.check_addresses()
+    except tensorflow_import.AddressLimitError as error:
+        print(f"python -m bert_estimator.legacy: {error}", file=sys.stderr)
+        return 2
     if arguments[:1] == ["-m"] and len(arguments) > 1:
         return _run_module(arguments[1], arguments[2:], given)
     if not arguments or arguments[0].startswith("-"):

@@ -29,6 +29,9 @@ class LegacyModule(types.ModuleType):
 
     def __getattr__(self, name):
         path = f"{self.__name__}.{name}"
+        if name == "__all__":  # which `from module import *` asks for; it takes no packages
+            listed = names_of(canonical(self.__name__), packages=False)
+            return sorted(each for each in listed if hasattr(self, each))
         if canonical(path) in _PACKAGES:
             return importlib.import_module(path)
         try:
@@ -117,13 +120,18 @@ def _gives_all(given, name):
     return "*" in given and not name.startswith(private)
 
 
-def names_of(module: str) -> set[str]:
-    """Returns the names in a module of the table, its submodules included, as a set."""
-    members = {
+def names_of(module: str, packages: bool = True) -> set[str]:
+    """Returns the names in a module of the table, as a set.
+
+    Args:
+      packages: whether the modules below it are among them.
+    """
+    below = {
         path.removeprefix(module + ".").split(".")[0]
         for path in _PACKAGES
         if path.startswith(module + ".")
     }
+    members = set(below)
     default = () if module in _PACKAGES else [(_behind(module), "*")]
     for home, given in names.MODULES.get(module, default):
         for entry in given.split():
@@ -131,7 +139,7 @@ def names_of(module: str) -> set[str]:
                 members.update(n for n in dir(importlib.import_module(home)) if n[0] != "_")
             else:
                 members.add(entry.partition("=")[0])
-    return members
+    return members if packages else members - below
 
 
 def _member(home, name):

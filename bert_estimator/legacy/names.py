@@ -223,6 +223,14 @@ MODULES = {
         (V1 + ".xla.experimental", "experimental_jit_scope=jit_scope"),
     ],
     "tensorflow.contrib.compiler.xla": [(V1 + ".xla.experimental", "compile")],
+    "tensorflow.contrib.crf": [
+        (
+            "bert_estimator.legacy.stand_ins.crf",
+            "CrfDecodeBackwardRnnCell CrfDecodeForwardRnnCell CrfForwardRnnCell crf_binary_score "
+            "crf_decode crf_log_likelihood crf_log_norm crf_multitag_sequence_score "
+            "crf_sequence_score crf_unary_score viterbi_decode",
+        ),
+    ],
     "tensorflow.contrib.data": [
         (
             "bert_estimator.legacy.stand_ins.data",
@@ -317,6 +325,13 @@ MODULES = {
         ),
         ("tf_slim.metrics", "*"),
     ],
+    "tensorflow.contrib.mixed_precision": [
+        (
+            "bert_estimator.legacy.stand_ins.optimizers",
+            "ExponentialUpdateLossScaleManager FixedLossScaleManager LossScaleManager "
+            "LossScaleOptimizer",
+        ),
+    ],
     "tensorflow.contrib.opt": [
         (
             "bert_estimator.legacy.stand_ins.optimizers",
@@ -326,6 +341,12 @@ MODULES = {
     ],
     "tensorflow.contrib.rnn": [
         _RNN_CELLS,
+        (
+            "bert_estimator.legacy.stand_ins.rnn",
+            "FusedRNNCell FusedRNNCellAdaptor GRUBlockCell GRUBlockCellV2 LSTMBlockCell "
+            "LSTMBlockFusedCell LSTMBlockWrapper LayerNormBasicLSTMCell TimeReversedFusedRNN "
+            "stack_bidirectional_dynamic_rnn stack_bidirectional_rnn",
+        ),
         (V1 + ".nn", "static_bidirectional_rnn static_rnn static_state_saving_rnn"),
         ("tensorflow.python.ops.rnn", "transpose_batch_time=_transpose_batch_time"),
     ],

@@ -17,11 +17,20 @@ PATHS = {
     "tensorflow.contrib.layers.python.layers.optimizers": "tensorflow.contrib.layers",
     "tensorflow.contrib.summary.summary": "tensorflow.contrib.summary",
     "tensorflow.contrib.summary.summary_ops": "tensorflow.contrib.summary",
+    "tensorflow.contrib.crf.python.ops.crf": "tensorflow.contrib.crf",
     "tensorflow.contrib.lookup.lookup_ops": "tensorflow.contrib.lookup",
     "tensorflow.contrib.metrics.python.ops.metric_ops": "tensorflow.contrib.metrics",
     **{
         f"tensorflow.contrib.rnn.python.ops.{module}": "tensorflow.contrib.rnn"
-        for module in ("core_rnn", "core_rnn_cell", "rnn", "rnn_cell")
+        for module in (
+            "core_rnn",
+            "core_rnn_cell",
+            "fused_rnn_cell",
+            "gru_ops",
+            "lstm_ops",
+            "rnn",
+            "rnn_cell",
+        )
     },
     "tensorflow.contrib.keras": "tensorflow.keras",
     "tensorflow.contrib.keras.api.keras": "tensorflow.keras",
@@ -31,6 +40,10 @@ PATHS = {
     "tensorflow.contrib.slim.python.slim.nets": "tensorflow.contrib.slim.nets",
     "tensorflow.contrib.image.python.ops.image_ops": "tensorflow.contrib.image",
     "tensorflow.contrib.learn.python.learn.datasets.base": "tensorflow.contrib.learn.datasets.base",
+    **{
+        f"tensorflow.contrib.mixed_precision.python.{module}": "tensorflow.contrib.mixed_precision"
+        for module in ("loss_scale_manager", "loss_scale_optimizer")
+    },
     "tensorflow.contrib.opt.python.training.lars_optimizer": "tensorflow.contrib.opt",
     "tensorflow.contrib.opt.python.training.weight_decay_optimizers": "tensorflow.contrib.opt",
     "tensorflow.contrib.training.python.training.evaluation": "tensorflow.contrib.training",
@@ -127,9 +140,7 @@ _NOT_OF_CONTRIB_ESTIMATOR = (
     "replicate_model_fn"
 )
 
-_IMPORTABLE_OF_CONTRIB = (
-    "crf cudnn_rnn distribute eager lite mixed_precision quantize seq2seq tensorboard tensorrt"
-)
+_IMPORTABLE_OF_CONTRIB = "cudnn_rnn distribute eager lite quantize seq2seq tensorboard tensorrt"
 
 # Modules that can be imported, because many scripts import them and use nothing of them: using a
 # name of such a module is the error.
@@ -150,10 +161,6 @@ IMPORTABLE = (
 
 # The name of an object or a module -> (what it was, what to use).
 REMOVED = {
-    "tensorflow.contrib.crf": (
-        "conditional random fields",
-        "a copy of TensorFlow 1.15's contrib/crf/python/ops/crf.py, which runs here unchanged",
-    ),
     "tensorflow.contrib.distribute": (
         "distribution strategies",
         "TPUEstimator's own cores, RunConfig(master=...)",
@@ -186,18 +193,6 @@ REMOVED = {
         )
         for name in ("dense_image_warp", "interpolate_spline", "sparse_image_warp")
     },
-    "tensorflow.contrib.rnn.LayerNormBasicLSTMCell": (
-        "an LSTM with layer normalization",
-        "a copy of the class in TensorFlow 1.15's contrib/rnn/python/ops/rnn_cell.py",
-    ),
-    **dict.fromkeys(
-        ("tensorflow.contrib.rnn.LSTMBlockCell", "tensorflow.contrib.rnn.LSTMBlockFusedCell"),
-        ("an LSTM as one operation", "tf.contrib.rnn.LSTMCell"),
-    ),
-    "tensorflow.contrib.rnn.stack_bidirectional_dynamic_rnn": (
-        "recurrent layers in both directions",
-        "tf.nn.bidirectional_dynamic_rnn, one layer after the other",
-    ),
     "tensorflow.data.experimental.CheckpointInputPipelineHook": (
         "a hook that saves the position in the data",
         "Dataset.skip in the input_fn, by the steps that were trained before",
@@ -237,10 +232,6 @@ REMOVED = {
     },
     "tensorflow.contrib.tpu.profiler": ("profiles of a TPU", "tf.train.ProfilerHook"),
     "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
-    "tensorflow.contrib.mixed_precision": (
-        "loss scaling for float16",
-        "bfloat16, which does not need loss scaling: tf.contrib.tpu.bfloat16_scope",
-    ),
     **{
         f"tensorflow.contrib.opt.{name}": (
             "a further optimizer",

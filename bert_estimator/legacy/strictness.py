@@ -3,6 +3,7 @@
 import collections
 import collections.abc
 import functools
+import types
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tensorflow.python.client import session
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training import optimizer
 
+from bert_estimator.legacy import old_python
 from bert_estimator.tpu.program import devices
 
 # NumPy removed these names; the value is what the name was, or the name of the same thing today.
@@ -51,8 +53,10 @@ def relax() -> None:
 
     1. Integer fields of protocol buffers take Python's and NumPy's booleans, as
        `tf.train.Int64List(value=[True])` needs.
-    2. The names that NumPy removed are there, and `np.fromstring` reads bytes.
-    3. `collections` has the names that moved to `collections.abc`, as in Python 3.7.
+    2. The names that NumPy removed are there, `np.fromstring` reads bytes, and `np.sum` adds up
+       what a generator yields.
+    3. `collections` has the names that moved to `collections.abc`, and other modules have the names
+       that later Pythons removed, as in Python 3.7; see `old_python`.
     4. Resource variables have `initialized_value`, as reference variables still have.
     5. `tf.Session` and `tf.Session.reset` take the names of cores, which scripts give them as the
        master of a TPU. The session runs on this machine's CPU or GPU, with a warning.
@@ -69,9 +73,11 @@ def relax() -> None:
             setattr(np, name, getattr(np, value) if isinstance(value, str) else value)
     if not hasattr(np.fromstring, "__wrapped__"):
         np.fromstring = _reading_bytes(np.fromstring)
+        np.sum = _of_generators(np.sum)
     for name in collections.abc.__all__:
         if not hasattr(collections, name):
             setattr(collections, name, getattr(collections.abc, name))
+    old_python.put_back()
     _take_names_of_cores()
     put_back_variables()
 
@@ -85,6 +91,18 @@ def _reading_bytes(fromstring):
             data = string.encode("latin1") if isinstance(string, str) else string
             return np.frombuffer(data, dtype, count).copy()
         return fromstring(string, dtype, count, sep=sep, **kwargs)
+
+    return function
+
+
+def _of_generators(of_array):
+    """Returns np.sum that also adds up what a generator yields, as Python's own `sum` does."""
+
+    @functools.wraps(of_array)
+    def function(a, *args, **kwargs):
+        if isinstance(a, types.GeneratorType):
+            return sum(a)
+        return of_array(a, *args, **kwargs)
 
     return function
 

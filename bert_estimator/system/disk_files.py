@@ -143,6 +143,16 @@ def reading(path: str) -> Iterator[BinaryIO]:
         yield reader
 
 
+def read_at_most(reader: BinaryIO, number: int) -> bytes:
+    """Returns what an open file holds; if it is longer, its first `number` + 1 bytes.
+
+    A device may be endless, and does not have a size. Of a file, no more memory is asked for than
+    its size: Python would ask for as much as may be read, and small machines refuse gigabytes.
+    """
+    size = os.fstat(reader.fileno()).st_size or number
+    return reader.read(min(size, number) + 1)
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Adds a file's path to the errors of reading and writing it, which do not name it."""

@@ -56,8 +56,7 @@ def read(path: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
       OSError: the file cannot be opened.
     """
     with disk_files.reading(path) as reader:
-        # A device may be endless: the size is not asked for before.
-        return parse(reader.read(most_bytes + 1), path, kind, most_bytes)
+        return parse(disk_files.read_at_most(reader, most_bytes), path, kind, most_bytes)
 
 
 def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:

@@ -13,6 +13,11 @@ import os
 import sys
 from collections.abc import Iterator
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
@@ -74,12 +79,21 @@ def _set(options):
             library.mallopt(option, value)
 
 
-def machine_bytes() -> int | None:
-    """Returns how much memory this process can have at most: the machine's, or its container's.
+def address_limit() -> int | None:
+    """Returns how many bytes of addresses this process may use (`ulimit -v`); None for any."""
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
-    Returns None if the system does not tell.
+
+def machine_bytes() -> int | None:
+    """Returns how much memory this process can have at most.
+
+    It is the machine's, or what its container or `ulimit -v` allow. Returns None if the system does
+    not tell.
     """
-    limits = []
+    limits = [limit for limit in [address_limit()] if limit is not None]
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _CONTAINER_LIMITS:

@@ -29,6 +29,27 @@ from bert_estimator.system import memory, standard_streams
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "jax")
 
 
+# With less, its import fails in one of many ways, or what comes next crashes.
+_LEAST_ADDRESSES = 2 * 10**9
+
+
+class AddressLimitError(MemoryError):
+    """The limit of this process's addresses (`ulimit -v`) is too low for TensorFlow."""
+
+
+def check_addresses() -> None:
+    """Raises AddressLimitError if TensorFlow cannot be loaded into the addresses of this process.
+
+    `prepare` has the import of TensorFlow check it.
+    """
+    limit = memory.address_limit()
+    if limit is not None and limit < _LEAST_ADDRESSES:
+        raise AddressLimitError(
+            f"this process may use {limit / 1e9:.2f} GB of addresses, but TensorFlow alone needs "
+            f"{_LEAST_ADDRESSES / 1e9:.0f} GB. Raise the limit (ulimit -v unlimited)"
+        )
+
+
 def prepare() -> None:
     """Makes the next import of TensorFlow quiet and quick. Call it before TensorFlow is imported.
 
@@ -62,6 +83,7 @@ class _WithoutEager(importlib.abc.MetaPathFinder):
 
 
 def _without_eager(execute, module):
+    check_addresses()
     hidden = [name for name in _EAGER if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     try:

@@ -366,4 +366,4 @@ class _CharacterTable(dict):
 
 def _read_bytes(path: str) -> bytes:
     with disk_files.reading(remote.local(path)) as file:
-        return file.read(_MOST_BYTES + 1)
+        return disk_files.read_at_most(file, _MOST_BYTES)

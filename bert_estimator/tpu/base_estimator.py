@@ -60,11 +60,13 @@ class Estimator:
                 f"{type(config).__name__}: RunConfig(tpu_config=TPUConfig(...))"
             )
         for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
-            if getattr(config, name) is not None:
+            strategy = getattr(config, name)
+            # With one replica, a strategy trains as no strategy does.
+            if strategy is not None and getattr(strategy, "num_replicas_in_sync", None) != 1:
                 raise ValueError(
-                    f"RunConfig.{name} is not supported. Leave it out to run on one device, or use "
-                    'TPUEstimator(use_tpu=True) on all cores of RunConfig(master=...): "local" for '
-                    'TPUs, "gpu" for GPUs'
+                    f"RunConfig.{name} is only supported with one replica, on one device. Leave it "
+                    "out, or use TPUEstimator(use_tpu=True) on all cores of "
+                    'RunConfig(master=...): "local" for TPUs, "gpu" for GPUs'
                 )
         call.check_model_fn(model_fn, params)
         self._warm_start = warm_start.settings_of(warm_start_from)

@@ -272,9 +272,9 @@ def _joined_facts(work: Work, index: int) -> str:
 
 def _is_joined(work: Work, index: int) -> bool:
     """Returns whether a record file is complete, and has not been changed since."""
-    facts = _joined_facts(work, index) + ".json"
+    facts, lengths = (_joined_facts(work, index) + ending for ending in (".json", ".lengths.npy"))
     path = work.output_files[index]
-    if not (os.path.exists(facts) and os.path.exists(path)):
+    if not all(map(os.path.exists, (facts, lengths, path))):
         return False
     status, known = os.stat(path), json_files.read(facts)
     return (status.st_size, status.st_mtime_ns) == (known["num_bytes"], known["changed"])

@@ -215,6 +215,8 @@ def _is_complete(directory: str, settings: dict[str, Any], any_corpus: bool) -> 
             checksums = {entry.name: entry.sha256 for entry in manifest.files}
             checksums[manifest.token_counts] = manifest.token_counts_sha256
             checksums[VOCAB_FILE] = manifest.vocab_sha256
+            if manifest.lengths_file is not None:
+                checksums[manifest.lengths_file] = manifest.corpus["record_lengths"]["sha256"]
             for name, sha256 in checksums.items():
                 if manifests.sha256_of_file(os.path.join(directory, name)) != sha256:
                     return False

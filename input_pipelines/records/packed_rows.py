@@ -21,6 +21,7 @@ the part's tokens.
 
 import bisect
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -279,8 +280,8 @@ class Filling(NamedTuple):
     def __str__(self) -> str:
         return (
             f"sequences share rows of {self.row_length} tokens, {self.rows:,.6g} a batch; "
-            f"{self.empty_share:.1%} of them are empty. {self.token_share:.1%} of the positions are "
-            f"tokens, and {self.unpacked_share:.1%} in a row for each sequence."
+            f"{self.empty_share:.1%} of them are empty. {self.token_share:.1%} of the positions "
+            f"are tokens, and {self.unpacked_share:.1%} in a row for each sequence."
         )
 
 
@@ -317,33 +318,20 @@ def plan(
     planned = min(num_batches, max(1, _PLANNED_SEQUENCES // batch_size))
     for number in range(planned):
         lengths = lengths_of(number)
-        tokens += int(lengths.sum())
         rows, _, num_rows = packing._dealt(lengths)
-        is_dealt = rows >= 0
-        of_rows = np.bincount(
-            rows[is_dealt], minlength=-(-max(num_rows, 1) // num_parts) * num_parts
-        )
-        used += np.count_nonzero(of_rows)
-        counts.append(of_rows.astype(np.int32))
+        rows, lengths = rows[rows >= 0], lengths[rows >= 0]
+        num_rows = -(-max(num_rows, 1) // num_parts) * num_parts
+        counts.append(np.bincount(rows, minlength=num_rows).astype(np.int32))
+        tokens += int(lengths.sum())
+        used += np.count_nonzero(counts[-1])
         if predictions and is_static:
-            weights = predictions(lengths[is_dealt])
-            words.append(np.bincount(rows[is_dealt], weights, len(of_rows)).astype(np.int32))
+            of_rows = np.bincount(rows, predictions(lengths), num_rows)
+            words.append(of_rows.astype(np.int32))
     computed = sum(map(len, counts))
     if is_static:
-        sizes = np.array([len(of_rows) for of_rows in counts]) // num_parts
         spare = _SPARE_DEVIATIONS if planned < num_batches else 0
-        most = _bound(np.array([np.count_nonzero(c) / num_parts for c in counts]), spare)
-        most = max(most, sizes.max())
-        of_parts = [np.add.reduceat(c, range(0, len(c), most)) for c in counts]
-        slots = batch_size // num_parts
-        if not packing.deals_parts:
-            slots = min(_bound(np.concatenate(of_parts), spare), batch_size)
-        packing = dataclasses.replace(packing, rows_of_part=int(most), slots_of_part=max(1, slots))
-        if words:
-            of_parts = [np.add.reduceat(w, range(0, len(w), most)) for w in words]
-            number = max(1, _bound(np.concatenate(of_parts), spare))
-            packing = dataclasses.replace(packing, predictions_of_part=number)
-        computed = planned * most * num_parts
+        packing = _with_static_sizes(packing, batch_size, counts, words, spare)
+        computed = planned * packing.rows_of_part * num_parts
     filling = Filling(
         packing.row_length,
         computed / planned,
@@ -354,9 +342,29 @@ def plan(
     return packing, filling
 
 
+def _with_static_sizes(packing, batch_size, counts, words, spare):
+    """Returns a packing that has room for batches with these sequences and predictions of rows."""
+    num_parts = packing.num_parts
+    rows_of_part = _bound([len(of_rows) / num_parts for of_rows in counts], spare)
+
+    def most_of_part(of_batches):
+        parts = [np.add.reduceat(rows, range(0, len(rows), rows_of_part)) for rows in of_batches]
+        return max(1, _bound(np.concatenate(parts), spare))
+
+    slots = batch_size // num_parts
+    if not packing.deals_parts:
+        slots = min(most_of_part(counts), batch_size)
+    return dataclasses.replace(
+        packing,
+        rows_of_part=rows_of_part,
+        slots_of_part=max(1, slots),
+        predictions_of_part=most_of_part(words) if words else None,
+    )
+
+
 def _bound(values, spare):
     """Returns the greatest of integers, and so many standard deviations more."""
-    return int(np.ceil(values.max() + spare * values.std()))
+    return math.ceil(np.max(values) + spare * np.std(values))
 
 
 @dataclasses.dataclass(frozen=True)

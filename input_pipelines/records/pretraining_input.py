@@ -41,6 +41,7 @@ class SlotOrder:
       order: the records of the global batches.
       lengths: the lengths of the records.
       packing: deals them to rows.
+      num_batches: the number of batches that the packing was planned for.
       invocation, num_invocations: which share of the slots this pipeline has.
 
     Attributes:
@@ -53,12 +54,13 @@ class SlotOrder:
         order: BatchOrder,
         lengths: RecordLengths,
         packing: packed_rows.Packing,
+        num_batches: int,
         invocation: int = 0,
         num_invocations: int = 1,
     ):
         self._order, self._lengths, self.packing = order, lengths, packing
         self._share = invocation, num_invocations
-        self.num_batches = order.num_batches
+        self.num_batches = num_batches
         slots = packing.slots_of_part
         self.size = slots and slots * packing.num_parts // num_invocations
         self._slots = functools.lru_cache(_RECORDS_AT_ONCE)(self._dealt)
@@ -309,9 +311,10 @@ def input_fn_builder(
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
-    Training is endless, in the order of `input_pipelines.records.order`. It starts at the batch of
-    `params["context"].global_step`, if there is a context, so that a resumed training reads the
-    same records as an uninterrupted one. Evaluation is one pass in the files' order; its last batch
+    Training is endless, in the order of `input_pipelines.records.order`; if rows are packed, it
+    ends with the last batch of the plan. It starts at the batch of `params["context"].global_step`,
+    if there is a context, so that a resumed training reads the same records as an uninterrupted
+    one. Evaluation is one pass in the files' order; its last batch
     is padded with examples of zeros, whose `is_real_example` is 0.
 
     Records without masks (`packed_records`) get masks here, in training other ones in each epoch.
@@ -407,7 +410,7 @@ def slot_order(
         replicas * share[1],
         lengths.predictions,
     )
-    return SlotOrder(order, lengths, packing, *share)
+    return SlotOrder(order, lengths, packing, packs.num_batches, *share)
 
 
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:

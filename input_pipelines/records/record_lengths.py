@@ -191,7 +191,7 @@ def _kept(path: str | None, files: Sequence[str]):
     if path is None or not os.path.exists(path):
         return None
     try:
-        with np.load(path, allow_pickle=False) as kept:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as kept:
             if str(kept["digest"]) == manifests.digest(files):
                 return kept["lengths"], kept["most_predictions"]
     except (ValueError, KeyError, zipfile.BadZipFile):

@@ -170,7 +170,9 @@ def _label(task: Task, path: str, line: int, value: Any) -> Label:
     place, several = f"{path}:{line}", task.kind == "multi_label"
     if task.kind == "regression":
         return labels.number_of(value, place)
-    names = labels.names_of(value, place) if several else [labels.name_of(value, place)]
+    names = (
+        labels.names_of(value, place) if several else [labels.name_of(labels.alone(value), place)]
+    )
     names = [task.aliases.get(name, name) for name in names]
     for name in names:
         if name not in task.labels:

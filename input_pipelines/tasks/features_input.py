@@ -59,8 +59,9 @@ def input_fn_builder(
     """Builds an `input_fn`.
 
     Training is endless, in the order of `input_pipelines.records.order`, from the batch of
-    `params["context"].global_step` on. Evaluation and prediction are one pass in the examples'
-    order; the last batch is padded with examples of zeros, whose `is_real_example` is 0.
+    `params["context"].global_step` on; if rows are packed, it ends with the last batch of the plan.
+    Evaluation and prediction are one pass in the examples' order; the last batch is padded with
+    examples of zeros, whose `is_real_example` is 0.
 
     Args:
       features: the examples.
@@ -113,7 +114,9 @@ def input_fn_builder(
                 value.set_shape(shapes[name][0])
             return dict(zip(names, values, strict=True))
 
-        batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
+        # Batches that are read ahead after the last of a training have not been planned.
+        num_batches = (packs and packs.num_batches) or order.num_batches
+        batches = tf.data.Dataset.range(start if is_training else 0, num_batches)
         return prefetched(batches.map(tensors))
 
     return input_fn

@@ -45,10 +45,16 @@ def name_of(value: Any, place: str) -> str:
         value = int(value)
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
+    advice = "; for several labels of a text, give --task_kind=multi_label"
     raise TableError(
         f"{place}: the label is {json_files.shown(value)}; it must be a text, a number, true or "
-        "false"
+        f"false{advice * isinstance(value, list)}"
     )
+
+
+def alone(value: Any) -> Any:
+    """Returns the label of a list of one, as tools for annotation write it; else the value."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def names_of(value: Any, place: str) -> list[str]:
@@ -70,7 +76,10 @@ def number_of(value: Any, place: str) -> float:
         number = math.nan
     if not abs(number) <= float(np.finfo(np.float32).max):
         shown = repr(value) if isinstance(value, str) else json_files.shown(value)
-        raise TableError(f"{place}: the label is {shown}; it must be a number, at most 3.4e38")
+        hint = ", with a decimal point" * bool(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", str(value)))
+        raise TableError(
+            f"{place}: the label is {shown}; it must be a number, at most 3.4e38{hint}"
+        )
     return number
 
 
@@ -161,6 +170,7 @@ def discover(
     for line, value in cells:
         first_line = first_line or line
         place = f"{path}:{line}"
+        value = value if several else alone(value)
         is_list = several and isinstance(value, list)
         for part in value if is_list else [value]:
             is_text_of_several = several and not is_list

@@ -4,8 +4,9 @@ A file holds articles (`data`) of `paragraphs`, each with a `context` and its `q
 or a whole number), `question`, and `answers` of `text` and `answer_start`, a number of characters.
 In version 2.0 `is_impossible` marks questions without answer. Other keys are not read.
 
-JSON lines, or an array, have a question each, as `datasets` writes SQuAD: with `context`, `id`,
-`question`, and `answers` of a list `text` and a list `answer_start`, empty if there is no answer.
+JSON lines, an array, `data` or parquet may also have a question each, as `datasets` writes SQuAD:
+with `context`, `id`, `question`, and `answers` of a list `text` and a list `answer_start`, empty if
+there is no answer. A file may be packed, such as .json.gz.
 """
 
 import codecs
@@ -14,9 +15,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
-from bert_estimator.storage import remote
 from bert_estimator.system import json_files
-from input_pipelines.tasks.table_files import TableError, text_lines
+from input_pipelines.tasks.table_files import PARQUET, TableError, opened, read_rows, text_lines
 
 _MOST_BYTES = 1 << 32  # TriviaQA's files have more than 1 GB; memory holds a file several times
 _LONGEST_ROW = 1 << 20  # bytes of a row with its context; a file of a single line has more
@@ -152,53 +152,70 @@ def digest(questions: Sequence[Question]) -> bytes:
 
 def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
     """Yields (place, context, object) of each question of a file."""
+    if path.lower().endswith(PARQUET):
+        for number, row in read_rows(path):
+            yield from _in_object(row, f"{path}:{number}", is_row=True)
+        return
     if _has_rows(path):
         lines = (text for _, text in text_lines(path, keep_empty=True))
         for line, row in json_files.values(lines, path, _MOST_BYTES):
             place = f"{path}:{line}"
-            row = json_files.check(row, dict, place)
-            yield place, json_files.field(row, "context", str, place), _as_in_squad(row, place)
+            yield from _in_object(json_files.check(row, dict, place), place, is_row=True)
         return
-    content = remote.read_json(path, dict, _MOST_BYTES)
-    articles = json_files.field(content, "data", list, path)
-    for a, article in enumerate(json_files.items(articles, dict, f"{path}: data")):
-        place = f"{path}: data[{a}]"
-        paragraphs = json_files.field(article, "paragraphs", list, place)
-        paragraphs = json_files.items(paragraphs, dict, f"{place}.paragraphs")
-        for p, paragraph in enumerate(paragraphs):
-            inner = f"{place}.paragraphs[{p}]"
-            context = json_files.field(paragraph, "context", str, inner)
-            questions = json_files.field(paragraph, "qas", list, inner)
-            for q, values in enumerate(json_files.items(questions, dict, f"{inner}.qas")):
-                yield f"{inner}.qas[{q}]", context, values
+    with opened(path) as file:
+        content = json_files.parse(file.read(_MOST_BYTES + 1), path, dict, _MOST_BYTES)
+    values = json_files.field(content, "data", list, path)
+    for number, value in enumerate(json_files.items(values, dict, f"{path}: data")):
+        yield from _in_object(value, f"{path}: data[{number}]")
+
+
+def _in_object(values, place, is_row=False):
+    """Yields (place, context, object) of an article's questions, or of a row, which is one."""
+    if "question" in values or (is_row and "paragraphs" not in values):
+        yield place, json_files.field(values, "context", str, place), values
+        return
+    paragraphs = json_files.field(values, "paragraphs", list, place)
+    paragraphs = json_files.items(paragraphs, dict, f"{place}.paragraphs")
+    for p, paragraph in enumerate(paragraphs):
+        inner = f"{place}.paragraphs[{p}]"
+        context = json_files.field(paragraph, "context", str, inner)
+        questions = json_files.field(paragraph, "qas", list, inner)
+        for q, question in enumerate(json_files.items(questions, dict, f"{inner}.qas")):
+            yield f"{inner}.qas[{q}]", context, question
 
 
 def _has_rows(path):
-    """Returns whether a file is an array, or lines of which the first is a question."""
-    with open(remote.local(path), "rb") as file:
+    """Returns whether a file is an array, or lines, the first of which is a question or an
+    article."""
+    with opened(path) as file:
         line = file.readline(_LONGEST_ROW).removeprefix(codecs.BOM_UTF8).strip()
         while not line and (line := file.readline(_LONGEST_ROW)):
             line = line.strip()
     if line.startswith(b"["):
         return True
     try:
-        return "question" in json_files.parse(line, path)
+        return not {"question", "paragraphs"}.isdisjoint(json_files.parse(line, path))
     except json_files.JsonError:
         return False
 
 
-def _as_in_squad(row, place):
-    """Returns a question of a row with its answers as SQuAD has them."""
-    answers = row.get("answers")
-    if not isinstance(answers, dict):
-        return row
+def _answers(values, place):
+    """Returns the answers of a question as SQuAD has them, a list; None if they are not known.
+
+    `datasets` has a list of texts and a list of starts. An empty text says that there is no answer.
+    """
+    answers = values.get("answers")
+    if answers is None:
+        return None
+    if isinstance(answers, list):
+        answers = json_files.items(answers, dict, f"{place}.answers")
+        return [a for a in answers if a.get("text") != "" or a.get("answer_start") not in (-1, 0)]
     texts = json_files.field(answers, "text", list, f"{place}: answers")
     starts = json_files.field(answers, "answer_start", list, f"{place}: answers")
     if len(texts) != len(starts):
         raise SquadError(f"{place}: has {len(texts)} texts of answers, but {len(starts)} starts")
     pairs = zip(texts, starts, strict=True)
-    answers = [{"text": text, "answer_start": start} for text, start in pairs]
-    return {"is_impossible": not answers, **row, "answers": answers}
+    return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
 def _question(place, context, values, needs_answers, version_2):
@@ -206,7 +223,12 @@ def _question(place, context, values, needs_answers, version_2):
     is_number = type(values.get("id")) is int
     name = str(json_files.field(values, "id", int if is_number else str, place))
     text = json_files.field(values, "question", str, place)
-    is_impossible = json_files.field(values, "is_impossible", bool, place, default=False)
+    answers = _answers(values, place)
+    # Files that do not mark impossible questions have them without answers.
+    is_marked = isinstance(values.get("answers"), dict) or (needs_answers and version_2)
+    is_impossible = json_files.field(
+        values, "is_impossible", bool, place, default=is_marked and answers == []
+    )
     if is_impossible and not version_2:
         raise SquadError(
             f"{place}: the question is impossible, as some of SQuAD 2.0 are; give "
@@ -214,21 +236,23 @@ def _question(place, context, values, needs_answers, version_2):
         )
     if is_impossible:
         return Question(name, text, context, ())
-    answers = json_files.field(values, "answers", list, place, default=[])
-    answers = json_files.items(answers, dict, f"{place}.answers")
     if not answers and needs_answers:
         hint = ", nor is it impossible" if version_2 else ""
         raise SquadError(f"{place}: the question does not have answers{hint}")
-    right = tuple(_answer(f"{place}.answers[{i}]", answer) for i, answer in enumerate(answers))
+    right = tuple(
+        _answer(f"{place}.answers[{i}]", answer) for i, answer in enumerate(answers or ())
+    )
     return Question(name, text, context, right or None)
 
 
 def _answer(place, values):
     text = json_files.field(values, "text", str, place)
-    start = json_files.field(values, "answer_start", int, place)
+    start = values.get("answer_start")
+    if not (type(start) is float and start.is_integer()):  # as pandas writes whole numbers
+        start = json_files.field(values, "answer_start", int, place)
     if not text.strip():
         raise SquadError(f"{place}: the text is {text!r}; it must have words")
-    return Answer(text, start)
+    return Answer(text, int(start))
 
 
 def _nearest(context: str, answer: Answer) -> Answer | None:

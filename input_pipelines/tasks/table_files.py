@@ -2,7 +2,8 @@
 
 TSV is read as in GLUE: tabs separate cells, and a quotation mark is an ordinary character. CSV is
 read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSON
-file has an object on each line, or an array of objects.
+file has an object on each line, or an array of objects. Parquet has rows; numbers that stand for
+names, as `datasets` writes labels, become these names. Each may be packed, such as .csv.gz.
 
 Files are UTF-8 unless another encoding is given, with line ends of Unix, Windows or, without any
 other, of an old Macintosh. A byte order mark before a line is left out, since files that were
@@ -11,6 +12,7 @@ column without a name, as spreadsheets leave them behind, are left out.
 """
 
 import codecs
+import contextlib
 import csv
 import io
 import itertools
@@ -18,18 +20,28 @@ import os
 import re
 import unicodedata
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import IO, Any
 
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files
+from input_pipelines.text import text_files, text_formats
 
 Row = dict[str | int, Any]
 
-JSON_FORMATS = (".jsonl", ".ndjson", ".json")
-FORMATS = (".tsv", ".csv", *JSON_FORMATS)
+PARQUET = ".parquet"
+# Formats whose rows are objects: their cells may be any value of JSON.
+OBJECT_FORMATS = (".jsonl", ".ndjson", ".json", PARQUET)
+FORMATS = (".tsv", ".csv", *OBJECT_FORMATS)
 
 _LONGEST_CELL = 1 << 24  # characters; the csv module's own limit is shorter than some articles
 _MARKS_OF_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+# How files begin that are not text, whatever their names end in.
+_BEGINNINGS = {
+    b"PK\x03\x04": "a zip archive or a workbook (.xlsx, .ods); save the sheet as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0": "a workbook of old Excel (.xls); save the sheet as CSV in UTF-8",
+    b"\x1f\x8b": "packed; let its name end in .gz",
+    b"PAR1": "parquet; let its name end in .parquet",
+}
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LONGEST_LINE = 1 << 26  # bytes; a file without line ends would fill the memory
 
@@ -44,15 +56,16 @@ def read_rows(
     """Reads the rows of a file.
 
     Args:
-      path: a file whose name ends in one of FORMATS; `.txt` is read as `.tsv`.
+      path: a file whose name ends in one of FORMATS, and perhaps in what packed it; `.txt` is read
+        as `.tsv`.
       has_header: whether the first line names the columns, in characters that can be seen. Without
-        a header, a column is a number from 0. JSON always has names.
+        a header, a column is a number from 0. JSON and parquet always have names.
       encoding: the encoding of the file, as Python names it.
 
     Yields:
       (number of the row's last line, row). A row is a dict of column -> cell. Cells are str, or any
-      JSON value in JSONL. Cells that a row lacks are not in the dict. If a row has more cells than
-      the header, the additional cells are under their numbers.
+      JSON value in JSON and parquet. Cells that a row lacks are not in the dict. If a row has more
+      cells than the header, the additional cells are under their numbers.
 
     Raises:
       TableError: the format is unknown, the file is missing or not of its encoding, a line is not a
@@ -63,7 +76,7 @@ def read_rows(
         raise TableError(
             f"{path}: the format is unknown; the name must end in {', '.join(FORMATS)}"
         )
-    if extension in JSON_FORMATS:
+    if extension in OBJECT_FORMATS:
         yield from _objects(path, encoding)
         return
     read = _tab_separated if extension == ".tsv" else _comma_separated
@@ -92,7 +105,7 @@ def read_columns(path: str, encoding: str = "utf-8") -> list[str]:
       TableError: the file does not have any row or name, or is not what `read_rows` reads.
     """
     rows = read_rows(path, encoding=encoding)
-    if _extension(path) in JSON_FORMATS:
+    if _extension(path) in OBJECT_FORMATS:
         columns = list(dict.fromkeys(key for _, row in rows for key in row))
     elif next(rows, None) is not None:  # the row itself may lack cells that the header names
         _, header = next(read_rows(path, has_header=False, encoding=encoding))
@@ -113,6 +126,8 @@ def separator_hint(path: str, cells: Collection[Any]) -> str:
     """
     right = _SEPARATORS.get(_extension(path), "")
     text = "".join(map(str, cells))
+    if right == "\t" and cells and all(re.fullmatch(r'"[^"]*"', str(cell)) for cell in cells):
+        return ". Quotation marks are a part of the cells in this format; save the file as .csv"
     others = [sign for sign in ",;\t|" if sign in text]
     if not right or right in text or len(cells) != 1 or not others:
         return ""
@@ -163,7 +178,7 @@ def cell(path: str, line: int, row: Row, column: str | int) -> Any:
 
 
 def _extension(path):
-    return os.path.splitext(path)[1].lower().replace(".txt", ".tsv")
+    return os.path.splitext(text_files.unpacked_name(path))[1].replace(".txt", ".tsv")
 
 
 def _named(separator):
@@ -199,6 +214,8 @@ def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]
                 "a cell without quotes has a carriage return in it, but other lines end in LF; let "
                 "all lines end in LF"
             )
+        elif "expected after" in reason:
+            reason += '. In a cell with quotation marks around it, write each one within twice ("")'
         raise TableError(f"{path}:{reader.line_num}: is not CSV: {reason}") from None
 
 
@@ -222,12 +239,26 @@ def _with_empty_rows(lists: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[i
 
 
 def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
+    if _extension(path) == PARQUET:
+        try:
+            with opened(path) as file:
+                yield from enumerate(text_formats.parquet_rows(file, path), 1)
+        except ValueError as error:
+            raise TableError(str(error).rstrip(".")) from None
+        except OSError as error:
+            raise TableError(f"{path}: cannot be read: {error.strerror}") from None
+        return
     lines = (text for _, text in text_lines(path, keep_empty=True, encoding=encoding))
     try:
         for line, row in json_files.values(lines, path):
             if not isinstance(row, dict):
                 raise TableError(
                     f"{path}:{line}: is not a JSON object; it must have a key for each column"
+                )
+            if row and all(isinstance(column, dict) and "0" in column for column in row.values()):
+                raise TableError(
+                    f"{path}:{line}: is a table by columns, as pandas writes it by default; write "
+                    "rows: to_json(path, orient='records', lines=True)"
                 )
             yield line, row
     except json_files.JsonError as error:
@@ -253,11 +284,19 @@ def text_lines(
         message names file and line.
     """
     try:
-        with disk_files.reading(remote.local(path)) as file:
+        with opened(path) as file:
             for number, data in enumerate(_byte_lines(_as_utf8(file, path, encoding), path), 1):
                 try:
                     text = data.decode().removeprefix("\ufeff")
+                    if "\0" in text:
+                        raise TableError(
+                            f"{path}:{number}: is not text: it has a NUL. If the file is UTF-16, "
+                            "give --encoding=utf-16-le or utf-16-be"
+                        )
                 except UnicodeDecodeError as error:
+                    for beginning, what in _BEGINNINGS.items():
+                        if number == 1 and data.startswith(beginning):
+                            raise TableError(f"{path}: is not text, but {what}") from None
                     is_utf16 = number == 1 and data.startswith(_MARKS_OF_UTF16)
                     likely = "utf-16" if is_utf16 else "cp1252"
                     raise TableError(
@@ -270,6 +309,28 @@ def text_lines(
                     yield number, text
     except OSError as error:
         raise TableError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file, here or remote, as a stream of its bytes, unpacked.
+
+    Raises:
+      TableError: the packed file is damaged; the message says where.
+      OSError: the file cannot be read.
+    """
+    here = remote.local(path)
+    with disk_files.reading(here) as file:
+        if not text_files.packing(path):
+            yield file
+            return
+    try:
+        with text_files.opened(here) as file:
+            yield file
+    except TableError:
+        raise
+    except ValueError as error:
+        raise TableError(str(error).rstrip(".")) from None
 
 
 def _as_utf8(file, path, encoding):

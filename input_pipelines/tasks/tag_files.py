@@ -1,11 +1,13 @@
 """Sentences of tagged words, from CoNLL and JSON files, and predicted tags in the same formats.
 
 A CoNLL file has a word on each line, in any number of columns; the word is in the first column, and
-its tag is in the last one. An empty line ends a sentence, and so does a line that begins with
--DOCSTART-, which is not a word of any sentence. Before the first word of a sentence, lines that
-begin with # may be comments, which are skipped; `_is_comment` tells them from words. The first word
-says how many columns there are, and whether tabs or spaces separate them. A JSON file has an
-object for each sentence, with a list of words and a list of tags, on lines or in an array.
+its tag is in the last one (in .conllu: in columns 2 and 4). An empty line ends a sentence, and so
+does a line that begins with -DOCSTART-, which is not a word of any sentence. Before the first word
+of a sentence, lines that begin with # may be comments, which are skipped; `_is_comment` tells them
+from words. The first word says how many columns there are, and whether tabs or spaces separate
+them. A JSON file has an object for each sentence, with a list of words and a list of tags, on lines
+or in an array; or with a text and spans of characters, as tools for annotation write them, which
+become tags of IOB2.
 
 Predicted tags are added to the file's own lines: as another last column, or to lines of JSON under
 the key `predicted_tags`.
@@ -15,22 +17,32 @@ import collections
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks import labels
-from input_pipelines.tasks.table_files import JSON_FORMATS, TableError, read_rows, text_lines
+from input_pipelines.tasks.table_files import OBJECT_FORMATS, TableError, read_rows, text_lines
+from input_pipelines.text import text_files
 
-CONLL_FORMATS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2")
-FORMATS = (*CONLL_FORMATS, *JSON_FORMATS)
+_CONLL_U = ".conllu"
+CONLL_FORMATS = (".conll", _CONLL_U, ".txt", ".tsv", ".bio", ".iob", ".iob2")
+FORMATS = (*CONLL_FORMATS, *OBJECT_FORMATS)
 
 WORDS_NAMES = ("words", "tokens", "text")
 TAGS_NAMES = ("tags", "ner_tags", "labels", "label")
 PREDICTED = "predicted_tags"
+_SPANS_NAMES = ("spans", "entities", "label", "labels")
 
 _DOCUMENT_START = "-DOCSTART-"
+# Of CoNLL-U: the numbers of a word that is written as one and counted as several, and of a word
+# that is not written.
+_NOT_COUNTED = re.compile(r"\d+[-.]\d+")
+_HEADER = {"word", "words", "token", "tokens", "text", "form"}
+_HEADER_OF_TAGS = {"tag", "tags", "label", "labels", "ner", "pos", "ner_tag", "ner_tags", "pos_tag"}
+_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,13 +156,17 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
     if _is_json(path):
         rows = read_rows(path, encoding=columns.encoding)
         for (_, row), tags in zip(rows, predicted, strict=True):
-            yield json.dumps({**row, PREDICTED: list(tags)}, ensure_ascii=False)
+            if _is_text(row):
+                row = {**row, "words": _words_of(row)}
+            row = {**row, PREDICTED: list(tags)}
+            yield json.dumps(row, ensure_ascii=False, default=str)
         return
+    columns = _of_format(columns, path)
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
     layout = _layout(lines, columns)
     tags = (tag for sentence in predicted for tag in sentence)
     for _, text, cells in _cells_of(lines, layout):
-        if cells is not None:
+        if cells:
             yield text.rstrip() + layout.separator + next(tags)
         elif _is_boundary(text):
             yield text.rstrip() + layout.separator + entities.OUTSIDE
@@ -165,6 +181,7 @@ def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> No
     """
     if _is_json(path):
         return
+    columns = _of_format(columns, path)
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
     if _layout(lines, columns).separator == "\t":
         return
@@ -182,13 +199,13 @@ def extension(path: str) -> str:
     Raises:
       TableError: it is not one of FORMATS.
     """
-    ending = os.path.splitext(path)[1].lower()
+    ending = os.path.splitext(text_files.unpacked_name(path))[1]
     if ending not in FORMATS:
         raise TableError(
             f"{path}: the format is unknown; the name of a file of tagged words must end in "
             f"{', '.join(FORMATS)}"
         )
-    return ".jsonl" if ending in JSON_FORMATS else ending
+    return ".jsonl" if ending in OBJECT_FORMATS else ending
 
 
 def _is_json(path):
@@ -199,6 +216,14 @@ def _rows(path: str, columns: Columns, with_tags: bool) -> Iterator[_Row]:
     return (_objects if _is_json(path) else _blocks)(path, columns, with_tags)
 
 
+def _of_format(columns, path):
+    """Returns the columns of a CoNLL file, with those of CoNLL-U if the user gives none."""
+    if os.path.splitext(text_files.unpacked_name(path))[1] != _CONLL_U:
+        return columns
+    words, tags = (1 if columns.words is None else columns.words), columns.tags
+    return dataclasses.replace(columns, words=words, tags=3 if tags is None else tags)
+
+
 def _blocks(path, columns, with_tags):
     """Yields the sentences of a CoNLL file."""
     for name in ("words", "tags"):
@@ -207,13 +232,14 @@ def _blocks(path, columns, with_tags):
                 f"{path}: the columns of a CoNLL file have no names; give the number of the column "
                 f"of the {name}, from 1"
             )
+    columns = _of_format(columns, path)
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
     layout = _layout(lines, columns)
     if layout.number:
         _check_columns(path, layout, columns, with_tags)
     row = _Row([], [], [] if with_tags else None)
     for line, _, cells in _cells_of(lines, layout):
-        if cells is not None:
+        if cells:
             if len(cells) != layout.number:
                 raise TableError(
                     f"{path}:{line}: has {len(cells)} columns, but line {layout.line} has "
@@ -221,14 +247,16 @@ def _blocks(path, columns, with_tags):
                     + ("tabs" if layout.separator == "\t" else "spaces")
                 )
             row.lines.append(line)
-            row.words.append(_filled(cells[columns.words or 0], path, line, "word"))
+            row.words.append(_filled(cells[layout.word_column], path, line, "word"))
             if with_tags:
                 tag = cells[layout.tag_column]
                 row.tags.append(_filled(tag, path, line, "tag").strip())
-        elif row.words:
+        elif cells is None and row.words:
+            _check_words(path, row, layout, columns)
             yield row
             row = _Row([], [], [] if with_tags else None)
     if row.words:
+        _check_words(path, row, layout, columns)
         yield row
 
 
@@ -239,6 +267,7 @@ class _Layout(NamedTuple):
       line: the line of the first word.
       number: how many columns it has; 0 in a file without words.
       separator: what separates its columns.
+      word_column: the column of the words.
       tag_column: the column of the tags; in a file without tags, the last column.
       tags: what the column of the tags holds, except for lines that may be comments.
     """
@@ -246,6 +275,7 @@ class _Layout(NamedTuple):
     line: int
     number: int
     separator: str
+    word_column: int
     tag_column: int
     tags: set[str]
 
@@ -265,18 +295,24 @@ def _layout(lines, columns):
     rows = [_split(text, separator) for _, text in words]
     tag_column = columns.tags if columns.tags in range(number) else number - 1
     tags = {row[tag_column] for row in rows if len(row) == number}
-    return _Layout(line, number, separator, tag_column, tags)
+    return _Layout(line, number, separator, columns.words or 0, tag_column, tags)
 
 
 def _cells_of(lines, layout):
-    """Yields (line, text, cells) of lines; cells is None for lines that are not words."""
+    """Yields (line, text, cells) of lines.
+
+    cells is None for lines between sentences, and empty for lines within a sentence that CoNLL-U
+    does not count as words.
+    """
     is_first = True
     for line, text in lines:
         cells = _split(text, layout.separator)
         is_word = bool(text.strip()) and not _is_boundary(text)
         is_word = is_word and not (is_first and _is_comment(cells, layout))
-        yield line, text, cells if is_word else None
         is_first = not is_word
+        if is_word and layout.word_column and _NOT_COUNTED.fullmatch(cells[0]):
+            cells = []
+        yield line, text, cells if is_word else None
 
 
 def _is_boundary(text):
@@ -302,10 +338,27 @@ def _split(text, separator):
 
 
 def _filled(value, path, line, what):
-    """Returns a cell; raises TableError if it is empty."""
-    if not value.strip():
+    """Returns a cell; raises TableError if it is empty. A space of another kind is a word."""
+    if not value.strip(" "):
         raise TableError(f"{path}:{line}: the {what} is empty")
     return value
+
+
+def _check_words(path, row, layout, columns):
+    """Raises TableError if the words of a sentence are a header, or the numbers of words."""
+    tag = row.tags[0].lower() if row.tags else ""
+    if row.lines[0] == layout.line and row.words[0].lower() in _HEADER and tag in _HEADER_OF_TAGS:
+        raise TableError(
+            f"{path}:{layout.line}: names the columns, which a file of tagged words does not do; "
+            "remove this line"
+        )
+    numbers = list(map(str, range(1, len(row.words) + 1)))
+    if columns.words is None and layout.number > 2 and len(numbers) > 1 and row.words == numbers:
+        raise TableError(
+            f"{path}:{row.lines[0]}: the first column numbers the words of this sentence; give the "
+            "number of the column of the words, from 1 (--text_a_column), and of the tags "
+            "(--label_column)"
+        )
 
 
 def _check_columns(path, layout, columns, with_tags):
@@ -331,6 +384,10 @@ def _objects(path, columns, with_tags):
             )
     for line, row in read_rows(path, encoding=columns.encoding):
         place = f"{path}:{line}"
+        if columns.words is None and _is_text(row):
+            words, tags = _of_spans(row, place, with_tags)
+            yield _Row([line] * len(words), words, tags)
+            continue
         words_key = _key(place, row, columns.words, WORDS_NAMES, "words")
         words = row[words_key]
         if not isinstance(words, list) or not words:
@@ -348,6 +405,71 @@ def _objects(path, columns, with_tags):
                     f"{place}: has {len(words)} words, but {len(tags)} tags; each word needs a tag"
                 )
         yield _Row([line] * len(words), words, tags)
+
+
+def _is_text(row):
+    """Returns whether a row has a text, whose words may be tagged by spans, and not only words."""
+    has_words = any(
+        isinstance(row.get(name), list) and row[name] and isinstance(row[name][0], str)
+        for name in WORDS_NAMES
+    )
+    return isinstance(row.get("text"), str) and not has_words
+
+
+def _word_spans(row):
+    """Returns (start, end) in characters of the words of a row's text: of its tokens, as prodigy
+    gives them, or of what stands between spaces and punctuation."""
+    tokens = row.get("tokens")
+    if isinstance(tokens, list) and tokens and all(isinstance(t, dict) for t in tokens):
+        return [(token.get("start"), token.get("end")) for token in tokens]
+    return [match.span() for match in _WORD.finditer(row["text"])]
+
+
+def _words_of(row):
+    return [row["text"][start:end] for start, end in _word_spans(row)]
+
+
+def _of_spans(row, place, with_tags):
+    """Returns the words of a row's text, and their tags, as its spans say them.
+
+    A span is an object or a list: of its start and end in characters, and of its label.
+    """
+    words, texts = _word_spans(row), _words_of(row)
+    if not with_tags:
+        return texts, None
+    spans = next((row[name] for name in _SPANS_NAMES if isinstance(row.get(name), list)), None)
+    if spans is None:
+        raise TableError(
+            f"{place}: 'text' is a text, but none of {', '.join(_SPANS_NAMES)} is a list of spans; "
+            "give spans, or lists of words and tags"
+        )
+    tags = [entities.OUTSIDE] * len(words)
+    for span in spans:
+        start, end, label = _span(span, place)
+        inside = [i for i, (first, last) in enumerate(words) if first < end and last > start]
+        if not inside or (words[inside[0]][0], words[inside[-1]][1]) != (start, end):
+            raise TableError(
+                f"{place}: the span {json_files.shown(span)} does not begin and end with words: "
+                f"{json_files.shown(texts[inside[0] : inside[-1] + 1] if inside else [])}"
+            )
+        if any(tags[number] != entities.OUTSIDE for number in inside):
+            raise TableError(f"{place}: the span {json_files.shown(span)} overlaps another span")
+        for number in inside:
+            tags[number] = ("B-" if number == inside[0] else "I-") + label
+    return texts, tags
+
+
+def _span(span, place):
+    """Returns (start, end, label) of a span, by the names that tools for annotation give them."""
+    values = span
+    if isinstance(span, dict):
+        names = ("start", "start_offset"), ("end", "end_offset"), ("label", "labels")
+        values = [next((span[key] for key in keys if key in span), None) for keys in names]
+    if not isinstance(values, list) or len(values) != 3 or {*map(type, values[:2])} != {int}:
+        raise TableError(
+            f"{place}: a span is {json_files.shown(span)}; it must have a start, an end and a label"
+        )
+    return *values[:2], labels.name_of(labels.alone(values[2]), place)
 
 
 def _tags_of(place: str, values: Any) -> list[str]:

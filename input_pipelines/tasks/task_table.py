@@ -177,7 +177,8 @@ def own_task(
       train, evaluate, predict: the files, or None. Without any, a network alone is the task, whose
         texts are pairs if `text_b_column` is given.
       text_a_column, text_b_column, label_column: names of columns; or all are numbers from 1, for
-        files without header. None: one of the usual names, if the first file's header has it.
+        files without header. None: one of the usual names, if the first file's header has it, in
+        small letters or capitals.
       labels: the labels, if they are known; if not, the labels of the training file, sorted.
       encoding: the encoding of the files, as Python names it.
 
@@ -195,7 +196,7 @@ def own_task(
         text_a = text_a_column or _usual(header, TEXT_A_NAMES)
         text_b = text_b_column or _usual(header, TEXT_B_NAMES)
         label = label_column or _usual(header, LABEL_NAMES)
-        texts = [name for name in TEXT_A_NAMES if name in header]
+        texts = [name for name in header if _lower(name) in TEXT_A_NAMES]
         if text_a_column is None and text_b is None and len(texts) > 1:
             raise TableError(
                 f"{first}: its columns {' and '.join(texts)} may each be the text. Give "
@@ -258,7 +259,14 @@ def _check_no_header(path: str, columns: Columns) -> None:
 
 
 def _usual(header: list[str], names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in header), None)
+    written = {_lower(column): column for column in reversed(header)}
+    return next((name for name in names if name in header), None) or next(
+        (written[name] for name in names if name in written), None
+    )
+
+
+def _lower(column):
+    return column.lower() if isinstance(column, str) else column
 
 
 def _check_columns(path, header, columns):

@@ -14,7 +14,7 @@ Macintosh.
 import html
 import re
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from bert_estimator.system import json_files
 from input_pipelines.text import text_files
@@ -177,6 +177,65 @@ def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
       ValueError: the file is not parquet, or does not have this column of strings; or pyarrow is
         not installed.
     """
+
+    def checked(schema):
+        if text_field not in schema.names:
+            raise ValueError(
+                f"{path}: has no column {text_field!r} (it has {', '.join(schema.names)}). Give "
+                "the column of the text as text_field."
+            )
+        kind = str(schema.field(text_field).type)
+        if kind not in ("string", "large_string"):
+            raise ValueError(f"{path}: the column {text_field!r} holds {kind}, not strings.")
+        return [text_field]
+
+    for batch in _parquet_batches(file, path, checked):
+        for value in batch.column(0):
+            yield (value.as_py() or "").replace(_NUL, "")
+
+
+def parquet_rows(file: IO[bytes], path: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a parquet file as dicts of Python's values.
+
+    If `datasets` wrote the file, labels are their names, which it keeps beside the table.
+
+    Raises:
+      ValueError: the file is not parquet, or pyarrow is not installed.
+    """
+    for batch in _parquet_batches(file, path):
+        names = _names_of_labels(batch.schema.metadata or {}, path)
+        for row in batch.to_pylist():
+            for column in names.keys() & row.keys():
+                row[column] = _named(row[column], names[column])
+            yield row
+
+
+def _names_of_labels(metadata, path):
+    """Returns column -> names of its numbers, by the metadata that `datasets` writes."""
+    described = json_files.parse(metadata.get(b"huggingface", b"{}"), f"{path}: metadata")
+    features = described.get("info", {}).get("features", {})
+    names = {}
+    for column, feature in features.items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
+        if inner.get("_type") == "ClassLabel" and inner.get("names"):
+            names[column] = inner["names"]
+    return names
+
+
+def _named(value, names):
+    if isinstance(value, list):
+        return [_named(number, names) for number in value]
+    is_label = type(value) is int and 0 <= value < len(names)
+    return names[value] if is_label else value
+
+
+def _parquet_batches(file, path, columns_of=lambda schema: None):
+    """Yields the batches of rows of a stream of parquet.
+
+    Args:
+      file, path: the stream, and its name for errors.
+      columns_of: function of the table's schema that returns the columns to read; None means all.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -185,19 +244,10 @@ def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
     row = 0
     try:
         table = pyarrow.parquet.ParquetFile(file)
-        names = table.schema_arrow.names
-        if text_field not in names:
-            raise ValueError(
-                f"{path}: has no column {text_field!r} (it has {', '.join(names)}). Give the "
-                "column of the text as text_field."
-            )
-        kind = table.schema_arrow.field(text_field).type
-        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-            raise ValueError(f"{path}: the column {text_field!r} holds {kind}, not strings.")
-        for batch in table.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False):
-            for value in batch.column(0):
-                yield (value.as_py() or "").replace(_NUL, "")
-                row += 1
+        columns = columns_of(table.schema_arrow)
+        for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
+            yield batch
+            row += batch.num_rows
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
             f"{path}: is not complete parquet, from row {row} on ({str(error).rstrip('.')}). "

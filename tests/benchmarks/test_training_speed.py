@@ -50,10 +50,11 @@ def test_the_summary_is_about_the_fastest_rounds():
 
 
 def test_the_table_has_a_line_for_each_side():
-    lines = training_speed.table(ROWS).splitlines()
+    with_tokens = [{**row, "mean_tokens": "90.5" if row["side"] == "ours" else ""} for row in ROWS]
+    lines = training_speed.table(with_tokens).splitlines()
     assert lines[2:4] == [
-        "| base, 128, 32 | bfloat16 | ours | 4 (8) | 8 | 7.5 | 8 | 40 |",
-        "| base, 128, 32 | bfloat16 | products by TensorFlow | 1 (1.5) | 32 |  |  |  |",
+        "| base, 128, 32 | bfloat16 | ours | 4 (8) | 8 | 724 | 7.5 | 8 | 40 |",
+        "| base, 128, 32 | bfloat16 | products by TensorFlow | 1 (1.5) | 32 |  |  |  |  |",
     ]
     assert len(lines) == 6
 
@@ -133,7 +134,8 @@ def test_the_profile_gives_the_shortest_times_and_sums_up_the_rest():
 @needs_tensorflow_1
 def test_all_sides_train_the_same_network(tmp_path):
     command = [sys.executable, "-m", "benchmarks.training_speed", "--networks=tiny", "--rounds=1"]
-    command += ["--lengths=32", "--tokens=64", "--steps=2", f"--results={tmp_path / 'speed.csv'}"]
+    command += ["--lengths=32", "--tokens=64", "--steps=2"]
+    command += ["--packed", f"--results={tmp_path / 'speed.csv'}"]
     root = os.path.dirname(os.path.dirname(training_speed.__file__))
     done = subprocess.run(command, check=True, cwd=root, stdout=subprocess.PIPE, text=True)
     result = json.loads(done.stdout.splitlines()[-1])
@@ -145,4 +147,5 @@ def test_all_sides_train_the_same_network(tmp_path):
     assert result["first_step_seconds"] > 0 and result["peak_gib"] > 0
     in_float32 = result["cells"][0]
     assert in_float32["precision"] == "float32" and in_float32["ratio_to_tensorflow_1"] > 0
+    assert "| ours, packed |" in done.stdout and "| ours, packed, --use_tpu |" in done.stdout
     assert "| compiled by XLA |" in done.stdout and "| optimizer |" in done.stdout

@@ -13,7 +13,11 @@ from bert_estimator.storage import remote
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records.pretraining_features import open_pretraining_records
+from input_pipelines.records import record_lengths
+from input_pipelines.records.pretraining_features import (
+    PretrainingFeatures,
+    open_pretraining_records,
+)
 from input_pipelines.records.record_reader import find_record_files
 from input_pipelines.text import document_filter
 
@@ -57,8 +61,11 @@ def test_create(values, text_file, tmp_path, vocab_file):
     assert flag_values.random_seed == 12345
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
+    lengths = record_lengths.read(records, PretrainingFeatures(16, 4).kinds())
+    assert 0.5 < lengths.token_share < 1
     assert summary == (
-        f"{records.num_records} examples from 6 documents (120 tokens, 0 % [UNK]) in 2 files."
+        f"{records.num_records} examples, {lengths.token_share:.0%} full, from 6 documents (120 "
+        "tokens, 0 % [UNK]) in 2 files."
     )
 
 

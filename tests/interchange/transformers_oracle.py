@@ -7,16 +7,18 @@ In an environment of its own (pip install torch transformers safetensors):
     python tests/interchange/transformers_oracle.py ids MODEL_DIRECTORY PAIRS.json LENGTH BATCH.npz
     python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
     python tests/interchange/transformers_oracle.py vectors MODEL_DIRECTORY TEXTS.json VECTORS.npz
+    python tests/interchange/transformers_oracle.py tokens MODEL_DIRECTORY TEXTS.json IDS.json
     python tests/interchange/transformers_oracle.py words - < REQUESTS.jsonl > ANSWERS.jsonl
     python tests/interchange/transformers_oracle.py pipelines - < REQUESTS.jsonl > ANSWERS.jsonl
 
 `make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
 model of three labels, and its tokenizer as transformers saves it. `ids` tokenizes pairs of texts
-with the directory's tokenizer, `logits` computes what its model says to a batch. `vectors` writes
-the hidden states of texts, and of pairs of texts, and the pooler's output. `words` splits texts
-into words by BERT's own normalizer with some settings, or by a tokenizer.json, for each request,
-{"settings": {...}, "texts": [...]} or {"file": ..., "texts": [...]}. `pipelines` runs a
-pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
+with the directory's tokenizer, and `tokens` texts, without special tokens; `logits` computes what
+its model says to a batch. `vectors` writes the hidden states of texts, and of pairs of texts, and
+the pooler's output. `words` splits texts into words by BERT's own normalizer with some settings, or
+by a tokenizer.json, for each request, {"settings": {...}, "texts": [...]} or {"file": ..., "texts":
+[...]}. `pipelines` runs a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...],
+"options": {...}}.
 """
 
 import json
@@ -214,6 +216,12 @@ if __name__ == "__main__":
     elif command == "ids":
         with open(rest[0], encoding="utf-8") as reader:
             np.savez(rest[2], **ids(folder, json.load(reader), int(rest[1])))
+    elif command == "tokens":
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        with open(rest[0], encoding="utf-8") as reader:
+            texts = json.load(reader)
+        with open(rest[1], "w", encoding="utf-8") as writer:
+            json.dump(tokenizer(texts, add_special_tokens=False)["input_ids"], writer)
     elif command == "vectors":
         with open(rest[0], encoding="utf-8") as reader:
             np.savez_compressed(rest[1], **vectors(folder, json.load(reader)))

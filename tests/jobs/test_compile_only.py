@@ -18,7 +18,9 @@ from bert_estimator.interchange import network_variables
 from bert_estimator.jobs import compile_only
 from bert_estimator.jobs.pretraining import config as pretraining_config
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-from input_pipelines.records import pretraining_input
+from input_pipelines.records import pretraining_input, record_lengths
+from input_pipelines.records.order import BatchOrder
+from input_pipelines.records.packed_rows import Packs
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 
@@ -105,6 +107,27 @@ def test_the_report(compiled):
         f"input: each host (1) reads at most {rate:,.0f} examples a second, which keeps {cores:.2g}"
     )
     assert line in printed
+
+
+def test_packed_rows_of_records_of_a_given_fill(tmp_path, capsys):
+    batch = {"train_batch_size": 64, "max_seq_length": 32, "max_predictions_per_seq": 5}
+    report = report_of(tmp_path, pack=True, fill=0.5, **batch)
+    lengths = record_lengths.evenly_spread(0.5, 32, 5)
+    order = BatchOrder(len(lengths.tokens), 64, seed=0)
+    packing = pretraining_input.slot_order(Packs(100), order, lengths, 32, 2).packing
+    rows = packing.rows_of_part
+    assert 16 < rows < 22  # a core has 32 examples
+    hidden, inner = NETWORK["hidden_size"], NETWORK["intermediate_size"]
+    dense = rows * 32 * (4 * hidden * hidden + 2 * hidden * inner)
+    attention = 2 * rows * 32 * 32 * hidden
+    words = packing.predictions_of_part * (hidden * hidden + hidden * NETWORK["vocab_size"])
+    next_sentence = packing.slots_of_part * (hidden * hidden + 2 * hidden)
+    assert report["flops"] == 3 * 2 * (dense + attention + words + next_sentence)
+    assert report["token_share"] == pytest.approx(32 * lengths.token_share / rows, rel=0.02)
+    printed = capsys.readouterr().out
+    assert f"Packed: sequences share rows of 32 tokens, {2 * rows} a batch" in printed
+    assert re.search(r"5\d\.\d% in a row for each sequence", printed)
+    assert "positions: 7" in printed or "positions: 8" in printed
 
 
 @pytest.mark.slow  # it compiles twice more; tests/tpu/step has what a split model computes
@@ -281,6 +304,9 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
             {"num_tpu_cores": 4},
             "--num_tpu_cores=4: is not the number of cores of --tpu_topology=v3:1x1, 2; leave it",
         ),
+        ({"fill": 0.5, "compile_only": None, "tpu_topology": None}, "--fill=0.5: goes with"),
+        ({"fill": 1.5}, "--fill=1.5: must be above 0 and at most 1"),
+        ({"pack": True}, "--pack=True: needs --fill or --input_file"),
         (
             {"train_batch_size": 8, "micro_batch_size": 3},
             "--micro_batch_size=3: must divide 4, a core's share of --train_batch_size=8",

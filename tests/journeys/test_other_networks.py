@@ -9,9 +9,11 @@ import pytest
 from scripts import CLASSIFIER, PRETRAINING, write_data
 from tiny_run import bert_config, words, write_records
 
+import run_classifier
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import vocabulary
+from bert_estimator.jobs.fine_tuning import classification_config
 from bert_estimator.jobs.pretraining.data import PretrainingData, check_stages
 from bert_estimator.tokenization import SPECIAL_TOKENS, Casing, write_vocab
 
@@ -173,3 +175,63 @@ def test_a_vocabulary_that_the_first_network_did_not_learn(
     flags = CLASSIFIER.flags(path, tmp_path / "run", do_train=True, **changes)
     assert CLASSIFIER.module.main([CLASSIFIER.name, *flags]) == 0
     assert (message is None) == (not any("--vocab_file: " in text for _, text in logged))
+
+
+def test_embedded_tasks_take_a_network_of_their_own(trained, tmp_path):
+    """Its sizes, its vocabulary and its length come along; so they do without training."""
+    start, run = trained[PRETRAINING.name], tmp_path / "run"
+    flags = ["--max_seq_length=16", "--num_train_epochs=0.05", f"--output_dir={run}"]
+    flags += ["--task_kind=tagging", f"--init_checkpoint={start}"]
+    assert run_classifier.main(["run_classifier.py", *flags, "--do_train"]) == 0
+    same = ("bert_config.json", "vocab.txt")
+    assert all((run / name).read_bytes() == (start / name).read_bytes() for name in same)
+    alone = ["--task_name=code_words", "--do_eval", f"--output_dir={run}"]
+    assert run_classifier.main(["run_classifier.py", *alone]) == 0
+    assert json.loads((run / "task.json").read_text())["max_seq_length"] == 16
+
+
+def test_pretraining_goes_on_from_a_directory_alone(data, trained, tmp_path):
+    start, path = trained[PRETRAINING.name], data[PRETRAINING.name]
+    flags = {"init_checkpoint": start, "bert_config_file": None, "do_train": True}
+    assert PRETRAINING.module.main(["", *PRETRAINING.flags(path, tmp_path / "run", **flags)]) == 0
+    own, its = (json.loads((d / "bert_config.json").read_text()) for d in (tmp_path / "run", start))
+    assert own == its
+
+
+def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/pretraining/data").mkdir(parents=True)
+    (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
+    (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+
+    def resolve(*flags):
+        (config,) = classification_config.resolve(["run_classifier.py", *flags])
+        values = config.settings()
+        return [values[n] for n in ("task_name", "learning_rate", "init_checkpoint", "vocab_file")]
+
+    main_job = ["runs/pretraining/model.ckpt-7", "runs/pretraining/data/vocab.txt"]
+    assert resolve() == ["word_order", 3e-4, *main_job]
+    assert resolve("--task_kind=tagging") == ["code_words", 1e-3, *main_job]
+    assert resolve("--init_checkpoint=other") == ["word_order", 5e-5, "other", None]
+    assert resolve("--init_checkpoint=") == ["word_order", 3e-4, None, main_job[1]]
+    assert resolve("--bert_config_file=/dev/null") == ["word_order", 3e-4, None, None]
+    assert resolve("--do_eval") == ["word_order", 3e-4, None, None]
+
+
+@pytest.mark.parametrize("verb", ["do_eval", "do_predict"])
+@pytest.mark.parametrize("start", ["output_dir", "init_checkpoint"])
+def test_a_network_alone_has_its_own_length(data, trained, tmp_path, verb, start):
+    path, run = data[CLASSIFIER.name], tmp_path / "run"
+    shutil.copytree(trained[CLASSIFIER.name], run)
+    files = {"eval_file": path / "dev.tsv", "predict_file": path / "dev.tsv"}
+    results = []
+    for length in (None, 10, 5):
+        output_dir = run if start == "output_dir" and length is None else tmp_path / f"{length}"
+        flags = {"max_seq_length": length, "do_train": False, verb: True, **files}
+        flags |= {"output_dir": output_dir, "train_file": None}
+        if output_dir != run:
+            flags |= {"init_checkpoint": run}
+        assert CLASSIFIER.module.main([CLASSIFIER.name, *CLASSIFIER.flags(path, **flags)]) == 0
+        name = "eval_results.txt" if verb == "do_eval" else "test_results.tsv"
+        results.append((output_dir / name).read_text())
+    assert results[0] == results[1] != results[2]

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from scripts import PRETRAINING
 from tiny_run import bert_config, copy_records, go_back, words
 
+from bert_estimator.jobs.pretraining.config import resolve
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
@@ -104,6 +105,21 @@ def test_packed_rows_give_what_rows_of_one_sequence_give(kind, data, tmp_path, c
 def test_dropout_of_packed_rows_is_the_same_on_any_cores(way, data, tmp_path):
     expected = trained(data, tmp_path / "expected", rate=0.2, pack=True)
     assert_equal(trained(data, tmp_path / "other", rate=0.2, pack=True, **WAYS[way]), expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "packed"),
+    [
+        ([], [(0.5, False, True), (0.95, False, False), (None, False, False)]),
+        (["--pack"], [(0.95, True, True)]),
+        (["--nopack"], [(0.5, False, False)]),
+        (["--max_seq_length=256"], [(0.5, False, False)]),
+    ],
+)
+def test_long_rows_of_recipes_that_are_not_full_are_packed(flags, packed, tmp_path):
+    stages = resolve(["", "--recipe=lamb_76min", f"--output_dir={tmp_path}", *flags])
+    for token_share, *expected in packed:
+        assert [stage.packed(token_share).training.pack for stage in stages] == expected
 
 
 @pytest.mark.slow

@@ -120,11 +120,11 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         ),
         (
             ["--task_name=word_order", "--data_dir=glue"],
-            "--data_dir=glue: --task_name=word_order has texts and a network of its own; leave it",
+            "--data_dir=glue: --task_name=word_order has texts of its own; leave it out",
         ),
         (
-            ["--bert_config_file={here}"],
-            "--bert_config_file={here}: --task_name=word_order has texts and a network of its own",
+            ["--task_kind=regression"],
+            "--task_kind=regression: --task_name=word_order has texts of its own; leave it out",
         ),
         (
             ["--task_name=mrpc", "--data_dir=.", "--label_column=3", *OWN],

@@ -216,6 +216,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "legacy_schedule_jump": False,
         "lamb_bias_correction": False,
         "bfloat16_first_moments": False,
+        "pack": None,
         "recipe": None,
         "scale": None,
         "stage": None,

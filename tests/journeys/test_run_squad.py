@@ -46,7 +46,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
             ["--train_file={here}", "--max_seq_length=128", "--doc_stride=128", *OWN],
             "--doc_stride=128: must be at most 61, the tokens of the context beside the longest",
         ),
-        (["--bert_config_file={here}"], "--bert_config_file={here}: the embedded questions have"),
         (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be one of text, ids"),
         (["--export_inputs=ids"], "--export_inputs=ids: is for --do_export; add it, or leave"),
         (["--recipe=squad"], "--recipe=squad: is for files; name them with --train_file"),

@@ -98,7 +98,7 @@ def test_comments_and_further_columns_do_not_change_predictions(data, trained, t
     path = tmp_path / "test.conll"
     path.write_bytes("\r\n".join(lines).encode("utf-16"))
     flags = [f"--init_checkpoint={trained}", f"--predict_file={path}", "--do_predict"]
-    flags += ["--task_kind=tagging", "--encoding=utf-16", "--max_seq_length=10"]
+    flags += ["--encoding=utf-16"]  # the kind and the length are the network's
     assert main([*flags, f"--output_dir={tmp_path}/run"]) == 0
     tagged = (tmp_path / "run" / "test_results.conll").read_text().splitlines()
     assert len(tagged) == len(lines) and tagged[0] == f"-DOCSTART-{separator}O"

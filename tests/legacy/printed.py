@@ -4,7 +4,8 @@
 
 The first Python needs `pip install 'tensorflow==2.15.*'`, which has tf.estimator: it runs the
 scripts of `scripts_of_2/` (`test_scripts_of_2.py`). The second needs TensorFlow 1.15.5, as for
-`compare.py`: it runs `scripts/keras_tree.py` (`test_python_keras.py`).
+`compare.py`: it runs `scripts/keras_tree.py` (`test_python_keras.py`) and
+`scripts/contrib_parts.py` (`test_contrib_parts.py`).
 """
 
 import argparse
@@ -16,6 +17,8 @@ import tempfile
 HERE = pathlib.Path(__file__).parent
 KERAS_TREE = HERE / "scripts" / "keras_tree.py"
 KERAS_TREE_GOLDEN = HERE / "goldens" / "keras_tree.json"
+CONTRIB_PARTS = HERE / "scripts" / "contrib_parts.py"
+CONTRIB_PARTS_GOLDEN = HERE / "goldens" / "contrib_parts.json"
 SCRIPTS_OF_2 = HERE / "scripts_of_2"
 GOLDEN_OF_2 = HERE / "goldens" / "scripts_of_2.json"
 
@@ -43,6 +46,9 @@ def main():
     if arguments.tf1_python:
         names = _run(arguments.tf1_python, KERAS_TREE, "--names")
         _write(KERAS_TREE_GOLDEN, {"names": names, **_run(arguments.tf1_python, KERAS_TREE)})
+        golden = _run(arguments.tf1_python, CONTRIB_PARTS)
+        lines = [f"{json.dumps(name)}: {json.dumps(values)}" for name, values in golden.items()]
+        CONTRIB_PARTS_GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     if arguments.tf2_python:
         golden = {}
         for script in sorted(SCRIPTS_OF_2.glob("*.py")):

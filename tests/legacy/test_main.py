@@ -87,7 +87,7 @@ def main(rest):
         "listed": {"contrib", "estimator", "layers", "placeholder"} <= set(dir(tf)),
         "has": [hasattr(tf, "Session"), hasattr(tf, "no_such_name"), hasattr(tf, "__nothing__")],
         "errors": [
-            error(lambda: tf.contrib.crf.crf_log_likelihood),
+            error(lambda: tf.contrib.cudnn_rnn.CudnnLSTM),
             error(lambda: tf.contrib.opt.ShampooOptimizer),
             error(lambda: tf.contrib.layers.embed_sequence),
             error(lambda: tf.contrib.estimator.forward_features),
@@ -161,7 +161,7 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags_and_keras(tmp_path):
     for error, words in zip(
         errors,
         [
-            ("tf.contrib.crf was conditional random fields", "contrib/crf/python/ops/crf.py"),
+            ("tf.contrib.cudnn_rnn was recurrent layers", "tf.nn.dynamic_rnn"),
             ("tf.contrib.opt.ShampooOptimizer was a further", "tf.contrib.opt.AdamWOptimizer"),
             ("contrib.layers.embed_sequence", "tf.nn.embedding_lookup"),
             ("contrib.estimator.forward_features was an addition", "a model_fn for tf.estimator"),
@@ -211,9 +211,9 @@ for _, instead in bert_estimator.legacy.paths.REMOVED.values():
 def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
     """The error is the same for every form of import, and the advised names of tf exist."""
     wanted = {
-        "from tensorflow.contrib.crf import crf_decode": (
-            "contrib.crf",
-            "a copy of TensorFlow 1.15",
+        "from tensorflow.contrib.cudnn_rnn import CudnnLSTM": (
+            "contrib.cudnn_rnn",
+            "tf.nn.dynamic_rnn",
         ),
         "import tensorflow.contrib.seq2seq.python": (
             "contrib.seq2seq",
@@ -253,7 +253,7 @@ import tensorflow as tf
 import tensorflow.contrib.distribute
 import tensorflow.contrib.slim.python.slim.nets.inception_v3
 import tensorflow.gfile as gfile
-from tensorflow.contrib import crf, keras, quantize, seq2seq, tensorrt
+from tensorflow.contrib import keras, quantize, seq2seq, tensorrt
 from tensorflow.contrib.slim.python.slim.nets import resnet_utils, resnet_v1
 from tensorflow.contrib.tpu.python.tpu import error_handling, tensor_tracer, tpu_feed
 from tensorflow.python.tpu import session_support

@@ -33,6 +33,13 @@ def test_every_name_is_where_the_table_says(module):
     assert not missing
 
 
+def test_a_star_gives_the_names_of_a_module_without_the_modules_below_it():
+    for path in ("tensorflow.contrib.training", "tensorflow.contrib.crf", "tensorflow.losses"):
+        listed = modules.LegacyModule(path).__all__
+        assert set(listed) <= modules.names_of(path) and len(listed) > 10
+    assert "slim" not in modules.LegacyModule("tensorflow.contrib").__all__
+
+
 def test_the_first_source_of_a_name_gives_it():
     assert modules.look_up("tensorflow.estimator.tpu", "RunConfig").__module__ == (
         "bert_estimator.tpu.config"

@@ -7,6 +7,7 @@ import io
 import shutil
 from unittest import mock
 
+import project
 from absl import flags
 from fixtures import DATA
 from scripts import CLASSIFIER, PRETRAINING, SQUAD
@@ -49,6 +50,18 @@ MAINS = {
     "legacy": _main_of("bert_estimator.legacy.__main__"),
     "run_program": _main_of("bert_estimator.tpu.run_program"),
 }
+
+# The console commands of pyproject.toml: name of MAINS -> "module:function".
+CONSOLE = dict(
+    zip(
+        [
+            "pretraining", "classifier", "squad", "text", "vocabulary", "records", "predict",
+            "embed", "convert", "legacy", "run_program",
+        ],
+        project.read()["scripts"].values(),
+        strict=True,
+    )
+)  # fmt: skip
 
 
 def write_inputs(folder):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 from bert_estimator.system.json_files import JsonError, check, field, parse, read, shown, values
 
@@ -18,7 +19,7 @@ def test_what_is_json_is_read(tmp_path, value):
         (tmp_path / "a.json").write_bytes(text.encode("utf-8"))
         assert read(str(tmp_path / "a.json")) == value
         (tmp_path / "a.json").write_bytes(text.encode("utf-8-sig"))
-        assert read(str(tmp_path / "a.json")) == value
+        assert remote.read_json(f"file://{tmp_path}/a.json") == value
         assert parse(text, "text") == value
 
 

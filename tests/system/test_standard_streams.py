@@ -8,8 +8,8 @@ import sys
 
 import commands
 import forked
-import project
 import pytest
+from commands import CONSOLE
 
 import bert_estimator
 
@@ -89,17 +89,6 @@ open({str(tmp_path / "done")!r}, "w").close()
     assert (tmp_path / "done").exists()
 
 
-# The console commands of pyproject.toml, by the names of `commands.MAINS`.
-CONSOLE = dict(
-    zip(
-        [
-            "pretraining", "classifier", "squad", "text", "vocabulary", "records", "predict",
-            "embed", "convert", "legacy", "run_program",
-        ],
-        project.read()["scripts"].values(),
-        strict=True,
-    )
-)  # fmt: skip
 PRINTS_RESULTS = ("predict", "embed", "run_program")
 STATES = [("ok", "ok"), ("ok", "closed"), ("ok", "full"), ("ok", "gone"), ("closed", "ok"),
           ("full", "ok"), ("gone", "ok"), ("closed", "closed"), ("full", "full"), ("gone", "gone"),

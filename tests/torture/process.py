@@ -28,7 +28,7 @@ from bert_estimator.tpu.verbs import snapshot
 
 devices.import_jax()
 
-LONGEST_SECS = 300
+LONGEST_SECS = 900
 
 # Python's audit events of what changes files, or opens them.
 _EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.copyfile")

@@ -1,6 +1,7 @@
 """The plain Estimator: functions without params, local rules, all verbs."""
 
 import json
+import types
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -115,6 +116,31 @@ def test_a_chief_and_its_evaluator_are_one_host_each(tmp_path, monkeypatch):
 def test_the_config_is_a_run_config():
     with pytest.raises(ValueError, match=r"config must be a bert_estimator.tpu.RunConfig, not str"):
         tpu.Estimator(model_fn, config="there")
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [tf.distribute.OneDeviceStrategy, lambda name: tf.distribute.MirroredStrategy([name])],
+)
+def test_a_strategy_of_one_replica_trains_as_no_strategy_does(tmp_path, strategy):
+    strategy = strategy("/cpu:0")
+    config = tpu.RunConfig(
+        model_dir=str(tmp_path),
+        session_config=QUICK,
+        train_distribute=strategy,
+        eval_distribute=strategy,
+    )
+    estimator = tpu.Estimator(model_fn, config=config).train(input_fn)
+    assert estimator.global_step() == 2 and estimator.evaluate(input_fn)["mean"] == 8.0
+
+
+@pytest.mark.parametrize("name", ["train_distribute", "eval_distribute", "experimental_distribute"])
+def test_a_strategy_of_several_replicas_is_refused(tmp_path, name):
+    config = tpu.RunConfig(
+        model_dir=str(tmp_path), **{name: types.SimpleNamespace(num_replicas_in_sync=2)}
+    )
+    with pytest.raises(ValueError, match=f"RunConfig.{name} is only supported with one replica"):
+        tpu.Estimator(model_fn, config=config)
 
 
 def overriding(*bases, name="Own", **members):

@@ -28,7 +28,9 @@ from input_pipelines.tasks.task_table import TASK_NAMES
 
 _EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
 # `tag_files.FORMATS`, whose module loads numpy.
-TAG_FORMATS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2", *table_files.JSON_FORMATS)
+TAG_FORMATS = (
+    ".conll", ".conllu", ".txt", ".tsv", ".bio", ".iob", ".iob2", *table_files.OBJECT_FORMATS,
+)  # fmt: skip
 # The flags that only a user's own files need.
 _OWN_FLAGS = (
     "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
@@ -70,7 +72,7 @@ class Examples(config.Texts):
     train_file: str | None = flags.field(
         None,
         f"Train on your own examples: a {_one_of(table_files.FORMATS)} file, or for tagging a "
-        f"{_one_of(TAG_FORMATS)} file.",
+        f"{_one_of(TAG_FORMATS)} file; or one of these packed, as .gz.",
         flags.check_file,
     )
     eval_file: str | None = flags.field(

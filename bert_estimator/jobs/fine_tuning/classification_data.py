@@ -19,6 +19,10 @@ from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_sc
 from input_pipelines.tasks.features_input import Batches
 from input_pipelines.tasks.task_data import TaskData
 
+# Labels times words, of all examples and of the vocabulary: up to here, a bag of words takes
+# seconds.
+_MOST_COUNTED = 5_000_000
+
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationData:
@@ -99,10 +103,24 @@ def _load_files(config):
     _print_what_is_lost(data)
 
     def baselines():
-        majority = data.majority()
-        return {} if majority is None else {"majority class": majority}
+        return _baselines(data, bert_config.vocab_size)
 
     return ClassificationData(bert_config, data, baselines)
+
+
+def _baselines(data, vocab_size):
+    """Returns the accuracy of the baselines of a classification; of no other kind."""
+    majority = data.majority()
+    if majority is None:
+        return {}
+    baselines = {"majority class": majority}
+    num_labels, held_out = len(data.labels), next(iter(data.evaluate.values()))
+    if data.train is not None and (
+        num_labels * (data.train.lengths.sum() + vocab_size) <= _MOST_COUNTED
+    ):
+        accuracy = bag_of_words_accuracy(data.train, held_out, num_labels, vocab_size)
+        baselines["bag of words"] = accuracy
+    return baselines
 
 
 def _with_kind(config, model):
@@ -240,10 +258,7 @@ def _load_embedded(config):
     )
 
     def baselines():
-        return {
-            "majority class": data.majority(),
-            "bag of words": bag_of_words_accuracy(data.train, held_out, 2, bert_config.vocab_size),
-        }
+        return _baselines(data, bert_config.vocab_size)
 
     return ClassificationData(bert_config, data, baselines)
 

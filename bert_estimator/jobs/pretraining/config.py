@@ -317,7 +317,8 @@ class PretrainingConfig(JobConfig):
             }
             is_unneeded = {
                 "input_file": self.plan.compile_only,
-                "bert_config_file": self.bert_config,
+                # A checkpoint may have the file beside it.
+                "bert_config_file": self.bert_config or self.network.init_checkpoint,
             }
             rule = (
                 f"is needed: {' and '.join('--' + n for n in _INPUT_FLAGS)} go together. "

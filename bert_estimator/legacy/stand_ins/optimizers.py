@@ -1,9 +1,16 @@
-"""The optimizers of tf.contrib.opt that training scripts use: LARS, decoupled decay, lazy Adam."""
+"""Optimizers of tf.contrib that training scripts use.
 
+Those of tf.contrib.opt are LARS, decoupled decay and lazy Adam; the one of
+tf.contrib.mixed_precision scales the loss.
+"""
+
+import abc
 import contextlib
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
 
 
 class LARSOptimizer(tf.train.MomentumOptimizer):
@@ -225,3 +232,134 @@ class LazyAdamOptimizer(tf.train.AdamOptimizer):
             tf.scatter_update(m, rows, new_m),
             tf.scatter_update(v, rows, new_v),
         )
+
+
+class LossScaleManager(abc.ABC):
+    """Says by what a `LossScaleOptimizer` multiplies the loss."""
+
+    @abc.abstractmethod
+    def get_loss_scale(self) -> Any:
+        """Returns the factor, a float32 scalar."""
+
+    @abc.abstractmethod
+    def update_loss_scale(self, finite_grads: tf.Tensor) -> tf.Operation:
+        """Returns the operation that sets the next step's factor.
+
+        Args:
+          finite_grads: bool scalar, whether all gradients of the step are finite.
+        """
+
+
+class FixedLossScaleManager(LossScaleManager):
+    """Always gives the same factor.
+
+    Raises:
+      ValueError: it is less than 1.
+    """
+
+    def __init__(self, loss_scale: float):
+        if loss_scale < 1:
+            raise ValueError("loss scale must be at least 1.")
+        self._loss_scale = tf.convert_to_tensor(loss_scale, tf.float32)
+
+    def get_loss_scale(self) -> tf.Tensor:
+        return self._loss_scale
+
+    def update_loss_scale(self, finite_grads: tf.Tensor) -> tf.Operation:
+        return tf.no_op()
+
+
+class ExponentialUpdateLossScaleManager(LossScaleManager):
+    """Raises the factor while gradients are finite, and lowers it if they are not.
+
+    Args:
+      init_loss_scale: the first factor.
+      incr_every_n_steps: after so many steps in a row with finite gradients it is raised.
+      decr_every_n_nan_or_inf: after so many steps with others, in a row or not, it is lowered.
+      incr_ratio, decr_ratio: what it is multiplied by. It stays finite, and at least 1.
+    """
+
+    def __init__(
+        self,
+        init_loss_scale: float,
+        incr_every_n_steps: int,
+        decr_every_n_nan_or_inf: int = 2,
+        incr_ratio: float = 2,
+        decr_ratio: float = 0.8,
+    ):
+        self._steps_to_raise, self._steps_to_lower = incr_every_n_steps, decr_every_n_nan_or_inf
+        self._incr_ratio, self._decr_ratio = incr_ratio, decr_ratio
+        start = tf.convert_to_tensor(init_loss_scale, tf.float32)
+        self._loss_scale = tf.Variable(start, name="loss_scale", trainable=False)
+        self._good_steps = tf.Variable(0, name="good_steps", trainable=False)
+        self._bad_steps = tf.Variable(0, name="bad_steps", trainable=False)
+
+    def get_loss_scale(self) -> tf.Variable:
+        return self._loss_scale
+
+    def update_loss_scale(self, finite_grads: tf.Tensor) -> tf.Operation:
+        scale, good, bad = (
+            tf.identity(variable)
+            for variable in (self._loss_scale, self._good_steps, self._bad_steps)
+        )
+        failed = tf.logical_not(finite_grads)
+        is_raised = finite_grads & (good + 1 >= self._steps_to_raise)
+        is_lowered = failed & (bad + 1 >= self._steps_to_lower)
+        larger = scale * self._incr_ratio
+        larger = tf.where(tf.is_finite(larger), larger, scale)
+        smaller = tf.maximum(1.0, scale * self._decr_ratio)
+        counted = 1 - tf.cast(is_raised | is_lowered, tf.int32)
+        after = {
+            self._loss_scale: tf.where(is_raised, larger, tf.where(is_lowered, smaller, scale)),
+            self._good_steps: counted * tf.where(finite_grads, good + 1, 0),
+            self._bad_steps: counted * tf.where(failed, bad + 1, bad),
+        }
+        with tf.control_dependencies(list(after.values())):
+            return tf.group(*(variable.assign(value) for variable, value in after.items()))
+
+
+class LossScaleOptimizer(tf.train.Optimizer):
+    """Scales the loss for float16, and leaves a step out whose gradients are not finite.
+
+    On several cores a step is left out by all of them.
+
+    Args:
+      opt: the optimizer.
+      loss_scale_manager: a `LossScaleManager`.
+    """
+
+    def __init__(self, opt: tf.train.Optimizer, loss_scale_manager: LossScaleManager):
+        super().__init__(use_locking=False, name="LossScale" + opt.get_name())
+        self._optimizer, self._loss_scale_manager = opt, loss_scale_manager
+
+    def compute_gradients(self, loss, *args, **kwargs):
+        scale = self._loss_scale_manager.get_loss_scale()
+        loss = loss() if callable(loss) else loss
+        loss *= tf.cast(scale, loss.dtype.base_dtype)
+        inverse = tf.reciprocal(scale)
+        return [
+            # Sparse gradients become dense, as in TensorFlow 1.
+            (None if gradient is None else gradient * tf.cast(inverse, gradient.dtype), variable)
+            for gradient, variable in self._optimizer.compute_gradients(loss, *args, **kwargs)
+        ]
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        grads_and_vars = list(grads_and_vars)
+        finite = [tf.reduce_all(tf.is_finite(g)) for g, _ in grads_and_vars if g is not None]
+        failed = 1 - tf.cast(tf.reduce_all(tf.stack(finite)), tf.int32)
+        are_finite = tf.equal(tpu.cross_replica_sum(failed), 0)
+        update = tf.cond(
+            are_finite,
+            lambda: self._optimizer.apply_gradients(grads_and_vars, global_step, name),
+            tf.no_op,
+        )
+        return tf.group(update, self._loss_scale_manager.update_loss_scale(are_finite))
+
+    def get_slot(self, var, name):
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self):
+        return self._optimizer.get_slot_names()
+
+    def variables(self):
+        return self._optimizer.variables()

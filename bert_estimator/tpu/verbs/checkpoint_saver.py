@@ -236,7 +236,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         graph_def = tf.get_default_graph().as_graph_def(add_shapes=True)
         if self._save_graph_def:
             path = os.path.join(self._model_dir, "graph.pbtxt")
-            file_io.atomic_write_string_to_file(path, str(graph_def))
+            with self._without_leftovers(None):
+                file_io.atomic_write_string_to_file(path, str(graph_def))
         meta_graph_def = meta_graph.create_meta_graph_def(
             graph_def=graph_def, saver_def=self._get_saver().saver_def
         )
@@ -320,22 +321,30 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         """Writes a checkpoint of the session's variables, or of a snapshot, which it releases."""
         saver = _DurableSaver(self._get_saver(), snapshot)
         try:
-            saver.save(session, self._save_path, step, self._meta_graph)
-        except (OSError, tf.errors.OpError):
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                self._remove_unfinished(step)
-            raise
+            with self._without_leftovers(step):
+                saver.save(session, self._save_path, step, self._meta_graph)
         finally:
             if snapshot is not None:
                 snapshot.release(session)
         status = tf.SessionLog(status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._save_path)
         self._summary_writer.add_session_log(status, step)
 
+    @contextlib.contextmanager
+    def _without_leftovers(self, step):
+        """Surrounds a write, after whose failure nothing is left: of a checkpoint, if `step` is not
+        None."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError):
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                self._remove_unfinished(step)
+            raise
+
     def _remove_unfinished(self, step):
         """Removes what was written of a checkpoint that the state file does not name."""
         remove_unwritten(self._model_dir)
         prefix = f"{self._save_path}-{step}"
-        if prefix not in self._get_saver().last_checkpoints:
+        if step is not None and prefix not in self._get_saver().last_checkpoints:
             for path in _files_of(prefix):
                 os.remove(path)
 

@@ -270,6 +270,11 @@ def is_named(model_dir: str, prefix: str) -> bool:
     return os.path.basename(named) == os.path.basename(prefix)
 
 
+def is_listed(model_dir: str, prefix: str | None) -> bool:
+    """Returns whether the state file of a directory lists a checkpoint; so it does None."""
+    return prefix is None or os.path.basename(prefix) in listed_names(model_dir)
+
+
 def listed_names(model_dir: str) -> set[str]:
     """Returns the names of all checkpoints that the state file lists; none if it has no state."""
     state = _state(model_dir)

@@ -54,6 +54,8 @@ def train(
     restored = checkpoints.newest_whole(model_dir)
     if job.is_chief:
         checkpoint_saver.remove_half_deleted(model_dir, restored)
+        if checkpoints.has_state(model_dir) and not checkpoints.is_listed(model_dir, restored):
+            checkpoint_saver.complete_save(model_dir, restored)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps

@@ -39,6 +39,7 @@ def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
     manifest = write(documents, tokenizer, vocab_file, files)
     assert sorted(os.listdir(tmp_path)) == [
         "manifest.train-0.tfrecord.json",
+        "token_counts.train-0.tfrecord.lengths.npy",
         "token_counts.train-0.tfrecord.npy",
         "train-0.tfrecord",
         "train-1.tfrecord",

@@ -135,6 +135,7 @@ def test_a_training_goes_on_with_the_corpus_it_began_with(tmp_path, small_corpus
         default_data.HELD_OUT_FILE,
         f"manifest.{default_data.TRAIN_FILE}.json",
         f"token_counts.{default_data.TRAIN_FILE}.npy",
+        f"token_counts.{default_data.TRAIN_FILE}.lengths.npy",
     ],
 )
 @pytest.mark.parametrize("damage", ["cut", "removed"])

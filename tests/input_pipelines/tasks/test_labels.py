@@ -39,7 +39,7 @@ def test_labels_are_found_and_sorted(tmp_path, cells, found):
     ("cells", "line", "message"),
     [
         (["a", {"b": 1}], 2, 'the label is {"b": 1}; it must be a text, a number, true or false'),
-        (["a", ["b"]], 2, 'the label is ["b"]; it must be a text'),
+        (["a", ["b", "c"]], 2, 'the label is ["b", "c"]; it must be a text'),
         (["a", "b\tc"], 2, 'the label is "b\\tc"; it must not hold a tab or a line end'),
         (["a", "b\u2028c"], 2, "the label is "),
         (["a\nb", "c"], 1, 'the label is "a\\nb"; it must not hold a tab'),

@@ -77,7 +77,7 @@ def test_questions_to_predict_for_need_no_answers(path):
         ({"id": True}, False, "qas[1]: id: must be a string, not true"),
         ({"id": "a"}, False, "data[0].paragraphs[0].qas[1]: the id 'a' occurs twice in the file"),
         ({"question": None}, False, "qas[1]: question: must be a string, not null"),
-        ({"answers": {}}, False, "qas[1]: answers: must be a list, not {}"),
+        ({"answers": {}}, False, "qas[1]: answers: the key 'text' is missing; it must be"),
         ({"answers": [3]}, False, "qas[1].answers[0]: must be an object, not 3"),
         ({"answers": [{"text": "x"}]}, False, "answers[0]: the key 'answer_start' is missing; it"),
         (
@@ -91,7 +91,11 @@ def test_questions_to_predict_for_need_no_answers(path):
             "answers[0]: answer_start: must be a whole number, not 1.5",
         ),
         ({"answers": []}, False, "qas[1]: the question does not have answers"),
-        ({"answers": []}, True, "qas[1]: the question does not have answers, nor is it impossible"),
+        (
+            {"answers": [], "is_impossible": False},
+            True,
+            "qas[1]: the question does not have answers, nor is it impossible",
+        ),
         ({"is_impossible": 1}, True, "qas[1]: is_impossible: must be true or false, not 1"),
         (
             {"is_impossible": True},

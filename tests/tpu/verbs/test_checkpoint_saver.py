@@ -142,6 +142,25 @@ def test_a_checkpoint_is_on_the_disk_before_the_state_file_names_it(tmp_path, co
         traced = traced[named + 1 :]
 
 
+@pytest.mark.parametrize("name", ["graph.pbtxt", "model.ckpt-0.meta", "checkpoint"])
+def test_a_full_disk_keeps_nothing_of_a_file_that_it_cuts(tmp_path, monkeypatch, name):
+    write = file_io.atomic_write_string_to_file
+
+    def cut(path, contents, *args, **kwargs):
+        if os.path.basename(path) == name:
+            file_io.write_string_to_file(f"{path}.tmp0123abcd", str(contents)[:9])
+            raise tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device")
+        write(path, contents, *args, **kwargs)
+
+    monkeypatch.setattr(file_io, "atomic_write_string_to_file", cut)
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=2, checkpoint_save_graph_def=True)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=name):
+        estimator.train(input_fn, steps=2)
+    assert not list(tmp_path.glob("*tmp*"))
+    # Without the state file, the checkpoint is complete all the same.
+    assert checkpoint_steps(tmp_path) == ([0] if name == "checkpoint" else [])
+
+
 def test_a_complete_checkpoint_has_its_graph(tmp_path, monkeypatch):
     """A kill in any place leaves a complete checkpoint with its .meta file, or not complete."""
 

@@ -94,10 +94,13 @@ def test_a_kill_between_any_two_calls_of_a_deletion(tmp_path, monkeypatch, order
         patched.setattr(checkpoint_management, "update_checkpoint_state_internal", copy(change))
         estimator.train(input_fn, max_steps=2 * keep + 2)
     assert len(copies) == 2 + 2 * 4  # the state file; three files, and the mark
-    for number, killed in enumerate(copies):
-        estimator_of(killed, own_saver, keep).train(input_fn, max_steps=2 * keep + 2)
-        assert checkpoint_files(killed) == checkpoint_files(run), number
-        assert len(checkpoint_files(killed)) == 3 * keep
+    for steps in (2 * keep + 2, 2 * keep + 4):  # The training goes on for no step, or for two.
+        estimator.train(input_fn, max_steps=steps)
+        for number, copied in enumerate(copies):
+            killed = shutil.copytree(copied, tmp_path / f"{number}-{steps}")
+            estimator_of(killed, own_saver, keep).train(input_fn, max_steps=steps)
+            assert checkpoint_files(killed) == checkpoint_files(run), number
+            assert len(checkpoint_files(killed)) == 3 * keep
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])

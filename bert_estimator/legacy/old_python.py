@@ -1,0 +1,131 @@
+"""Puts names back that Python 3.7 had, and that Python 3.8 to 3.13 removed.
+
+These are the names that training scripts use: a script for TensorFlow 1 was written for Python 3.7.
+"""
+
+import base64
+import collections
+import configparser
+import fractions
+import functools
+import html
+import html.parser
+import importlib
+import importlib.util
+import inspect
+import json
+import locale
+import math
+import random
+import sys
+import threading
+import time
+import types
+import unittest
+import xml.etree.ElementTree
+from typing import Any
+
+ArgSpec = collections.namedtuple("ArgSpec", "args varargs keywords defaults")
+
+
+def getargspec(function: Any) -> ArgSpec:
+    """Returns the arguments of a function that may be given by position.
+
+    Unlike Python 3.7's, it takes functions with annotations or arguments by keyword alone, since
+    functions of libraries have got these meanwhile.
+    """
+    return ArgSpec(*inspect.getfullargspec(function)[:4])
+
+
+def load_source(name: str, pathname: str, file: Any = None) -> types.ModuleType:
+    """Imports a file as a module of a name."""
+    spec = importlib.util.spec_from_file_location(name, pathname)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _format(percent, value, grouping=False, monetary=False, *additional):
+    return locale.format_string(percent, (value, *additional), grouping, monetary)
+
+
+# (an object, a name that it had) -> what the name stands for.
+_NAMES = {
+    (inspect, "getargspec"): getargspec,
+    (inspect, "ArgSpec"): ArgSpec,
+    (time, "clock"): time.process_time,
+    (fractions, "gcd"): math.gcd,
+    (base64, "encodestring"): base64.encodebytes,
+    (base64, "decodestring"): base64.decodebytes,
+    (locale, "format"): _format,
+    (threading.Thread, "isAlive"): threading.Thread.is_alive,
+    (html.parser.HTMLParser, "unescape"): staticmethod(html.unescape),
+    (configparser, "SafeConfigParser"): configparser.ConfigParser,
+    (configparser.RawConfigParser, "readfp"): configparser.RawConfigParser.read_file,
+    **{
+        (unittest.TestCase, old): getattr(unittest.TestCase, new)
+        for old, new in {
+            "assert_": "assertTrue",
+            "assertAlmostEquals": "assertAlmostEqual",
+            "assertEquals": "assertEqual",
+            "assertNotAlmostEquals": "assertNotAlmostEqual",
+            "assertNotEquals": "assertNotEqual",
+            "assertNotRegexpMatches": "assertNotRegex",
+            "assertRaisesRegexp": "assertRaisesRegex",
+            "assertRegexpMatches": "assertRegex",
+        }.items()
+    },
+}
+# A module -> (module to take names of, or None, further names).
+_MODULES = {
+    "imp": (
+        None,
+        {
+            "load_source": load_source,
+            "new_module": types.ModuleType,
+            "reload": importlib.reload,
+        },
+    ),
+    "xml.etree.cElementTree": (xml.etree.ElementTree, {}),
+}
+
+
+def put_back() -> None:
+    """Puts the names back, and the modules that cannot be imported.
+
+    1. `random.sample` takes sets, and `json.load` and `json.loads` take an `encoding`, which had no
+       effect.
+    2. The names of `_NAMES` and the modules of `_MODULES` are there. If Python has them still, they
+       are Python's.
+    """
+    for (home, name), value in _NAMES.items():
+        if not hasattr(home, name):
+            setattr(home, name, value)
+    for path, (source, members) in _MODULES.items():
+        if path not in sys.modules and importlib.util.find_spec(path) is None:
+            module = types.ModuleType(path)
+            vars(module).update(vars(source) if source else {}, **members)
+            module.__name__ = path
+            sys.modules[path] = module
+    if not hasattr(json.loads, "__wrapped__"):
+        json.load, json.loads = _without_encoding(json.load), _without_encoding(json.loads)
+        random.Random.sample = _taking_sets(random.Random.sample)
+        random.sample = random._inst.sample
+
+
+def _without_encoding(function):
+    @functools.wraps(function)
+    def without_encoding(*args, encoding=None, **kwargs):
+        return function(*args, **kwargs)
+
+    return without_encoding
+
+
+def _taking_sets(method):
+    @functools.wraps(method)
+    def sample(self, population, *args, **kwargs):
+        if isinstance(population, set | frozenset):
+            population = tuple(population)
+        return method(self, population, *args, **kwargs)
+
+    return sample

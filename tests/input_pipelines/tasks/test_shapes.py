@@ -1,0 +1,616 @@
+"""Files as people have them: a row for each shape, with where it comes from and what is read.
+
+The shapes are of published data sets, of exports of programs and of tools for annotation; the texts
+are made up. What is read is a list; where a file is refused, the row has the message instead.
+"""
+
+import dataclasses
+import gzip
+import io
+import json
+import lzma
+from typing import Any, NamedTuple
+
+import pytest
+
+from input_pipelines.tasks import examples, squad_files, tag_files, task_table
+from input_pipelines.text.documents import TextOptions, read_documents
+
+
+class Shape(NamedTuple):
+    """A file, and what is expected of it; `options` are arguments of the reader."""
+
+    source: str
+    name: str
+    content: bytes | str
+    expected: Any
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+
+def written(tmp_path, shape):
+    content = shape.content
+    (tmp_path / shape.name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(tmp_path / shape.name)
+
+
+def holds(shape, read):
+    """Asserts that a function reads what is expected, or refuses the file as expected."""
+    if isinstance(shape.expected, str):
+        with pytest.raises(ValueError) as caught:
+            read()
+        assert shape.expected in str(caught.value)
+    else:
+        assert read() == shape.expected
+
+
+def parametrize(shapes):
+    return pytest.mark.parametrize("shape", shapes, ids=[shape.source for shape in shapes])
+
+
+def lines(*rows, **changes):
+    return "".join(json.dumps({**row, **changes}, ensure_ascii=False) + "\n" for row in rows)
+
+
+def parquet(rows, features=None):
+    """Returns the bytes of a parquet file as `datasets` writes it, with its features beside."""
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist(rows)
+    if features:
+        described = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": described})
+    stream = io.BytesIO()
+    pyarrow.parquet.write_table(table, stream)
+    return stream.getvalue()
+
+
+COLUMNS_1_6 = dict(text_a_column="6", label_column="1")
+TWO = [("a", "x"), ("b", "y")]
+CLASS_LABEL = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+
+TABLES = [
+    Shape(
+        "Kaggle's SMS spam",
+        "spam.csv",
+        'v1,v2,,,\r\nham,"Go, crazy",,,\r\nspam,Win \u00a3100 \u201cnow\u201d,,,\r\n'.encode(
+            "cp1252"
+        ),
+        [("Go, crazy", "ham"), ("Win \u00a3100 \u201cnow\u201d", "spam")],
+        dict(text_a_column="v2", label_column="v1", encoding="cp1252"),
+    ),
+    Shape(
+        "Kaggle's SMS spam, without its encoding",
+        "spam.csv",
+        "v1,v2\nspam,Win \u201cnow\u201d\n".encode("cp1252"),
+        "Give its encoding (--encoding=cp1252)",
+        dict(text_a_column="v2", label_column="v1"),
+    ),
+    Shape(
+        "Quora's question pairs",
+        "q.csv",
+        '"id","question1","question2","is_duplicate"\n'
+        '"0","Why ""x""?","How?","0"\n"1","A?","","1"\n',
+        [('Why "x"?', "How?", "0"), ("A?", "", "1")],
+        dict(label_column="is_duplicate"),
+    ),
+    Shape(
+        "Kaggle's IMDB reviews",
+        "imdb.csv",
+        'review,sentiment\n"One.<br />Two,\n""three""",positive\nBad,negative\n',
+        [('One.<br />Two,\n"three"', "positive"), ("Bad", "negative")],
+        dict(text_a_column="review", label_column="sentiment"),
+    ),
+    Shape(
+        "AG News",
+        "train.csv",
+        '"3","Bears","Short\\band"\n"1","A","B"\n',
+        [("Bears", "Short\\band", "3"), ("A", "B", "1")],
+        dict(text_a_column="2", text_b_column="3", label_column="1"),
+    ),
+    Shape(
+        "Sentiment140",
+        "s.csv",
+        '"0","14","Mon","NO_QUERY","u","@x that\'s"\n"4","15","Tue","NO","v","caf\u00e9"\n'.encode(
+            "latin-1"
+        ),
+        [("@x that's", "0"), ("caf\u00e9", "4")],
+        {**COLUMNS_1_6, "encoding": "latin-1"},
+    ),
+    Shape(
+        "SNLI",
+        "dev.jsonl",
+        lines(
+            *[
+                {"gold_label": label, "sentence1": "p", "sentence2": "h"}
+                for label in ("neutral", "-")
+            ]
+        ),
+        [("p", "h", "neutral"), ("p", "h", "-")],
+    ),
+    Shape(
+        "CLUE",
+        "t.json",
+        lines({"label": "102", "sentence": "\u6c5f"}, {"label": "9", "sentence": "b"}),
+        [("\u6c5f", "102"), ("b", "9")],
+    ),
+    Shape("pandas with its index", "p.csv", ",text,label\n0,a,x\n1,b,y\n", TWO),
+    Shape("pandas' to_json", "p.json", '{"text":{"0":"a"},"label":{"0":"x"}}', "orient='records'"),
+    Shape("capitals in a header", "c.csv", "Text,Label\na,x\nb,y\n", TWO),
+    Shape(
+        "Excel in German", "g.csv", "text;label\ngut, sehr;1\nschlecht;0\n", "perhaps by semicolons"
+    ),
+    Shape("Excel with sep=", "g.csv", "sep=;\ntext;label\ngut;1\n", "is a line for Excel"),
+    Shape(
+        "Excel's Unicode text",
+        "u.txt",
+        "text\tlabel\r\na\tx\r\nb\ty\r\n".encode("utf-16"),
+        TWO,
+        dict(encoding="utf-16"),
+    ),
+    Shape(
+        "UTF-16 without a mark",
+        "u.tsv",
+        "text\tlabel\r\na\tx\r\n".encode("utf-16-le"),
+        "give --encoding=utf-16-le",
+    ),
+    Shape(
+        "a workbook with another name",
+        "w.csv",
+        b"PK\x03\x04\x14\0\x06\0\x08\0\xff\xfe",
+        "is not text, but a zip archive or a workbook",
+    ),
+    Shape(
+        "LibreOffice",
+        "l.csv",
+        '\ufefftext,label\r\n"a\r\nb",x\r\nc,y\r\n',
+        [("a\nb", "x"), ("c", "y")],
+    ),
+    Shape("an old Macintosh", "m.csv", "text,label\ra,x\rb,y\r", TWO),
+    Shape(
+        "a decimal comma",
+        "d.tsv",
+        "text\tscore\na\t1,5\n",
+        "with a decimal point",
+        dict(kind="regression"),
+    ),
+    Shape(
+        "pandas' to_csv with tabs and all quotes",
+        "q.tsv",
+        '"text"\t"label"\n"a"\t"x"\n',
+        "Quotation marks are a part of the cells",
+    ),
+    Shape(
+        "MySQL's quotes",
+        "b.csv",
+        'text,label\n"He said \\"hi\\"",x\n',
+        "write each one within twice",
+    ),
+    Shape("fastText", "f.txt", "__label__x a b\n__label__y c\n", "usual names of text_a_column"),
+    Shape(
+        "doccano's classes",
+        "d.jsonl",
+        lines({"text": "a", "label": ["x"]}, {"text": "b", "label": ["y"]}),
+        TWO,
+    ),
+    Shape(
+        "doccano with several classes",
+        "d.jsonl",
+        lines({"text": "a", "label": ["x", "y"]}),
+        "give --task_kind=multi_label",
+    ),
+    Shape(
+        "doccano's classes as several labels",
+        "d.jsonl",
+        lines({"text": "a", "label": ["x", "y"]}, {"text": "b", "label": []}),
+        [("a", (1, 1)), ("b", (0, 0))],
+        dict(kind="multi_label"),
+    ),
+    Shape("gzip", "t.csv.gz", gzip.compress(b"text,label\na,x\nb,y\n"), TWO),
+    Shape(
+        "xz",
+        "t.jsonl.xz",
+        lzma.compress(lines(*[dict(text=a, label=b) for a, b in TWO]).encode()),
+        TWO,
+    ),
+    Shape(
+        "gzip with another name",
+        "t.csv",
+        gzip.compress(b"text,label\na,x\n"),
+        "let its name end in .gz",
+    ),
+    Shape(
+        "gzip, cut short",
+        "t.csv.gz",
+        gzip.compress(b"text,label\na,x\nb,y\n")[:-9],
+        "is damaged or cut",
+    ),
+    Shape(
+        "the Hub's parquet",
+        "t.parquet",
+        parquet(
+            [dict(text="a", label=1), dict(text="b", label=0)],
+            {"label": CLASS_LABEL, "text": {"dtype": "string", "_type": "Value"}},
+        ),
+        [("a", "pos"), ("b", "neg")],
+    ),
+    Shape("pandas' parquet", "t.parquet", parquet([dict(text=a, label=b) for a, b in TWO]), TWO),
+    Shape(
+        "parquet, cut short",
+        "t.parquet",
+        parquet([dict(text="a", label="x")])[:-9],
+        "is not complete",
+    ),
+]
+
+
+@parametrize(TABLES)
+def test_tables(tmp_path, shape):
+    options = {"kind": "classification", **shape.options}
+
+    def read():
+        path = written(tmp_path, shape)
+        task = task_table.own_task(train=path, evaluate=None, predict=None, **options)
+        if task.kind != "regression":
+            task = dataclasses.replace(task, labels=examples.discover_labels(task))
+        return [
+            tuple(
+                task.labels[value] if isinstance(value, int) else value
+                for value in dataclasses.astuple(example)
+                if value is not None
+            )
+            for example in examples.read_examples(task, path, task.columns)
+        ]
+
+    holds(shape, read)
+
+
+CONLL_U = """\
+# text = Vamos al mar
+1\tVamos\tir\tVERB\t_\t_\t0\troot\t_\t_
+2-3\tal\t_\t_\t_\t_\t_\t_\t_\t_
+2\ta\ta\tADP\t_\t_\t4\tcase\t_\t_
+3\tel\tel\tDET\t_\t_\t4\tdet\t_\t_
+3.1\tir\tir\tVERB\t_\t_\t_\t_\t0:root\t_
+4\tmar\tmar\tNOUN\t_\t_\t1\tobl\t_\t_
+
+1\tS\u00ed\ts\u00ed\tINTJ\t_\t_\t0\troot\t_\t_
+"""
+OF_CONLL_U = [["Vamos/VERB", "a/ADP", "el/DET", "mar/NOUN"], ["S\u00ed/INTJ"]]
+GERMEVAL = (
+    "#\thttp://de.wikipedia.org/wiki/M [2009]\n1\tBei\tO\tO\n2\tHertha\tB-ORG\tO\n\n1\tJa\tO\tO\n"
+)
+APPLE = {"text": "Apple Inc. grows"}
+OF_APPLE = [["Apple/B-ORG", "Inc/I-ORG", "./O", "grows/O"]]
+
+TAGS = [
+    Shape(
+        "CoNLL-2003",
+        "c.txt",
+        "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\n. . O O\n",
+        [["EU/B-ORG", "./O"]],
+    ),
+    Shape(
+        "German CoNLL-2003",
+        "de.txt",
+        "-DOCSTART- -X- -X- -X- O\n\nBonn Bonn NE I-NC I-LOC\n. . $. O O\n",
+        [["Bonn/I-LOC", "./O"]],
+    ),
+    Shape(
+        "GermEval", "g.tsv", GERMEVAL, [["Bei/O", "Hertha/B-ORG"], ["Ja/O"]], dict(words=1, tags=2)
+    ),
+    Shape("GermEval without columns", "g.tsv", GERMEVAL, "the first column numbers the words"),
+    Shape("CoNLL-U", "u.conllu", CONLL_U, OF_CONLL_U),
+    Shape(
+        "CoNLL-U, another column",
+        "u.conllu",
+        CONLL_U,
+        [["Vamos/root", "a/case", "el/det", "mar/obl"], ["S\u00ed/root"]],
+        dict(tags=7),
+    ),
+    Shape("CoNLL-U as .conll", "u.conll", CONLL_U, OF_CONLL_U, dict(words=1, tags=3)),
+    Shape(
+        "CoNLL-2012",
+        "o.conll",
+        "#begin document (bc/a); part 000\nbc/a  0  0  In  IN  *\n"
+        "bc/a  0  1  Rome  NNP  (GPE)\n\n#end document\n",
+        [["In/*", "Rome/(GPE)"]],
+        dict(words=3),
+    ),
+    Shape(
+        "BC5CDR, tags without types",
+        "b.tsv",
+        "Aspirin\tB\nacid\tI\n-\tO\n",
+        [["Aspirin/B", "acid/I", "-/O"]],
+    ),
+    Shape(
+        "MIT movies, the tag first",
+        "m.bio",
+        "O\twhat\nB-ACTOR\tsteve\n",
+        [["what/O", "steve/B-ACTOR"]],
+        dict(words=1, tags=0),
+    ),
+    Shape(
+        "WNUT-17, a tab between sentences",
+        "w.conll",
+        "@paul\tO\nESB\tB-location\n\t\nx\tO\n",
+        [["@paul/O", "ESB/B-location"], ["x/O"]],
+    ),
+    Shape(
+        "tweets with spaces as words",
+        "t.conll",
+        "a O\n\u00a0 O\n\u200b O\nb B-X\n",
+        [["a/O", "\u00a0/O", "\u200b/O", "b/B-X"]],
+    ),
+    Shape("Few-NERD", "f.txt", "Paul\tperson-actor\nruns\tO\n", [["Paul/person-actor", "runs/O"]]),
+    Shape(
+        "Label Studio's CoNLL",
+        "l.conll",
+        "-DOCSTART- -X- O\nBarack -X- _ B-PER\nwas -X- _ O\n\n\n",
+        [["Barack/B-PER", "was/O"]],
+    ),
+    Shape(
+        "Label Studio's JSON-MIN",
+        "l.json",
+        json.dumps([{**APPLE, "label": [{"start": 0, "end": 9, "labels": ["ORG"]}]}]),
+        OF_APPLE,
+    ),
+    Shape("doccano's spans", "d.jsonl", lines({**APPLE, "label": [[0, 9, "ORG"]]}), OF_APPLE),
+    Shape(
+        "doccano's entities",
+        "d.jsonl",
+        lines({**APPLE, "entities": [{"start_offset": 0, "end_offset": 9, "label": "ORG"}]}),
+        OF_APPLE,
+    ),
+    Shape(
+        "prodigy",
+        "p.jsonl",
+        lines(
+            {
+                "text": "Hi Apple.",
+                "tokens": [{"start": 0, "end": 2}, {"start": 3, "end": 9}],
+                "spans": [{"start": 3, "end": 9, "label": "ORG"}],
+            }
+        ),
+        [["Hi/O", "Apple./B-ORG"]],
+    ),
+    Shape(
+        "a span within a word",
+        "d.jsonl",
+        lines({**APPLE, "label": [[0, 3, "ORG"]]}),
+        'the span [0, 3, "ORG"] does not begin and end with words: ["Apple"]',
+    ),
+    Shape(
+        "spans that overlap",
+        "d.jsonl",
+        lines({**APPLE, "label": [[0, 9, "A"], [6, 9, "B"]]}),
+        "overlaps another span",
+    ),
+    Shape(
+        "a text without spans", "d.jsonl", lines(APPLE), "give spans, or lists of words and tags"
+    ),
+    Shape(
+        "datasets, with numbers",
+        "d.jsonl",
+        lines({"tokens": ["EU", "x"], "ner_tags": [3, 0]}),
+        [["EU/3", "x/0"]],
+    ),
+    Shape(
+        "datasets, parquet",
+        "d.parquet",
+        parquet(
+            [{"tokens": ["EU", "x"], "ner_tags": [1, 0]}],
+            {
+                "ner_tags": {
+                    "feature": {"names": ["O", "B-ORG"], "_type": "ClassLabel"},
+                    "_type": "List",
+                }
+            },
+        ),
+        [["EU/B-ORG", "x/O"]],
+    ),
+    Shape("gzip", "c.conll.gz", gzip.compress(b"EU B-ORG\nis O\n"), [["EU/B-ORG", "is/O"]]),
+    Shape("a header", "h.tsv", "word\tpos\nEU\tNNP\nis\tVBZ\n", "h.tsv:1: names the columns"),
+    Shape(
+        "Windows",
+        "w.conll",
+        "K\u00f6ln B-LOC\r\n \r\nist O\r\n".encode("cp1252"),
+        [["K\u00f6ln/B-LOC"], ["ist/O"]],
+        dict(encoding="cp1252"),
+    ),
+    Shape("a missing space", "m.txt", "\u6d77 B-LOC\n\uff0cO\n", "has 1 columns, but line 1 has 2"),
+    Shape(
+        "Kaggle's NER table",
+        "n.csv",
+        "Sentence #,Word,POS,Tag\nSentence: 1,of,IN,O\n",
+        "the format is unknown",
+    ),
+]
+
+
+@parametrize(TAGS)
+def test_tags(tmp_path, shape):
+    def read():
+        path, columns = written(tmp_path, shape), tag_files.Columns(**shape.options)
+        tags = tag_files.discover_tags(path, columns)
+        sentences = tag_files.read_sentences(path, columns, tags)
+        pairs = [zip(sentence.words, sentence.tags, strict=True) for sentence in sentences]
+        return [[f"{word}/{tags[number]}" for word, number in sentence] for sentence in pairs]
+
+    holds(shape, read)
+
+
+@parametrize([shape for shape in TAGS if not isinstance(shape.expected, str)])
+def test_predicted_tags_are_added_to_words_alone(tmp_path, shape):
+    path, columns = written(tmp_path, shape), tag_files.Columns(**shape.options)
+    tags = [[f"T{number}" for number, _ in enumerate(sentence)] for sentence in shape.expected]
+    tagged = list(tag_files.tagged_lines(path, columns, tags))
+    if tag_files.extension(path) == ".jsonl":
+        rows = list(map(json.loads, tagged))
+        words = [row["words"] if "words" in row else row["tokens"] for row in rows]
+        assert words == [[word.rpartition("/")[0] for word in s] for s in shape.expected]
+        assert [row["predicted_tags"] for row in rows] == tags
+        return
+    added = [line.replace("\t", " ").split(" ")[-1] for line in tagged]
+    assert [tag for tag in added if tag.startswith("T")] == [t for s in tags for t in s]
+
+
+CONTEXT = "Ada met Bob. Bob met Ada."
+BOB = [{"text": "Bob", "answer_start": 8}]
+ROW = {
+    "id": "1",
+    "context": CONTEXT,
+    "question": "q",
+    "answers": {"text": ["Bob"], "answer_start": [8]},
+}
+IS_BOB = [("1", "Bob", 8)]
+
+
+def squad(answers=BOB, name: Any = "1", **changes):
+    """Returns an article with a question."""
+    question = {"id": name, "question": "q", "answers": answers, **changes}
+    return {"title": "t", "paragraphs": [{"context": CONTEXT, "qas": [question]}]}
+
+
+def data(*articles):
+    return json.dumps({"version": "1", "data": articles})
+
+
+QUESTIONS = [
+    Shape("SQuAD 1.1, KorQuAD, MLQA, DRCD", "s.json", data(squad()), IS_BOB),
+    Shape(
+        "SQuAD 2.0", "s.json", data(squad([], is_impossible=True, plausible_answers=BOB)), [("1",)]
+    ),
+    Shape("SQuAD 2.0 without is_impossible", "s.json", data(squad([])), [("1",)]),
+    Shape(
+        "a question that is possible, but has no answer",
+        "s.json",
+        data(squad([], is_impossible=False)),
+        "does not have answers, nor is it impossible",
+    ),
+    Shape(
+        "DuReader, -1 for no answer",
+        "d.json",
+        data(squad([{"text": "", "answer_start": -1}])),
+        [("1",)],
+    ),
+    Shape(
+        "Haystack's annotations",
+        "h.json",
+        data(squad([{**BOB[0], "answer_id": 3, "answer_category": None}], 26, is_impossible=False)),
+        [("26", "Bob", 8)],
+    ),
+    Shape(
+        "pandas' whole numbers",
+        "p.json",
+        data(squad([{"text": "Bob", "answer_start": 8.0}])),
+        IS_BOB,
+    ),
+    Shape("an array of articles", "a.json", json.dumps([squad()]), IS_BOB),
+    Shape("an article a line", "a.jsonl", json.dumps(squad()) + "\n", IS_BOB),
+    Shape(
+        "answers as datasets has them, in SQuAD's layout",
+        "a.json",
+        data(squad({"text": ["Bob"], "answer_start": [8]})),
+        IS_BOB,
+    ),
+    Shape("transformers' run_qa, questions under data", "q.json", data(ROW), IS_BOB),
+    Shape("datasets, lines", "q.jsonl", lines(ROW), IS_BOB),
+    Shape("the Hub's parquet", "q.parquet", parquet([ROW]), IS_BOB),
+    Shape("gzip", "s.json.gz", gzip.compress(data(squad()).encode()), IS_BOB),
+    Shape("gzip of lines", "s.jsonl.gz", gzip.compress(lines(ROW).encode()), IS_BOB),
+    Shape(
+        "TriviaQA and SQuAD, other white space",
+        "w.json",
+        data(squad([{"text": "Bob.\nBob", "answer_start": 9}])),
+        [("1", "Bob. Bob", 8)],
+    ),
+    Shape(
+        "offsets of JavaScript",
+        "j.json",
+        data(squad([{"text": "Bob", "answer_start": 10}])),
+        IS_BOB,
+    ),
+    Shape(
+        "NewsQA",
+        "n.json",
+        json.dumps({"data": [{"storyId": "a", "text": CONTEXT, "questions": []}]}),
+        "data[0]: the key 'paragraphs' is missing",
+    ),
+]
+
+
+@parametrize(QUESTIONS)
+def test_questions(tmp_path, shape):
+    def read():
+        path = written(tmp_path, shape)
+        questions = squad_files.located(squad_files.read(path, True, version_2=True), path)
+        answers = [question.answers[:1] for question in questions]
+        return [
+            (question.id, *(part for answer in first for part in dataclasses.astuple(answer)))
+            for question, first in zip(questions, answers, strict=True)
+        ]
+
+    holds(shape, read)
+
+
+SPLIT = dict(split_sentences="yes")
+TEXTS = [
+    Shape("lines of sentences", "l.txt", "One.\nTwo.\n\nThree.\n", [["One.", "Two."], ["Three."]]),
+    Shape("an old Macintosh", "m.txt", "One.\rTwo.\r\rThree.", [["One.", "Two."], ["Three."]]),
+    Shape("joined files", "j.txt", "\ufeffOne.\n\n\ufeffTwo.\n", [["One."], ["Two."]]),
+    Shape(
+        "an array of texts",
+        "a.json",
+        json.dumps(["One. Two.", {"text": "Three."}]),
+        [["One.", "Two."], ["Three."]],
+    ),
+    Shape(
+        "C4, packed",
+        "c.json.gz",
+        gzip.compress(lines({"text": "One. Two.", "url": "u"}).encode()),
+        [["One.", "Two."]],
+    ),
+    Shape("the Hub's parquet", "w.parquet", parquet([{"text": "One. Two."}]), [["One.", "Two."]]),
+    Shape(
+        "WikiExtractor",
+        "wiki_00",
+        '<doc id="1" url="u" title="T">\nT\n\nOne. Two.\n</doc>\n',
+        [["One.", "Two."]],
+    ),
+    Shape(
+        "Hindi",
+        "h.txt",
+        "\u092f\u0939 \u0939\u0948\u0964 \u0935\u0939 \u0939\u0948\u0964",
+        [["\u092f\u0939 \u0939\u0948\u0964", "\u0935\u0939 \u0939\u0948\u0964"]],
+        SPLIT,
+    ),
+    Shape(
+        "Urdu",
+        "u.txt",
+        "\u06cc\u06c1 \u06c1\u06d2\u06d4 \u06c1\u0627\u06ba\u061f \u06c1\u0627\u06ba\u06d4",
+        [
+            [
+                "\u06cc\u06c1 \u06c1\u06d2\u06d4",
+                "\u06c1\u0627\u06ba\u061f",
+                "\u06c1\u0627\u06ba\u06d4",
+            ]
+        ],
+        SPLIT,
+    ),
+    Shape(
+        "Japanese",
+        "j.txt",
+        "\u72ac\u3060\u3002\u732b\u3060\u3002",
+        [["\u72ac\u3060\u3002", "\u732b\u3060\u3002"]],
+        SPLIT,
+    ),
+    Shape("Windows", "w.txt", "K\u00f6ln.".encode("cp1252"), "iconv -f cp1252 -t utf-8"),
+    Shape("UTF-16", "u.txt", "Ja.".encode("utf-16"), "if it is UTF-16, convert it to UTF-8"),
+]
+
+
+@parametrize(TEXTS)
+def test_texts(tmp_path, shape):
+    path = written(tmp_path, shape)
+    holds(shape, lambda: list(read_documents([path], options=TextOptions(**shape.options))))

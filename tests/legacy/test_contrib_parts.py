@@ -1,0 +1,123 @@
+"""Parts of tf.contrib give what TensorFlow 1.15.5 gave, and train on cores as in a session.
+
+`printed.py` records what TensorFlow 1.15.5 gave.
+"""
+
+import itertools
+import json
+import sys
+
+import forked
+import numpy as np
+import printed
+import pytest
+import replay
+import tensorflow.compat.v1 as tf
+import toy
+
+from bert_estimator import tpu
+from bert_estimator.legacy.stand_ins import crf, optimizers, rnn
+
+
+def test_they_give_what_tensorflow_1_gave():
+    done = forked.run(
+        [sys.executable, "-m", "bert_estimator.legacy", str(printed.CONTRIB_PARTS)],
+        cwd=replay.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    got = printed.read(done.stdout)
+    golden = json.loads(printed.CONTRIB_PARTS_GOLDEN.read_text())
+    assert list(got) == list(golden) and len(got) == 55
+    for name, expected in golden.items():
+        if name.startswith("variable") or name == "crf variable":
+            assert got[name] == expected, name
+            continue
+        assert len(got[name]) == len(expected), name
+        for one, other in zip(got[name], expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6, err_msg=name)
+
+
+def test_a_random_field_sums_over_all_sequences():
+    random = np.random.RandomState(0)
+    potentials = random.normal(size=(2, 4, 3)).astype(np.float32)
+    transitions = random.normal(size=(3, 3)).astype(np.float32)
+    lengths = [4, 2]
+    with tf.Graph().as_default(), tf.Session() as session:
+        norm = crf.crf_log_norm(tf.constant(potentials), lengths, transitions)
+        tags, best = crf.crf_decode(tf.constant(potentials), transitions, lengths)
+        norm, tags, best = session.run([norm, tags, best])
+    for row, length in enumerate(lengths):
+        scores = {
+            sequence: sum(potentials[row, place, tag] for place, tag in enumerate(sequence))
+            + sum(transitions[pair] for pair in itertools.pairwise(sequence))
+            for sequence in itertools.product(range(3), repeat=length)
+        }
+        assert norm[row] == pytest.approx(np.log(np.sum(np.exp(list(scores.values())))), rel=1e-5)
+        assert tuple(tags[row, :length]) == max(scores, key=scores.get)
+        assert not tags[row, length:].any() and best[row] == pytest.approx(max(scores.values()))
+
+
+def tagger(features, labels, mode, params):
+    """A network of LSTMs in both directions with a conditional random field and a loss scale."""
+    words = tf.transpose(features["words"], [1, 0, 2])
+    run = {"dtype": tf.float32, "sequence_length": features["length"]}
+    with tf.variable_scope("lstm", initializer=tf.constant_initializer(0.1)):
+        forward, _ = rnn.LSTMBlockFusedCell(3)(words, **run)
+        backward, _ = rnn.TimeReversedFusedRNN(rnn.LSTMBlockFusedCell(3))(words, **run)
+        cell = rnn.LSTMBlockCell(2, use_peephole=True)
+        above, _ = tf.nn.dynamic_rnn(
+            cell, forward, features["length"], dtype=tf.float32, time_major=True
+        )
+        hidden = tf.transpose(tf.concat([forward, backward, above], 2), [1, 0, 2])
+        potentials = tf.tensordot(hidden, tf.get_variable("w", [8, 3]), 1)
+        transitions = tf.get_variable("transitions", [3, 3])
+    tags, score = crf.crf_decode(potentials, transitions, features["length"])
+    if mode == tpu.ModeKeys.PREDICT:
+        return tpu.TPUEstimatorSpec(mode, predictions={"tags": tags, "score": score})
+    likelihood, _ = crf.crf_log_likelihood(potentials, labels, features["length"], transitions)
+    loss = tf.reduce_mean(-likelihood)
+    optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+    if params["use_tpu"]:
+        optimizer = tpu.CrossShardOptimizer(optimizer)
+    manager = optimizers.ExponentialUpdateLossScaleManager(2.0**127, 2, 1, decr_ratio=2.0**-20)
+    optimizer = optimizers.LossScaleOptimizer(optimizer, manager)
+    return tpu.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss, tf.train.get_global_step())
+    )
+
+
+def sentences(params):
+    random = np.random.RandomState(1)
+    features = {
+        "words": random.normal(size=(8, 5, 2)).astype(np.float32),
+        "length": np.array([5, 3, 1, 4, 2, 5, 4, 1], np.int32),
+    }
+    tags = random.randint(0, 3, (8, 5)).astype(np.int32)
+    data = tf.data.Dataset.from_tensor_slices((features, tags))
+    return data.batch(params["batch_size"], drop_remainder=True).repeat(20)
+
+
+def trained(folder, **rules):
+    estimator = toy.make_estimator(
+        folder, tagger, train_batch_size=8, predict_batch_size=8, params={}, iterations_per_loop=2,
+        **rules,
+    )  # fmt: skip
+    estimator.train(sentences, max_steps=4)
+    weights = {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
+    predictions = list(itertools.islice(estimator.predict(sentences), 8))
+    return weights, [list(p["tags"]) for p in predictions], [p["score"] for p in predictions]
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_tagger_trains_on_cores_as_in_a_session(tmp_path):
+    """The first step overflows, so it lowers the loss scale and is left out by all cores."""
+    expected = trained(tmp_path / "local", use_tpu=False)
+    assert expected[0]["loss_scale"] == 2.0**109 and expected[0]["global_step"] == 4
+    for name, rules in (("session", {}), ("cores", {"master": "rehearse:2"})):
+        got = trained(tmp_path / name, **rules)
+        assert list(got[0]) == list(expected[0]) and got[1] == expected[1]
+        for weight, value in expected[0].items():
+            np.testing.assert_allclose(got[0][weight], value, rtol=1e-4, atol=1e-5, err_msg=weight)
+        np.testing.assert_allclose(got[2], expected[2], rtol=1e-4)

@@ -1,0 +1,76 @@
+"""What Python 3.7 had, and what NumPy did then, under the runner."""
+
+import os
+import subprocess
+import sys
+
+import forked
+import pytest
+import replay
+
+SCRIPT = """
+import base64, configparser, fractions, html.parser, imp, inspect, io, json, locale, os, random
+import threading, time, unittest
+import xml.etree.cElementTree as tree
+import numpy as np
+import tensorflow as tf
+
+def function(a, b=2, *others, **named):
+    pass
+
+spec = inspect.getargspec(function)
+assert spec.args == ["a", "b"] and spec.defaults == (2,)
+assert (spec.varargs, spec.keywords) == ("others", "named") and spec[0] == ["a", "b"]
+assert time.clock() <= time.clock() and fractions.gcd(12, 18) == 6
+assert base64.decodestring(base64.encodestring(b"text")) == b"text"
+assert locale.format("%d", 12) == "12"
+thread = threading.Thread(target=len, args=[[]])
+assert not thread.isAlive()
+parser = configparser.SafeConfigParser()
+parser.readfp(io.StringIO(u"[a]\\nb = c\\n"))
+assert parser.get("a", "b") == "c"
+assert html.parser.HTMLParser().unescape("&lt;") == "<"
+assert tree.fromstring("<a><b/></a>").find("b").tag == "b"
+with open("own.py", "w") as file:
+    file.write("value = 3")
+assert imp.load_source("own", "own.py").value == 3
+import own
+assert imp.reload(own).value == 3 and imp.new_module("new").__name__ == "new"
+assert json.loads("[1]", encoding="utf-8") == json.load(io.StringIO("[1]"), encoding="utf-8") == [1]
+assert sorted(random.sample({1, 2, 3}, 3)) == [1, 2, 3]
+assert len(random.Random(0).sample(frozenset("ab"), 1)) == 1
+assert np.sum(x for x in [1, 2, 3]) == 6 and np.sum([[1, 2], [3, 4]], axis=0).tolist() == [4, 6]
+
+class Test(tf.test.TestCase):
+    def test(self):
+        self.assertEquals(1, 1)
+        self.assertNotEquals(1, 2)
+        self.assertAlmostEquals(1.0, 1.0)
+        self.assertRaisesRegexp(ValueError, "invalid", int, "a")
+        self.assertRegexpMatches("abc", "b")
+        self.assert_(True)
+
+result = unittest.TestResult()
+Test("test").run(result)
+assert result.wasSuccessful(), result.errors
+print("all")
+"""
+
+
+def run(command, folder, process):
+    (folder / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(replay.ROOT)}
+    environment.pop("TF2_BEHAVIOR", None)
+    done = process(
+        [*command, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "all\n", done.stderr
+
+
+def test_a_script_finds_it(tmp_path):
+    run([sys.executable, "-m", "bert_estimator.legacy"], tmp_path, forked.run)
+
+
+@pytest.mark.skipif(not os.environ.get("TF115_PYTHON"), reason="needs TF115_PYTHON")
+def test_the_script_runs_on_tensorflow_1(tmp_path):
+    run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run)
