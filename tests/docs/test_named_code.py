@@ -28,7 +28,7 @@ PAGES = [
 ]
 # What the names of other projects begin with, and other names that code of ours does not use.
 OTHERS = {"absl", "encoder", "group", "hub", "jax", "model_spec", "multiprocessing", "numpy"}
-OTHERS |= {"pandas", "str", "tf", "_truncate_seq_pair", "file_mode"}
+OTHERS |= {"pandas", "run_qa", "str", "tf", "_truncate_seq_pair", "file_mode"}
 
 
 @functools.cache

@@ -125,13 +125,16 @@ def test_values_that_do_not_fit(unmasked_files, changes, message):
 
 
 def test_the_manifest_says_that_masks_are_drawn_later(unmasked_files, record_files):
-    packed, static = (
+    dynamic, static = (
         manifests.read_manifest(manifests.manifest_path(files[0]))
         for files in (unmasked_files, record_files)
     )
-    assert (packed.is_dynamic, packed.format_version) == (True, 2)
+    assert (dynamic.is_dynamic, dynamic.format_version) == (True, 2)
     assert (static.is_dynamic, static.format_version) == (False, 1)
-    assert packed.creation == static.creation and packed.corpus == static.corpus
+    # The files of the lengths are named after the files of the records.
+    lengths = [manifest.corpus.pop("record_lengths")["mean"] for manifest in (dynamic, static)]
+    assert lengths[0] == lengths[1]
+    assert dynamic.creation == static.creation and dynamic.corpus == static.corpus
     assert open_masker(record_files, 1) is None
 
 
@@ -162,7 +165,7 @@ def test_a_manifest_without_the_rules(unmasked_files, creation, message):
 def test_a_missing_vocabulary(unmasked_files):
     vocab_file = manifests.find_vocabulary(unmasked_files)
     os.remove(vocab_file)
-    with pytest.raises(ValueError, match=r"vocab\..*\.txt: is missing, but .*manifest\.packed"):
+    with pytest.raises(ValueError, match=r"vocab\..*\.txt: is missing, but .*manifest\.unmasked"):
         open_masker(unmasked_files, 1)
 
 
