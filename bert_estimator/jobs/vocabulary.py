@@ -62,8 +62,8 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
         --strip_accents say.
     """
     texts, start = config.data, config.network.init_checkpoint
-    is_new = not (start or RunDirectory(config.output_dir).holds_checkpoint())
-    if texts.vocab_file or (config.embedded and is_new):
+    is_of_run = not config.do_train and RunDirectory(config.output_dir).holds_checkpoint()
+    if texts.vocab_file or (config.embedded and not start and not is_of_run):
         return config
     place = start or config.output_dir
     with flags.named("init_checkpoint" if start else "output_dir"):
