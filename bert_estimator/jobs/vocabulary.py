@@ -48,6 +48,7 @@ def open_tokenizer(
         f"has {tokenizer.vocab_size} tokens, but the network only {bert_config.vocab_size}; give "
         "the two that belong together",
     )
+    tokenization.say_unused_rows(vocab_file, tokenizer.vocab_size, bert_config.vocab_size)
     return tokenizer
 
 
