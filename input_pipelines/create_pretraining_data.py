@@ -122,7 +122,7 @@ def _define_flags_of_examples(defaults):
         "masking",
         "dynamic",
         ["dynamic", "static"],
-        "Write packed records without masks (dynamic): run_pretraining.py draws other masks in "
+        "Write records without masks (dynamic): run_pretraining.py draws other masks in "
         "each epoch. Or write records with masks (static), for programs that read "
         "google-research/bert's.",
     )

@@ -11,7 +11,7 @@ with zeros to fixed lengths (F: max_seq_length, P: max_predictions_per_seq):
   masked_lm_weights     float [P]  1.0 for predictions, 0.0 for padding
   next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
 
-`packed_records` describes records without masks, which are drawn while training.
+`unmasked_records` describes records without masks, which are drawn while training.
 """
 
 import collections

@@ -1,6 +1,6 @@
 """Turns pairs of segments into serialized examples, with masks or packed, and into TFRecord files.
 
-`pretraining_records` describes the features of examples with masks, `packed_records` the features
+`pretraining_records` describes the features of examples with masks, `unmasked_records` the features
 of packed examples. This module does not import TensorFlow.
 
 `Example.SerializeToString(deterministic=True)` gives the same bytes: features in the order of their

@@ -1,4 +1,4 @@
-"""How records are written in bytes: checksums of TFRecord files, and ids of packed records.
+"""How records are written in bytes: checksums of TFRecord files, and ids of records without masks.
 
 This module does not import TensorFlow, since workers that make records do not have it.
 """

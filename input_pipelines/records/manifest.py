@@ -28,7 +28,7 @@ from input_pipelines.text import record_names
 FORMAT_VERSION = 1
 """The version of records with masks; programs of this version and earlier ones read them."""
 DYNAMIC_FORMAT_VERSION = 2
-"""The version of records without masks, which `packed_records` describes."""
+"""The version of records without masks, which `unmasked_records` describes."""
 _OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be null, with their types
 
 

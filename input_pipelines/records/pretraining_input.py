@@ -20,9 +20,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line.choices import PRECISIONS
-from input_pipelines.records import packed_records, packed_rows
+from input_pipelines.records import packed_rows, unmasked_records
 from input_pipelines.records.order import BatchOrder, mixture
-from input_pipelines.records.packed_records import Packing, open_packing
 from input_pipelines.records.pretraining_features import (
     PretrainingFeatures,
     check_kinds,
@@ -30,6 +29,7 @@ from input_pipelines.records.pretraining_features import (
 )
 from input_pipelines.records.record_lengths import RecordLengths
 from input_pipelines.records.record_reader import BadRecords, RecordError, RecordFiles
+from input_pipelines.records.unmasked_records import BatchMasker, open_masker
 
 _RECORDS_AT_ONCE = 256
 
@@ -126,7 +126,7 @@ class PretrainingReader:
       order: says which records a batch holds; a `SlotOrder` also packs them.
       features: the features of a batch, and the ranges of their values.
       batch_size: B; None if it differs between packed batches.
-      packing: makes batches of packed records; None for records that have masks.
+      masker: makes batches of records without masks; None for records that have masks.
       bad_records: says which records that are not what they should be are left out.
     """
 
@@ -136,16 +136,16 @@ class PretrainingReader:
         order: BatchOrder | SlotOrder,
         features: PretrainingFeatures,
         batch_size: int | None,
-        packing: Packing | None,
+        masker: BatchMasker | None,
         bad_records: BadRecords,
     ):
         self._records = records
         self._order = order
         self._features = features
         self._at_once = max(1, _RECORDS_AT_ONCE // batch_size) if batch_size else 1
-        self._packing = packing
+        self._masker = masker
         self._bad_records = bad_records
-        self._kinds = packed_records.FEATURES if packing else features.kinds()
+        self._kinds = unmasked_records.FEATURES if masker else features.kinds()
         outputs = {name: (spec.shape, spec.dtype) for name, spec in features.spec().items()}
         outputs["is_real_example"] = ([], tf.int64)
         # Values are checked as int64: a cast to int32 would bring some back into their range.
@@ -163,7 +163,7 @@ class PretrainingReader:
     def _parse(self):
         # TensorFlow sizes the threads of all sessions of a process by the first session. The first
         # must be the session that trains, so this one is made when the first records are read.
-        return _parser(packed_records.SPEC if self._packing else self._features.spec())
+        return _parser(unmasked_records.SPEC if self._masker else self._features.spec())
 
     def batches(self, start: int) -> tf.data.Dataset:
         """Returns a dataset of the batches from number `start` on.
@@ -237,8 +237,8 @@ class PretrainingReader:
     def _rows(self, numbers: np.ndarray, epochs: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the checked features of records, int64 or float32 [number of records, ...]."""
         values = self._parsed(numbers, self._records.read_all(numbers))
-        if self._packing:
-            values = self._packing.features(self._records, numbers, epochs, values)
+        if self._masker:
+            values = self._masker.features(self._records, numbers, epochs, values)
         self._features.check_values(self._records, numbers, values)
         return values
 
@@ -317,7 +317,7 @@ def input_fn_builder(
     one. Evaluation is one pass in the files' order; its last batch
     is padded with examples of zeros, whose `is_real_example` is 0.
 
-    Records without masks (`packed_records`) get masks here, in training other ones in each epoch.
+    Records without masks (`unmasked_records`) get masks here, in training other ones in each epoch.
 
     Args:
       input_files: comma-separated file patterns, or a list of them. In training, patterns with
@@ -372,9 +372,9 @@ def input_fn_builder(
         )
         # The masks of an evaluation belong to its records, so that runs can be compared.
         masks_seed = random_seed if is_training else None
-        packing = open_packing(records.files, masks_seed)
+        masker = open_masker(records.files, masks_seed)
         reader = PretrainingReader(
-            records, order, features, batch_size, packing, BadRecords(max_bad_records)
+            records, order, features, batch_size, masker, BadRecords(max_bad_records)
         )
         batches = reader.batches(start if is_training else 0)
         if precision == "bfloat16":

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.system import disk_files
 from bert_estimator.system.ticker import Progress
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records import packed_records
+from input_pipelines.records import unmasked_records
 from input_pipelines.records.encoding import id_type
 from input_pipelines.records.pretraining_features import (
     Feature,
@@ -152,8 +152,8 @@ def _counted(files, listed, expected, bad_records):
     progress = Progress("Reading the lengths of records", records.num_records, "records")
     for path in files:
         _, manifest = listed.get(path, (None, None))
-        is_packed = manifest is not None and manifest.is_dynamic
-        kinds = packed_records.FEATURES if is_packed else expected
+        is_unmasked = manifest is not None and manifest.is_dynamic
+        kinds = unmasked_records.FEATURES if is_unmasked else expected
         first = records.first_record_of(path)
         for number in range(first, first + records.num_records_of(path)):
             try:

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records.packed_records import FEATURES, Packing, open_packing
 from input_pipelines.records.pretraining_features import (
     Feature,
     check_features,
@@ -24,6 +23,7 @@ from input_pipelines.records.record_reader import (
     RecordFiles,
     find_record_files,
 )
+from input_pipelines.records.unmasked_records import FEATURES, BatchMasker, open_masker
 
 _READ_AT_ONCE = 256
 
@@ -56,7 +56,7 @@ def unigram_cross_entropy(
     nats = np.log(counts.sum()) - np.log(counts)
     total = total_weight = 0.0
     records = RecordFiles(find_record_files(input_files))
-    packing = open_packing(records.files, seed=None)
+    masker = open_masker(records.files, seed=None)
     bad_records = BadRecords(max_bad_records)
     end = min(records.num_records, max_records or records.num_records)
     for first in range(0, end, _READ_AT_ONCE):
@@ -64,7 +64,7 @@ def unigram_cross_entropy(
         masked = None
         while masked is None and numbers.size:
             try:
-                masked = list(_masked(records, packing, numbers, len(nats)))
+                masked = list(_masked(records, masker, numbers, len(nats)))
             except RecordError as error:
                 if error.number is None or not bad_records.skip(error):
                     raise
@@ -133,7 +133,7 @@ def _checked_counts(path, manifest):
     return manifests.read_token_counts(counts_path)
 
 
-def _features(example: bytes, location: str, is_packed: bool) -> Mapping[str, tf.train.Feature]:
+def _features(example: bytes, location: str, is_unmasked: bool) -> Mapping[str, tf.train.Feature]:
     """Returns the features of a record.
 
     Raises:
@@ -141,7 +141,7 @@ def _features(example: bytes, location: str, is_packed: bool) -> Mapping[str, tf
     """
     features = parsed(example, location).features.feature
     expected = FEATURES
-    if not is_packed:
+    if not is_unmasked:
         has_ids = "masked_lm_ids" in features
         number = len(features["masked_lm_ids"].int64_list.value) if has_ids else 0
         expected = {
@@ -153,7 +153,7 @@ def _features(example: bytes, location: str, is_packed: bool) -> Mapping[str, tf
 
 
 def _masked(
-    records: RecordFiles, packing: Packing | None, numbers: np.ndarray, vocab_size: int
+    records: RecordFiles, masker: BatchMasker | None, numbers: np.ndarray, vocab_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (ids of the masked tokens, their weights) of records, int64 and float64."""
     examples = records.read_all(numbers)
@@ -162,11 +162,11 @@ def _masked(
         numbers.tolist(), examples, records.locations(numbers), strict=True
     ):
         try:
-            rows.append(_features(example, location, packing is not None))
+            rows.append(_features(example, location, masker is not None))
         except RecordError as error:
             error.number = number
             raise
-    if packing:
+    if masker:
         values = {
             "token_ids": np.array([row["token_ids"].bytes_list.value[0] for row in rows], object),
             **{
@@ -174,7 +174,7 @@ def _masked(
                 for name in ("segment_lengths", "next_sentence_labels")
             },
         }
-        batch = packing.features(records, numbers, np.zeros_like(numbers), values)
+        batch = masker.features(records, numbers, np.zeros_like(numbers), values)
         labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
     else:
         labels = [np.array(row["masked_lm_ids"].int64_list.value, np.int64) for row in rows]

@@ -7,12 +7,10 @@ import ast
 import builtins
 import collections
 import functools
-import io
 import itertools
 import keyword
 import pathlib
 import re
-import tokenize
 
 import pytest
 
@@ -33,22 +31,28 @@ OTHERS = {"absl", "encoder", "group", "hub", "jax", "model_spec", "multiprocessi
 OTHERS |= {"pandas", "str", "tf", "_truncate_seq_pair", "file_mode"}
 
 
-def with_docstring(tree):
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    return [node for node in ast.walk(tree) if isinstance(node, kinds) and ast.get_docstring(node)]
-
-
-def texts(path):
-    """Yields (line, text) of the docstrings and comments of a program, or of a page."""
+@functools.cache
+def parsed(path):
+    """Returns (definitions, classes, code, texts) of a program: the names that it defines, the
+    names of its classes, its code, and (line, text) of its docstrings and comments."""
     source = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        yield 1, re.sub(r"(?ms)^```.*?^```", "", source)
-        return
-    for node in with_docstring(ast.parse(source)):
-        yield node.body[0].lineno, ast.get_docstring(node)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    lines, texts = source.splitlines(), []
+    classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    definitions = {path.stem, *(node.name for node in nodes[1:])}
+    constants = [node.targets[0] for node in nodes[0].body if isinstance(node, ast.Assign)]
+    definitions |= {node.id for node in constants if isinstance(node, ast.Name)}
+    for node in nodes:
+        if ast.get_docstring(node):
+            docstring = node.body[0]
+            texts.append((docstring.lineno, ast.get_docstring(node)))
+            for number in range(docstring.lineno - 1, docstring.end_lineno):
+                lines[number] = ""
+    for number, line in enumerate(lines):
+        lines[number], _, comment = line.partition("# ")
+        texts.append((number + 1, comment))
+    return definitions, classes, "\n".join(lines), texts
 
 
 @functools.cache
@@ -56,26 +60,21 @@ def code():
     """Returns the words of all code; pairs (name, a name that may follow its dot); definitions."""
     words, pairs, definitions, classes = set(), set(), set(), []
     of_folder = collections.defaultdict(set)
-    # Names of upstream's scenarios, and of results.
+    # Names of upstream's scenarios, and of files.
     chains = re.findall(r"[\w.]+", (ROOT / "tests/oracle/differences.json").read_text("utf-8"))
-    chains += [path.name for path in ROOT.glob("benchmarks/results/*")]
+    chains += [path.name for path in [*ROOT.glob("*"), *ROOT.glob("benchmarks/results/*")]]
     for path in PROGRAMS:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in with_docstring(tree):
-            node.body[0] = ast.Pass()
-        found = re.findall(r"\w+(?:\.\w+)*", ast.unparse(tree))
-        own = set(re.findall(r"\w+", " ".join(found)))
+        own_definitions, own_classes, source, _ = parsed(path)
+        own_chains = re.findall(r"\w+(?:\.\w+)*", source)
+        own = set(itertools.chain.from_iterable(chain.split(".") for chain in own_chains))
         parts = path.relative_to(ROOT).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
-        chains += [*found, ".".join(parts), f"{parts[-1]}.py"]
+        chains += [*own_chains, ".".join(parts), f"{parts[-1]}.py"]
         pairs.update((parts[-1], word) for word in own)
         of_folder[path.parent] |= own
-        defined = [node for node in ast.walk(tree) if getattr(node, "name", None)]
-        definitions |= {node.name for node in defined} | {path.stem}
-        constants = [node.targets[0] for node in tree.body if isinstance(node, ast.Assign)]
-        definitions |= {node.id for node in constants if isinstance(node, ast.Name)}
-        classes += [(n.name, path.parent) for n in defined if isinstance(n, ast.ClassDef)]
-    for chain in chains:
+        definitions |= own_definitions
+        classes += [(name, path.parent) for name in own_classes]
+    for chain in set(chains):
         words.update(chain.split("."))
         pairs.update(itertools.pairwise(chain.split(".")))
     # A class may inherit from another module of its folder.
@@ -102,13 +101,15 @@ def dead_names(text, is_page):
 
 
 def test_what_is_named_is_there():
-    dead = [
+    texts = [(path, line, text, False) for path in PROGRAMS for line, text in parsed(path)[3]]
+    for path in PAGES:
+        page = re.sub(r"(?ms)^```.*?^```", "", path.read_text(encoding="utf-8"))
+        texts.append((path, 1, page, True))
+    assert not [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in [*PROGRAMS, *PAGES]
-        for line, text in texts(path)
-        for name in dead_names(text, path.suffix == ".md")
+        for path, line, text, is_page in texts
+        for name in dead_names(text, is_page)
     ]
-    assert not dead
 
 
 @pytest.mark.parametrize(

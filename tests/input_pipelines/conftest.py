@@ -50,9 +50,9 @@ def record_files(tmp_path, documents, tokenizer, vocab_file):
 
 
 @pytest.fixture
-def packed_files(tmp_path, documents, tokenizer, vocab_file):
+def unmasked_files(tmp_path, documents, tokenizer, vocab_file):
     """Writes two files of the same text without masks; F = 16, P = 4, vocabulary 50."""
-    files = [str(tmp_path / f"packed-{i}.tfrecord") for i in range(2)]
+    files = [str(tmp_path / f"unmasked-{i}.tfrecord") for i in range(2)]
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
     write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="dynamic")
     return files

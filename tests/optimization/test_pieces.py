@@ -251,7 +251,8 @@ def test_all_pieces_that_take_parts_are_tried():
 @pytest.mark.parametrize("piece", PIECES_OF_PARTS, ids=lambda piece: type(piece).__name__)
 def test_a_core_computes_its_part_of_an_update(piece):
     """The cores have parts of the same norms, so their sum is twice what each of them has."""
-    part = {name: np.float32(np.random.RandomState(3).randn(4, 3)) for name in ("u", "w")}
+    random = np.random.RandomState(3)
+    part = {name: np.float32(random.randn(4, 3)) for name in ("u", "w")}
     slots = {name: np.full([4, 3], 0.25, np.float32) for name in piece.slots((4, 3))}
 
     def applied(cores, total):

@@ -117,14 +117,14 @@ def no_damage(path):
     pass
 
 
-def with_packed_records(path):
+def with_unmasked_records(path):
     """Writes records of dynamic masks beside the records that have masks."""
     vocab_file = str(path / "vocab.txt")
     write_pretraining_records(
         [["w1 w2 w3", "w4 w5 w6"]] * 9,
         open_tokenizer(vocab_file, do_lower_case=True),
         vocab_file,
-        [str(path / "packed.tfrecord")],
+        [str(path / "unmasked.tfrecord")],
         CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1),
         masking="dynamic",
     )
@@ -146,9 +146,9 @@ BAD_INPUT = [
     ("cut_to_evaluate", PRETRAINING, cut_records,
      {"input_file": "{whole}/train.tfrecord", "eval_input_file": "{data}/train.tfrecord"},
      ["--eval_input_file: {data}/train.tfrecord: record 78 (byte {offset}) goes on beyond"]),
-    ("two_maskings", PRETRAINING, with_packed_records,
-     {"input_file": "{data}/train.tfrecord:0.5,{data}/packed.tfrecord:0.5"},
-     ["--input_file: {data}/train.tfrecord and {data}/packed.tfrecord do not agree in --masking"]),
+    ("two_maskings", PRETRAINING, with_unmasked_records,
+     {"input_file": "{data}/train.tfrecord:0.5,{data}/unmasked.tfrecord:0.5"},
+     ["--input_file: {data}/train.tfrecord and {data}/unmasked.tfrecord do not agree in --mask"]),
     ("held_out", PRETRAINING, with_foreign_held_out_records, {},
      ["--input_file: {data}/heldout.train.tfrecord: is missing, but "]),
     ("counts", PRETRAINING, with_other_counts, {},

@@ -18,11 +18,11 @@ from bert_estimator.system import json_files
 from input_pipelines.embedded import default_data
 from input_pipelines.records import (
     manifest,
-    packed_records,
     pretraining_features,
     record_lengths,
     record_reader,
     unigram,
+    unmasked_records,
 )
 
 
@@ -250,5 +250,5 @@ def _open(flags_of_records, vocab_size, flag, files):
     with flags.named(flag):
         lengths = flags_of_records.max_seq_length, flags_of_records.max_predictions_per_seq
         records = pretraining_features.open_pretraining_records(files, *lengths, vocab_size)
-        packed_records.open_packing(records.files, seed=None)  # for its errors, before step 0
+        unmasked_records.open_masker(records.files, seed=None)  # for its errors, before step 0
     return records

@@ -80,7 +80,7 @@ def test_masks_depend_on_seed_turn_and_key_alone(tokenizer, whole_words):
     assert StaticRecords(tokenizer, other).serialized(pairs) != records
 
 
-def test_packed_records(tokenizer):
+def test_unmasked_records(tokenizer):
     rows = [([5] * (1 + i % 4), [6, 49], i % 2) for i in range(300)]
     records = PackedRecords(tokenizer).serialized(pairs_of(*rows))
     for record, (a, b, label) in zip(records, rows, strict=True):

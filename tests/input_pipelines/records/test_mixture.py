@@ -97,8 +97,8 @@ def test_a_pure_function_of_seed_and_place():
         np.testing.assert_array_equal(joined, expected)
 
 
-def test_training_on_a_mixture(record_files, packed_files):
-    for a, b in (record_files, packed_files):
+def test_training_on_a_mixture(record_files, unmasked_files):
+    for a, b in (record_files, unmasked_files):
         sizes = [RecordFiles([file]).num_records for file in (a, b)]
         patterns = f"{a}:3,{b}:1"
         records = RecordFiles([a, b])

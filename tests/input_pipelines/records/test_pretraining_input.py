@@ -269,7 +269,7 @@ def assert_equal(found, expected):
 
 @pytest.fixture(params=["static", "dynamic"])
 def files(request):
-    return request.getfixturevalue({"static": "record_files"}.get(request.param, "packed_files"))
+    return request.getfixturevalue({"static": "record_files"}.get(request.param, "unmasked_files"))
 
 
 # Blocks of batches
@@ -320,13 +320,13 @@ def test_the_batches_before_a_bad_record_are_read(record_files, tmp_path, kind):
 # Records without masks
 
 
-def test_the_features_of_both_kinds(record_files, packed_files):
+def test_the_features_of_both_kinds(record_files, unmasked_files):
     """The same text gives the same segments; only masks differ."""
     params = {"batch_size": 5}
     for is_training in (True, False):
         by_kind = [
             batches(checked_input_fn(files, is_training), params, most=4)
-            for files in (record_files, packed_files)
+            for files in (record_files, unmasked_files)
         ]
         for static, dynamic in zip(*by_kind, strict=True):
             assert {name: (v.shape, v.dtype) for name, v in static.items()} == {
@@ -334,9 +334,9 @@ def test_the_features_of_both_kinds(record_files, packed_files):
             }
 
 
-def test_masks_are_fresh_in_each_epoch_and_segments_are_not(packed_files):
-    number = RecordFiles(packed_files).num_records
-    epochs = batches(checked_input_fn(packed_files), {"batch_size": number}, most=3)
+def test_masks_are_fresh_in_each_epoch_and_segments_are_not(unmasked_files):
+    number = RecordFiles(unmasked_files).num_records
+    epochs = batches(checked_input_fn(unmasked_files), {"batch_size": number}, most=3)
     orders = [np.lexsort(unmasked(epoch).T[::-1]) for epoch in epochs]
     texts = [unmasked(epoch)[order] for epoch, order in zip(epochs, orders, strict=True)]
     np.testing.assert_array_equal(texts[0], texts[1])
@@ -353,17 +353,17 @@ def unmasked(batch):
     return ids
 
 
-def test_training_resumes_exactly_on_any_number_of_hosts(packed_files):
-    whole = batches(checked_input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
-    again = batches(checked_input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
+def test_training_resumes_exactly_on_any_number_of_hosts(unmasked_files):
+    whole = batches(checked_input_fn(unmasked_files, random_seed=3), {"batch_size": 6}, most=30)
+    again = batches(checked_input_fn(unmasked_files, random_seed=3), {"batch_size": 6}, most=30)
     assert_equal(again, whole)
     params = {"batch_size": 6, "context": context(17)}
     assert_equal(
-        batches(checked_input_fn(packed_files, random_seed=3), params, most=13), whole[17:]
+        batches(checked_input_fn(unmasked_files, random_seed=3), params, most=13), whole[17:]
     )
     hosts = [
         batches(
-            checked_input_fn(packed_files, random_seed=3),
+            checked_input_fn(unmasked_files, random_seed=3),
             {"batch_size": 2, "context": context(17, host, 3)},
             most=13,
         )
@@ -374,14 +374,14 @@ def test_training_resumes_exactly_on_any_number_of_hosts(packed_files):
         for parts in zip(*hosts, strict=True)
     ]
     assert_equal(joined, whole[17:])
-    other = batches(checked_input_fn(packed_files, random_seed=4), {"batch_size": 6}, most=1)
+    other = batches(checked_input_fn(unmasked_files, random_seed=4), {"batch_size": 6}, most=1)
     assert (other[0]["input_ids"] != whole[0]["input_ids"]).any()
 
 
-def test_masks_of_an_evaluation_belong_to_its_records(packed_files):
+def test_masks_of_an_evaluation_belong_to_its_records(unmasked_files):
     def rows(batch_size, **options):
         found = batches(
-            checked_input_fn(packed_files, False, **options), {"batch_size": batch_size}
+            checked_input_fn(unmasked_files, False, **options), {"batch_size": batch_size}
         )
         joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
         is_real = joined["is_real_example"] == 1
@@ -391,30 +391,30 @@ def test_masks_of_an_evaluation_belong_to_its_records(packed_files):
     assert_equal([rows(7), rows(4, random_seed=9)], [rows(5)] * 2)
 
 
-def test_the_unigram_baseline_is_of_the_evaluations_masks(packed_files):
+def test_the_unigram_baseline_is_of_the_evaluations_masks(unmasked_files):
     counts = np.arange(50)
     probabilities = (counts + 1) / (counts + 1).sum()
-    found = batches(checked_input_fn(packed_files, False), {"batch_size": 8})
+    found = batches(checked_input_fn(unmasked_files, False), {"batch_size": 8})
     ids, weights = (
         np.concatenate([batch[name].reshape(-1) for batch in found])
         for name in ("masked_lm_ids", "masked_lm_weights")
     )
     expected = -(np.log(probabilities[ids]) @ weights) / weights.sum()
-    assert unigram_cross_entropy(packed_files, counts) == pytest.approx(expected, abs=1e-12)
+    assert unigram_cross_entropy(unmasked_files, counts) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_precision(packed_files, precision):
+def test_precision(unmasked_files, precision):
     (batch,) = batches(
-        checked_input_fn(packed_files, precision=precision), {"batch_size": 4}, most=1
+        checked_input_fn(unmasked_files, precision=precision), {"batch_size": 4}, most=1
     )
     assert batch["masked_lm_weights"].dtype.name == precision
     assert set(batch["masked_lm_weights"].astype(float).reshape(-1)) <= {0, 1}
 
 
-def test_a_network_with_one_segment_is_refused(packed_files):
-    function = input_fn_builder(packed_files, 16, 4, True, vocab_size=50, type_vocab_size=1)
-    message = r"packed-.*: record \d+ .*: segment_ids holds 1; it must be from 0 to 0"
+def test_a_network_with_one_segment_is_refused(unmasked_files):
+    function = input_fn_builder(unmasked_files, 16, 4, True, vocab_size=50, type_vocab_size=1)
+    message = r"unmasked-.*: record \d+ .*: segment_ids holds 1; it must be from 0 to 0"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         batches(function, {"batch_size": 4}, most=1)
 
@@ -440,7 +440,7 @@ def bad_records(files, tmp_path):
     return path
 
 
-def bad_packed_records(files, tmp_path, documents, tokenizer):
+def bad_unmasked_records(files, tmp_path, documents, tokenizer):
     """Writes records without masks that are as bad as `bad_records`, and a manifest that fits."""
     path = str(tmp_path / "bad.tfrecord")
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
@@ -471,8 +471,8 @@ def bad_packed_records(files, tmp_path, documents, tokenizer):
 def bad_file(request, tmp_path, documents, tokenizer):
     if request.param == "static":
         return bad_records(request.getfixturevalue("record_files"), tmp_path)
-    packed_files = request.getfixturevalue("packed_files")
-    return bad_packed_records(packed_files, tmp_path, documents, tokenizer)
+    unmasked_files = request.getfixturevalue("unmasked_files")
+    return bad_unmasked_records(unmasked_files, tmp_path, documents, tokenizer)
 
 
 @pytest.mark.parametrize("is_training", [True, False])

@@ -32,17 +32,17 @@ def test_cross_entropy_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["token_ids", "segment_lengths"])
-def test_packed_records_that_lack_a_feature_are_left_out(tmp_path, packed_files, name):
-    number = RecordFiles(packed_files).num_records
+def test_unmasked_records_that_lack_a_feature_are_left_out(tmp_path, unmasked_files, name):
+    number = RecordFiles(unmasked_files).num_records
     counts = np.ones(50)
-    whole = unigram_cross_entropy(packed_files[:1], counts)
+    whole = unigram_cross_entropy(unmasked_files[:1], counts)
     for bad in (0, 3):
-        path = str(tmp_path / f"bad-{bad}" / "packed-0.tfrecord")
+        path = str(tmp_path / f"bad-{bad}" / "unmasked-0.tfrecord")
         os.mkdir(os.path.dirname(path))
         for companion in tmp_path.iterdir():
             if companion.is_file() and companion.suffix != ".tfrecord":
                 shutil.copy(companion, os.path.dirname(path))
-        copy_records(packed_files[0], path, {bad: lambda features: features.pop(name)})
+        copy_records(unmasked_files[0], path, {bad: lambda features: features.pop(name)})
         with pytest.raises(RecordError, match=rf"record {bad} .* has no feature '{name}'"):
             unigram_cross_entropy(path, counts)
         found = unigram_cross_entropy(path, counts, max_bad_records=1)

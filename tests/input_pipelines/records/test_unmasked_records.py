@@ -11,9 +11,9 @@ from input_pipelines.creation.instances import FlatText, Pairs, spans_of_documen
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records import packed_records
-from input_pipelines.records.packed_records import open_packing
+from input_pipelines.records import unmasked_records
 from input_pipelines.records.record_reader import RecordError, RecordFiles
+from input_pipelines.records.unmasked_records import open_masker
 
 CLS, SEP, MASK = 2, 3, 4
 
@@ -21,7 +21,7 @@ CLS, SEP, MASK = 2, 3, 4
 def values_of(serialized):
     """Parses records to the arrays that TensorFlow's parser gives."""
     with tf.Graph().as_default(), tf.Session() as session:
-        return session.run(tf.io.parse_example(serialized, packed_records.SPEC))
+        return session.run(tf.io.parse_example(serialized, unmasked_records.SPEC))
 
 
 def features_of(files, numbers, epoch=0, seed=1, **changes):
@@ -31,8 +31,8 @@ def features_of(files, numbers, epoch=0, seed=1, **changes):
     values = values_of(records.read_all(numbers))
     for name, (row, value) in changes.items():
         values[name][row] = value
-    packing = open_packing(records.files, seed)
-    return packing.features(records, numbers, np.full(len(numbers), epoch), values)
+    masker = open_masker(records.files, seed)
+    return masker.features(records, numbers, np.full(len(numbers), epoch), values)
 
 
 def unmasked(features, row):
@@ -48,7 +48,7 @@ def unmasked(features, row):
     return ids.tolist()
 
 
-def test_records_hold_the_pairs_of_the_text(packed_files, documents, tokenizer):
+def test_records_hold_the_pairs_of_the_text(unmasked_files, documents, tokenizer):
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
     text = FlatText.of([[tokenizer.encode(s) for s in document] for document in documents])
     spans = [
@@ -69,9 +69,9 @@ def test_records_hold_the_pairs_of_the_text(packed_files, documents, tokenizer):
                 [int(is_random_next)],
             )
         )
-    number = RecordFiles(packed_files).num_records
+    number = RecordFiles(unmasked_files).num_records
     for epoch in (0, 3):
-        features = features_of(packed_files, range(number), epoch)
+        features = features_of(unmasked_files, range(number), epoch)
         found = [
             (unmasked(features, row), *(features[name][row].tolist() for name in names))
             for names in [("segment_ids", "input_mask", "next_sentence_labels")]
@@ -82,15 +82,17 @@ def test_records_hold_the_pairs_of_the_text(packed_files, documents, tokenizer):
         assert not np.isin(special, [CLS, SEP]).any()
 
 
-def test_epochs_have_other_masks(packed_files):
-    number = range(RecordFiles(packed_files).num_records)
-    first, again, second = (features_of(packed_files, number, epoch) for epoch in (0, 0, 1))
+def test_epochs_have_other_masks(unmasked_files):
+    number = range(RecordFiles(unmasked_files).num_records)
+    first, again, second = (features_of(unmasked_files, number, epoch) for epoch in (0, 0, 1))
     assert all((first[name] == again[name]).all() for name in first)
     assert (first["masked_lm_positions"] != second["masked_lm_positions"]).any(axis=1).mean() > 0.5
 
 
-def test_the_disk_that_records_take(packed_files, record_files):
-    sizes = [sum(os.path.getsize(file) for file in files) for files in (packed_files, record_files)]
+def test_the_disk_that_records_take(unmasked_files, record_files):
+    sizes = [
+        sum(os.path.getsize(file) for file in files) for files in (unmasked_files, record_files)
+    ]
     assert sizes[0] < 0.5 * sizes[1]  # most of it is names, in records as short as these
 
 
@@ -116,21 +118,21 @@ def test_large_vocabularies_take_four_bytes():
         ({"token_ids": b"\xff" * 26, "segment_lengths": [12, 1]}, r"holds 65535; it .* 0 to 49, "),
     ],
 )
-def test_values_that_do_not_fit(packed_files, changes, message):
-    with pytest.raises(RecordError, match=r"packed-0\.tfrecord: record 2 .*" + message) as raised:
-        features_of(packed_files, [5, 0, 2], **{name: (2, v) for name, v in changes.items()})
+def test_values_that_do_not_fit(unmasked_files, changes, message):
+    with pytest.raises(RecordError, match=r"unmasked-0\.tfrecord: record 2 .*" + message) as raised:
+        features_of(unmasked_files, [5, 0, 2], **{name: (2, v) for name, v in changes.items()})
     assert raised.value.number == 2
 
 
-def test_the_manifest_says_that_masks_are_drawn_later(packed_files, record_files):
+def test_the_manifest_says_that_masks_are_drawn_later(unmasked_files, record_files):
     packed, static = (
         manifests.read_manifest(manifests.manifest_path(files[0]))
-        for files in (packed_files, record_files)
+        for files in (unmasked_files, record_files)
     )
     assert (packed.is_dynamic, packed.format_version) == (True, 2)
     assert (static.is_dynamic, static.format_version) == (False, 1)
     assert packed.creation == static.creation and packed.corpus == static.corpus
-    assert open_packing(record_files, 1) is None
+    assert open_masker(record_files, 1) is None
 
 
 def change_manifest(files, **creation):
@@ -151,32 +153,34 @@ def change_manifest(files, **creation):
         ({"random_seed": "x"}, "random_seed"),
     ],
 )
-def test_a_manifest_without_the_rules(packed_files, creation, message):
-    change_manifest(packed_files, **creation)
-    with pytest.raises(ValueError, match=rf"manifest\.packed-0\.tfrecord\.json: {message}"):
-        open_packing(packed_files, None)
+def test_a_manifest_without_the_rules(unmasked_files, creation, message):
+    change_manifest(unmasked_files, **creation)
+    with pytest.raises(ValueError, match=rf"manifest\.unmasked-0\.tfrecord\.json: {message}"):
+        open_masker(unmasked_files, None)
 
 
-def test_a_missing_vocabulary(packed_files):
-    vocab_file = manifests.find_vocabulary(packed_files)
+def test_a_missing_vocabulary(unmasked_files):
+    vocab_file = manifests.find_vocabulary(unmasked_files)
     os.remove(vocab_file)
     with pytest.raises(ValueError, match=r"vocab\..*\.txt: is missing, but .*manifest\.packed"):
-        open_packing(packed_files, 1)
+        open_masker(unmasked_files, 1)
 
 
-def test_sets_that_do_not_go_together(packed_files, record_files, tmp_path, documents, tokenizer):
-    with pytest.raises(ValueError, match=r"packed-0.* and .*set-0.* do not agree in --masking, --"):
-        open_packing([*packed_files, *record_files], 1)
+def test_sets_that_do_not_go_together(unmasked_files, record_files, tmp_path, documents, tokenizer):
+    with pytest.raises(
+        ValueError, match=r"unmasked-0.* and .*set-0.* do not agree in --masking, --"
+    ):
+        open_masker([*unmasked_files, *record_files], 1)
     other = str(tmp_path / "other.tfrecord")
     settings = CreationSettings(
         max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1, masked_lm_prob=0.3
     )
-    vocab_file = manifests.find_vocabulary(packed_files)
+    vocab_file = manifests.find_vocabulary(unmasked_files)
     write_pretraining_records(
         documents, tokenizer, vocab_file, [other], settings, masking="dynamic"
     )
-    with pytest.raises(ValueError, match=r"packed-0.* and .*other.* do not agree"):
-        open_packing([*packed_files, other], 1)
+    with pytest.raises(ValueError, match=r"unmasked-0.* and .*other.* do not agree"):
+        open_masker([*unmasked_files, other], 1)
 
 
 def test_an_unknown_masking(tmp_path, documents, tokenizer, vocab_file):

@@ -36,8 +36,8 @@ FEATURES = {
 """What the features must be, for `pretraining_features.check_kinds`."""
 
 
-def open_packing(record_files: Sequence[str], seed: int | None) -> "Packing | None":
-    """Returns what makes batches of packed records; None if the records have masks already.
+def open_masker(record_files: Sequence[str], seed: int | None) -> "BatchMasker | None":
+    """Returns what makes batches of records without masks; None if the records have masks already.
 
     Lengths, vocabulary and the rules of masking come from the records' manifest.
 
@@ -73,11 +73,11 @@ def open_packing(record_files: Sequence[str], seed: int | None) -> "Packing | No
     )
     if seed is None:
         seed = json_files.field(manifest.creation, "random_seed", int, manifest_file)
-    return Packing(tokenizer, manifest.max_seq_length, DynamicMasking(masking, seed))
+    return BatchMasker(tokenizer, manifest.max_seq_length, DynamicMasking(masking, seed))
 
 
 def _rules_of(manifest_file, manifest):
-    """Returns (masked_lm_prob, do_whole_word_mask) of packed records; None of other records."""
+    """Returns (masked_lm_prob, do_whole_word_mask) of records without masks; None of others."""
     if manifest is None or not manifest.is_dynamic:
         return None
     prob = json_files.field(manifest.creation, "masked_lm_prob", float, manifest_file)
@@ -86,8 +86,8 @@ def _rules_of(manifest_file, manifest):
     return prob, json_files.field(manifest.creation, "do_whole_word_mask", bool, manifest_file)
 
 
-class Packing:
-    """Makes batches of packed records: tokens are put in their places, and masked.
+class BatchMasker:
+    """Makes batches of records without masks: tokens are put in their places, and masked.
 
     Args:
       tokenizer: tokenizer of the records' vocabulary.
