@@ -67,10 +67,7 @@ def prepare(config):
 
 
 def make_estimator(config, network, master="", lengths=None):
-    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule.
-
-    The log counts the tokens of packed rows by the lengths of the records, without padding.
-    """
+    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule."""
     from bert_estimator.jobs import estimator
     from bert_estimator.jobs.pretraining import job
     from bert_estimator.model_fns import pretraining
@@ -81,10 +78,8 @@ def make_estimator(config, network, master="", lengths=None):
         random_seed=config.training.random_seed,
         **config.network.options(),
     )
-    steps, tokens = config.training.num_train_steps, config.data.max_seq_length
-    if config.training.pack and lengths is not None:
-        tokens *= lengths.token_share
-    return estimator.make(config, model_fn, master, steps, tokens)
+    tokens = job.tokens_per_example(config, lengths)
+    return estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
 
 
 def train_and_evaluate(pretraining):
@@ -117,14 +112,8 @@ def compile_step(config):
     config = config.packed(token_share)
 
     def lower(changed, cores, hosts):
-        longest, fillings = (
-            (changed.data.max_seq_length, changed.data.max_predictions_per_seq),
-            [],
-        )
-        packs = job.packs_of(changed, fillings.append) if changed.training.pack else None
-        zeros = pretraining_input.shapes_input_fn(
-            *longest, changed.network.precision, packs, lengths
-        )
+        fillings = []
+        zeros = job.shapes_input_fn(changed, lengths, fillings.append)
         lowered = make_estimator(changed, network).lower(zeros, cores, hosts)
         for filling in fillings:
             print(f"Packed: {filling}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import TASK_KINDS
-from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer
+from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer, say_unused_rows
 
 TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
 
@@ -176,6 +176,7 @@ class Source:
                 f"{self.path} has {self.config.vocab_size}; give the vocabulary that it was "
                 "trained with"
             )
+        say_unused_rows(self.vocab_file, tokenizer.vocab_size, self.config.vocab_size)
         return tokenizer
 
 

@@ -43,7 +43,7 @@ def read_bert_config(
     """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
 
     Without the flag, it reads what --init_checkpoint has beside its weights, or without that flag
-    what the run's directory has. If neither has weights, the `plan` of an embedded task counts,
+    what the run's directory has. For an embedded task, a new run has the network of the `plan`,
     which has the keys of bert_config.json.
 
     Raises:
@@ -52,8 +52,10 @@ def read_bert_config(
     if (path := network.bert_config_file) is not None:
         with flags.named("bert_config_file"):
             return config_json.read_any_config(path)
-    if plan and not (network.init_checkpoint or RunDirectory(output_dir).holds_checkpoint()):
-        return BertConfig(**plan)
+    if plan and not network.init_checkpoint:
+        path = RunDirectory(output_dir).network_file()
+        with flags.named("output_dir"):
+            return BertConfig.from_json_file(path) if path else BertConfig(**plan)
     place = network.init_checkpoint or output_dir
     with flags.named("init_checkpoint" if network.init_checkpoint else "output_dir"):
         bert_config = interchange.open_source(place).config

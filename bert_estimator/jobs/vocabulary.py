@@ -48,6 +48,7 @@ def open_tokenizer(
         f"has {tokenizer.vocab_size} tokens, but the network only {bert_config.vocab_size}; give "
         "the two that belong together",
     )
+    tokenization.say_unused_rows(vocab_file, tokenizer.vocab_size, bert_config.vocab_size)
     return tokenizer
 
 
@@ -62,8 +63,8 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
         --strip_accents say.
     """
     texts, start = config.data, config.network.init_checkpoint
-    is_new = not (start or RunDirectory(config.output_dir).holds_checkpoint())
-    if texts.vocab_file or (config.embedded and is_new):
+    is_of_run = not config.do_train and RunDirectory(config.output_dir).holds_checkpoint()
+    if texts.vocab_file or (config.embedded and not start and not is_of_run):
         return config
     place = start or config.output_dir
     with flags.named("init_checkpoint" if start else "output_dir"):

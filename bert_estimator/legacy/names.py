@@ -297,6 +297,12 @@ MODULES = {
         (V1 + ".nn", "safe_embedding_lookup_sparse"),
         ("tf_slim", "*"),
     ],
+    "tensorflow.contrib.learn": [
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "ModeKeys RunConfig"),
+    ],
+    "tensorflow.contrib.learn.monitors": [
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "replace_monitors_with_hooks"),
+    ],
     "tensorflow.contrib.learn.datasets.base": [
         (
             "bert_estimator.legacy.stand_ins.data",

@@ -140,6 +140,11 @@ _NOT_OF_CONTRIB_ESTIMATOR = (
     "replicate_model_fn"
 )
 
+_OF_CONTRIB_LEARN = (
+    "DNNClassifier DNNLinearCombinedClassifier DNNRegressor Estimator Experiment KMeansClustering "
+    "LinearClassifier LinearRegressor SKCompat learn_runner"
+)
+
 _IMPORTABLE_OF_CONTRIB = "cudnn_rnn distribute eager lite quantize seq2seq tensorboard tensorrt"
 
 # Modules that can be imported, because many scripts import them and use nothing of them: using a
@@ -177,10 +182,13 @@ REMOVED = {
         ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),
         ("an embedding of ids", "tf.nn.embedding_lookup"),
     ),
-    "tensorflow.contrib.learn": (
-        "the estimators before tf.estimator",
-        "tf.estimator and tf.contrib.training",
-    ),
+    **{
+        f"tensorflow.contrib.learn.{name}": (
+            "a part of the estimators before tf.estimator",
+            "tf.estimator",
+        )
+        for name in _OF_CONTRIB_LEARN.split()
+    },
     **{
         f"tensorflow.contrib.layers.{name}": ("a feature column", "tf.feature_column")
         for name in _OLD_COLUMNS.split()

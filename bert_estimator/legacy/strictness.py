@@ -3,6 +3,7 @@
 import collections
 import collections.abc
 import functools
+import re
 import types
 from typing import Any
 
@@ -14,7 +15,6 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training import optimizer
 
 from bert_estimator.legacy import old_python
-from bert_estimator.tpu.program import devices
 
 # NumPy removed these names; the value is what the name was, or the name of the same thing today.
 _NUMPY_NAMES = {
@@ -175,8 +175,8 @@ def _take_names_of_cores():
 
 
 def _names_cores(target):
-    target = tf.compat.as_str(target or "")
-    return target in ("local", "gpu") or devices.num_virtual_cores(target) > 0
+    pattern = "local|gpu|rehearse:[1-9][0-9]*"  # see `tpu.program.devices`
+    return isinstance(target, str | bytes) and bool(re.fullmatch(pattern, tf.compat.as_str(target)))
 
 
 def put_back_variables() -> None:

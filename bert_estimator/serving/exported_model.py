@@ -154,7 +154,7 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     missing = ""  # a model that takes ids does not need it
     if task.vocab_file.endswith(".model"):
         missing = graph_sentencepiece.load_operations()
-    _check_memory(export_dir, task, batch_size)
+    _check_sizes(export_dir, task, batch_size)
     session = tf.Session(graph=tf.Graph())
     try:
         with session.graph.as_default():
@@ -176,8 +176,9 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     return OpenModel(session, inputs, outputs, pads_to_longest)
 
 
-def _check_memory(export_dir, task, batch_size):
-    """Raises ValueError if a model needs far more memory than this machine has."""
+def _check_sizes(export_dir, task, batch_size):
+    """Raises ValueError if a model needs far more memory than this machine has, or does not fit its
+    vocabulary."""
     import tensorflow.compat.v1 as tf
 
     try:
@@ -190,6 +191,7 @@ def _check_memory(export_dir, task, batch_size):
     if not layers or None in embeddings:
         return  # not a network of this project
     hidden, inner = shapes[layers[0]]
+    _check_vocabulary(export_dir, task, embeddings[0][0])
     network = BertConfig(
         vocab_size=embeddings[0][0],
         hidden_size=hidden,
@@ -202,6 +204,18 @@ def _check_memory(export_dir, task, batch_size):
     step = memory_needed.Computation(batch_size, task.max_seq_length)
     needed = memory_needed.of_running(network, step)
     memory_needed.check(needed, export_dir, "give a smaller batch_size")
+
+
+def _check_vocabulary(export_dir, task, num_rows):
+    """Raises ValueError for a vocabulary with more tokens than the network has; says if it has
+    fewer."""
+    num_tokens = task.open_tokenizer().vocab_size
+    if num_tokens > num_rows:
+        raise ValueError(
+            f"{task.vocab_file}: has {num_tokens} tokens, but the network of {export_dir} has "
+            f"{num_rows}; give the vocabulary that it was trained with"
+        )
+    tokenization.say_unused_rows(task.vocab_file, num_tokens, num_rows)
 
 
 def _check_finite(export_dir):

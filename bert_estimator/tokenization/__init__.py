@@ -7,6 +7,7 @@ from bert_estimator.tokenization.tokenizer import (
     Tokenizer,
     open_tokenizer,
     reopen_tokenizer,
+    say_unused_rows,
     unknown_warning,
 )
 from bert_estimator.tokenization.vocabulary import (
@@ -49,6 +50,7 @@ __all__ = [
     "load_vocab",
     "open_tokenizer",
     "reopen_tokenizer",
+    "say_unused_rows",
     "train_sentencepiece",
     "train_vocabulary",
     "unknown_warning",

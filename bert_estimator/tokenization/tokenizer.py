@@ -1,8 +1,11 @@
 """The interface of tokenizers, and the one way to open a tokenizer."""
 
+import functools
+import sys
 from collections.abc import Iterable
 from typing import Protocol
 
+from bert_estimator.storage import remote
 from bert_estimator.tokenization import casing
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
@@ -102,6 +105,21 @@ def reopen_tokenizer(vocab_file: str, casing: Casing) -> Tokenizer:
     """
     make = SentencePieceTokenizer if vocab_file.endswith(".model") else FullTokenizer
     return make(vocab_file, *casing)
+
+
+@functools.cache
+def say_unused_rows(vocab_file: str, num_tokens: int, num_rows: int) -> None:
+    """Says on stderr if a network has more rows of embeddings than its vocabulary has tokens.
+
+    The rows may be padding, or the file may have been cut short. It says so once in a process.
+    """
+    if num_tokens < num_rows:
+        print(
+            f"{remote.shown(vocab_file)} has {num_tokens} tokens, so that {num_rows - num_tokens} "
+            f"of the network's {num_rows} rows of embeddings are of no use. If they are not "
+            "padding, the file is not complete.",
+            file=sys.stderr,
+        )
 
 
 _MOST_UNKNOWN = 0.2  # share of the tokens; published vocabularies have far below 1 % on their text

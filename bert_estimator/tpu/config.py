@@ -154,8 +154,6 @@ _UNSET = object()
 
 # What each argument of RunConfig is checked by: functions of a value that is not None, and of the
 # argument's name.
-
-
 def _not_negative(value, name, bound=">= 0"):
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"RunConfig: {name} must be a number or None, not {value!r}")

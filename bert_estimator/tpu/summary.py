@@ -7,11 +7,13 @@ TensorBoard shows. Like TensorFlow's functions, they write to the default writer
     with summary.create_file_writer(model_dir).as_default():
         summary.scalar("loss", loss[0], step=global_step[0])
 
-The verbs read here what evaluations wrote, and drop writers whose file is lost.
+The verbs get their writers here, read what evaluations wrote, and drop writers whose file is lost.
 """
 
 import collections
 import contextlib
+import itertools
+import os
 
 import tensorflow.compat.v1 as tf1
 import tensorflow.compat.v2 as tf
@@ -20,6 +22,8 @@ from tensorflow.core.framework import summary_pb2
 
 create_file_writer = tf.summary.create_file_writer
 record_if = tf.summary.record_if
+
+_numbers = itertools.count()  # of the event files of this process
 
 
 def scalar(name: str, data, step=None, description: str | None = None) -> tf.Tensor:
@@ -100,11 +104,27 @@ def _metadata(plugin, description, data_class):
     )
 
 
+def event_writer(directory: str) -> tf1.summary.FileWriter:
+    """Returns the writer of a directory that `tf1.summary.FileWriterCache` has; makes it if needed.
+
+    TensorFlow names an event file by the second. A writer that is made in the same second as the
+    one before it would empty its file; so the names here end in the process and a number.
+    """
+    cache = tf1.summary.FileWriterCache
+    with cache._lock:
+        if directory not in cache._cache:
+            suffix = f".{os.getpid()}.{next(_numbers)}"
+            cache._cache[directory] = tf1.summary.FileWriter(
+                directory, graph=tf1.get_default_graph(), filename_suffix=suffix
+            )
+        return cache._cache[directory]
+
+
 def drop_stale_writer(directory: str | None) -> None:
     """Closes the cached event writer of a directory whose event file is not there any more.
 
     It was deleted, or the directory is relative and now means another one. The writer would write
-    to the lost file; `tf1.summary.FileWriterCache.get` makes a new writer after this.
+    to the lost file; `event_writer` makes a new writer after this.
     """
     cache = tf1.summary.FileWriterCache
     writer = cache._cache.get(directory)

@@ -170,7 +170,7 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
 
 
 def _in_object(values, place, is_row=False):
-    """Yields (place, context, object) of an article's questions, or of a row, which is one."""
+    """Yields (place, context, object) of each question of an article, or of a row."""
     if "question" in values or (is_row and "paragraphs" not in values):
         yield place, json_files.field(values, "context", str, place), values
         return

@@ -217,7 +217,7 @@ def _rows(path: str, columns: Columns, with_tags: bool) -> Iterator[_Row]:
 
 
 def _of_format(columns, path):
-    """Returns the columns of a CoNLL file, with those of CoNLL-U if the user gives none."""
+    """Returns the columns of a CoNLL file; CoNLL-U's own, unless the user gives others."""
     if os.path.splitext(text_files.unpacked_name(path))[1] != _CONLL_U:
         return columns
     words, tags = (1 if columns.words is None else columns.words), columns.tags

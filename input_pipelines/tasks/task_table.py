@@ -196,7 +196,8 @@ def own_task(
         text_a = text_a_column or _usual(header, TEXT_A_NAMES)
         text_b = text_b_column or _usual(header, TEXT_B_NAMES)
         label = label_column or _usual(header, LABEL_NAMES)
-        texts = [name for name in header if _lower(name) in TEXT_A_NAMES]
+        written = {_lower(column): column for column in header}
+        texts = [written[name] for name in TEXT_A_NAMES if name in written]
         if text_a_column is None and text_b is None and len(texts) > 1:
             raise TableError(
                 f"{first}: its columns {' and '.join(texts)} may each be the text. Give "

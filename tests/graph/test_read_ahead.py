@@ -77,7 +77,10 @@ DATASETS = {
         lambda c: c.numbers().map(lambda x: tf.fill([2], x)).padded_batch(2, [3]),
         [2, 4, 6],
     ),
-    "Python": (lambda c: c.numbers().map(lambda x: tf.py_func(plus_one, [x], x.dtype)), [1, 2, 3]),
+    "Python": (
+        lambda c: c.numbers().map(lambda x: tf.py_func(lambda v: v + v.dtype.type(1), [x], x.dtype)),
+        [1, 2, 3],
+    ),
     "repeat": (lambda c: c.numbers().repeat(), [1, 2, 3]),
     "shuffle": (lambda c: c.numbers().shuffle(5).repeat(), [5, 6, 7]),
     "cache": (lambda c: c.numbers().cache(), [1, 2, 3]),

@@ -268,6 +268,10 @@ def f(x=1):
 
 with arg_scope([f], x=2), tf.contrib.framework.arg_scope([f], x=3):
     assert f() == 3
+hooks = [tf.train.StopAtStepHook(1)]
+assert tf.contrib.learn.monitors.replace_monitors_with_hooks(hooks, None) == hooks
+assert tf.contrib.learn.RunConfig is tf.estimator.RunConfig
+assert tf.contrib.learn.ModeKeys.INFER == tf.estimator.ModeKeys.PREDICT
 tf.contrib.lookup.index_table_from_tensor(mapping=tf.constant(["a"]))
 tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffle=False)()
 assert pywrap_tensorflow.NewCheckpointReader and graph_util.convert_variables_to_constants
@@ -276,6 +280,7 @@ assert "FileWriter" in dir(tf.summary) and tf.logging.INFO == tf.compat.v1.loggi
 missing, newer = " is not supported: ", "is a name of TensorFlow 2, and this is TensorFlow 1: it is"
 for statement, says in {
     "tf.keras.estimator": missing,
+    "tf.contrib.learn.Experiment": missing,
     "tf.contrib.distribute.MirroredStrategy": missing,
     "tensorrt.create_inference_graph": missing,
     "error_handling.ErrorRendezvous": missing,

@@ -153,3 +153,19 @@ def test_the_same_tables_as_tensorboard_s_own(tmp_path):
     ]
     np.testing.assert_allclose(*(tf.make_ndarray(v.tensor) for v in found), rtol=1e-12)
     assert found[0].metadata.plugin_data.plugin_name == found[1].metadata.plugin_data.plugin_name
+
+
+def test_writers_of_the_same_second_have_files_of_their_own(tmp_path):
+    """TensorFlow opens a file by its name, which has the second, and empties it."""
+    for number in range(3):
+        with tf.Graph().as_default():
+            writer = summary.event_writer(str(tmp_path))
+            assert writer is tf1.summary.FileWriterCache.get(str(tmp_path))
+        value = tf1.Summary.Value(tag="x", simple_value=number)
+        writer.add_summary(tf1.Summary(value=[value]), number)
+        tf1.summary.FileWriterCache.clear()
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 3
+    read = summary.read_events(f"{tmp_path}/events.out.tfevents.*")
+    assert {step: dict(values) for step, values in read.items()} == {
+        number: {"x": number} for number in range(3)
+    }

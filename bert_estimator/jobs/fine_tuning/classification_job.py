@@ -125,7 +125,7 @@ class Classification(FineTuning):
         task = self.data.task
         values = classification_report.summaries(task.kind, task.labels, counted)
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
-            writer = tf.summary.FileWriterCache.get(self.run.estimator.eval_dir(name))
+            writer = tpu.summary.event_writer(self.run.estimator.eval_dir(name))
         writer.add_summary(tf.Summary(value=values), step)
         writer.flush()
 

@@ -242,6 +242,7 @@ def _vocabulary(vocab_file, vocab_size, record_files):
         vocab_file,
         "is not the vocabulary that the records were made with; give that one, or leave it out",
     )
+    tokenization.say_unused_rows(vocab_file, size, vocab_size)
     return vocab_file
 
 

@@ -19,6 +19,7 @@ from bert_estimator.model_fns import update
 from bert_estimator.tokenization import Casing
 from input_pipelines.records import pretraining_input
 from input_pipelines.records.packed_rows import Filling, Packs
+from input_pipelines.records.record_lengths import RecordLengths
 
 
 def read_network(config: PretrainingConfig) -> BertConfig:
@@ -58,6 +59,22 @@ def packs_of(
     # A batch that is divided has as many rows in each step.
     is_static = config.devices.use_tpu or training.micro_batch_size is not None
     return Packs(training.num_train_steps, training.micro_batch_size, is_static, report)
+
+
+def tokens_per_example(config: PretrainingConfig, lengths: RecordLengths | None) -> float:
+    """Returns how many tokens an example has, for the log: with its padding, unless rows are
+    packed."""
+    is_packed = config.training.pack and lengths is not None
+    return config.data.max_seq_length * (lengths.token_share if is_packed else 1)
+
+
+def shapes_input_fn(
+    config: PretrainingConfig, lengths: RecordLengths | None, report: Callable[[Filling], None]
+) -> Callable[..., Any]:
+    """Returns the `input_fn` of zeros that a step is compiled with; see `packs_of`."""
+    longest = config.data.max_seq_length, config.data.max_predictions_per_seq
+    packs = packs_of(config, report) if config.training.pack else None
+    return pretraining_input.shapes_input_fn(*longest, config.network.precision, packs, lengths)
 
 
 @dataclasses.dataclass(frozen=True)

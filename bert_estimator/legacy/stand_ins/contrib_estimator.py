@@ -127,6 +127,25 @@ class RunConfig(config.RunConfig, metaclass=_OfAllEstimators):
         super().__init__(**dict(zip(names, args, strict=False)), **kwargs)
 
 
+class ModeKeys(tpu.ModeKeys):
+    """Names the modes as `tf.contrib.learn` did."""
+
+    INFER = tpu.ModeKeys.PREDICT
+
+
+def replace_monitors_with_hooks(monitors_or_hooks: Any, estimator: tpu.Estimator) -> list:
+    """Returns a list of hooks as it is: `tf.contrib.learn.monitors` turned monitors into hooks.
+
+    Raises:
+      ValueError: something in it is a monitor, which was there before hooks were.
+    """
+    hooks = list(monitors_or_hooks or ())
+    monitors = [hook for hook in hooks if not isinstance(hook, tf.train.SessionRunHook)]
+    if monitors:
+        raise ValueError(f"monitors are not supported, only tf.train.SessionRunHooks: {monitors}")
+    return hooks
+
+
 class AsyncCheckpointSaverHook(tf.train.CheckpointSaverHook):
     """Saves checkpoints as `tf.train.CheckpointSaverHook` does; training waits for them.
 

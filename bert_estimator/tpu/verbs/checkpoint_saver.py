@@ -25,7 +25,7 @@ from tensorflow.python.lib.io import file_io
 
 from bert_estimator.system import disk_files
 from bert_estimator.system.errors import listed
-from bert_estimator.tpu import errors
+from bert_estimator.tpu import errors, summary
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.snapshot import PendingWrite
 
@@ -223,7 +223,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         self._write = None  # the last `PendingWrite`
         # An event writer starts with the default graph, which would be written twice.
         with tf.Graph().as_default():
-            tf.summary.FileWriterCache.get(config.model_dir)
+            summary.event_writer(config.model_dir)
 
     def after_create_session(self, session, coord):
         """Writes the graph, and saves.

@@ -232,7 +232,7 @@ class _EvaluationLoop:
 def _write_events(eval_dir, results, checkpoint_path):
     """Writes the results' scalars, and the checkpoint's path as text, to an event file."""
     summary.drop_stale_writer(eval_dir)
-    writer = tf.summary.FileWriterCache.get(eval_dir)
+    writer = summary.event_writer(eval_dir)
     scalars = tf.Summary()
     for name, value in results.items():
         if name == tf.GraphKeys.GLOBAL_STEP:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.system.ticker import format_secs
+from bert_estimator.tpu import summary
 
 # After this many seconds a step that has not ended is long; a training of more than a week may have
 # been asked for by mistake.
@@ -80,9 +81,7 @@ class Progress:
                 self._units[unit] = batch_size * per_example
         self._stop_step = stop_step
         self._listeners = [hook for hook in listeners if isinstance(hook, LogListener)]
-        self._writer = (
-            tf.summary.FileWriterCache.get(config.model_dir) if config.model_dir else None
-        )
+        self._writer = summary.event_writer(config.model_dir) if config.model_dir else None
         self._bar = _Bar() if sys.stderr.isatty() else None
         self._in_hooks = False
         self._warned = False

@@ -339,7 +339,7 @@ class _TrainingLoop:
     def _report(self, result, ended):
         """Writes the loop's summary, and a log line if it is due."""
         if result.summary is not None and result is not self._last and self._job.is_chief:
-            writer = tf.summary.FileWriterCache.get(self._job.config.model_dir)
+            writer = summary.event_writer(self._job.config.model_dir)
             writer.add_summary(result.summary, self.now)
         self._last = result
         self._progress.after_loop(

@@ -1,7 +1,7 @@
 """Files as people have them: a row for each shape, with where it comes from and what is read.
 
 The shapes are of published data sets, of exports of programs and of tools for annotation; the texts
-are made up. What is read is a list; where a file is refused, the row has the message instead.
+are made up. What is read is a list; if a file is refused, the row has the message instead.
 """
 
 import dataclasses
