@@ -203,6 +203,8 @@ def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):
     (tmp_path / "runs/pretraining/data").mkdir(parents=True)
     (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
     (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    for name in ("runs/pretraining/model.ckpt-7.index", "other.index", "network.json"):
+        (tmp_path / name).write_text("{}")
 
     def resolve(*flags):
         (config,) = classification_config.resolve(["run_classifier.py", *flags])
@@ -214,7 +216,7 @@ def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):
     assert resolve("--task_kind=tagging") == ["code_words", 1e-3, *main_job]
     assert resolve("--init_checkpoint=other") == ["word_order", 5e-5, "other", None]
     assert resolve("--init_checkpoint=") == ["word_order", 3e-4, None, main_job[1]]
-    assert resolve("--bert_config_file=/dev/null") == ["word_order", 3e-4, None, None]
+    assert resolve("--bert_config_file=network.json") == ["word_order", 3e-4, None, None]
     assert resolve("--do_eval") == ["word_order", 3e-4, None, None]
 
 
