@@ -27,7 +27,7 @@ class Shards(Protocol):
         """Returns the axis of a variable's parts; None if every core updates the whole variable."""
 
     def sum_part(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
-        """Sums the tensors of all replicas; returns this core's part of the sum."""
+        """Sums float32 tensors of one shape over the replicas; returns this core's part."""
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the sum of the cores' tensors, a float32 tensor of their shape."""

@@ -105,7 +105,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_metrics_of_own_files_are_listed():
-    rows = re.findall(r"^  \| `(\w+)`(.*?) \| (.*) \|$", PAGES["docs/fine_tuning.md"], re.MULTILINE)
+    rows = re.findall(r"^ +\| `(\w+)`(.*?) \| (.*) \|$", PAGES["docs/fine_tuning.md"], re.MULTILINE)
     listed = {
         (kind, bool(tags)): tuple(re.findall(r"`(\w+)`", names)) for kind, tags, names in rows
     }

@@ -78,7 +78,9 @@ DATASETS = {
         [2, 4, 6],
     ),
     "Python": (
-        lambda c: c.numbers().map(lambda x: tf.py_func(lambda v: v + v.dtype.type(1), [x], x.dtype)),
+        lambda c: c.numbers().map(
+            lambda x: tf.py_func(lambda v: v + v.dtype.type(1), [x], x.dtype)
+        ),
         [1, 2, 3],
     ),
     "repeat": (lambda c: c.numbers().repeat(), [1, 2, 3]),

@@ -62,7 +62,7 @@ def test_a_random_field_sums_over_all_sequences():
 
 
 def tagger(features, labels, mode, params):
-    """A network of LSTMs in both directions with a conditional random field and a loss scale."""
+    """Trains LSTMs in both directions with a conditional random field and a loss scale."""
     words = tf.transpose(features["words"], [1, 0, 2])
     run = {"dtype": tf.float32, "sequence_length": features["length"]}
     with tf.variable_scope("lstm", initializer=tf.constant_initializer(0.1)):

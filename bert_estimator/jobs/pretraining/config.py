@@ -173,8 +173,8 @@ class PretrainingConfig(JobConfig):
     )
     fill: float | None = flags.field(
         None,
-        "With --compile_only, take records to be this full, such as 0.5 for one half of tokens and "
-        "one half of padding; by default the lengths of --input_file count, if it is given.",
+        "Take records to be this full, with --compile_only: 0.5 is one half of tokens and one half "
+        "of padding; by default the lengths of --input_file count, if it is given.",
         flags.rule(lambda share: 0 < share <= 1, "must be above 0 and at most 1"),
         is_setting=False,
         eval_may_differ=False,

@@ -163,7 +163,7 @@ def _where(condition, values):
 
 
 class _Cell:
-    """Is a cell for `tf.nn.dynamic_rnn`, without variables."""
+    """A cell for `tf.nn.dynamic_rnn`, which does not have variables."""
 
     def __init__(self, size):
         self.state_size = self.output_size = size

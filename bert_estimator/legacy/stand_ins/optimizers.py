@@ -1,7 +1,7 @@
 """Optimizers of tf.contrib that training scripts use.
 
-Those of tf.contrib.opt are LARS, decoupled decay and lazy Adam; the one of
-tf.contrib.mixed_precision scales the loss.
+tf.contrib.opt has LARS, decoupled decay and lazy Adam; the optimizer of tf.contrib.mixed_precision
+scales the loss.
 """
 
 import abc

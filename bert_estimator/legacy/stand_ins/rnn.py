@@ -47,7 +47,7 @@ class _WithVariables:
 
 
 class _Cell(_WithVariables):
-    """Is a cell for `tf.nn.dynamic_rnn` and the like."""
+    """A cell that `tf.nn.dynamic_rnn` and the like run."""
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """Returns the state of the start."""
@@ -136,7 +136,7 @@ class LSTMBlockCell(_Cell):
 
 
 class FusedRNNCell(abc.ABC):
-    """Is a recurrent network over the whole time: inputs [T, B, C] -> outputs [T, B, N], state."""
+    """Runs a recurrent network over the whole time: inputs [T, B, C] -> outputs [T, B, N], state."""
 
     @abc.abstractmethod
     def __call__(self, inputs, initial_state=None, dtype=None, sequence_length=None, scope=None):
@@ -158,7 +158,7 @@ class LSTMBlockWrapper(_WithVariables, FusedRNNCell):
     @property
     @abc.abstractmethod
     def num_units(self) -> int:
-        """The number of units."""
+        """Returns the number of units."""
 
     @abc.abstractmethod
     def _call_cell(self, inputs, cells, outputs, dtype, sequence_length):
@@ -189,7 +189,7 @@ class LSTMBlockWrapper(_WithVariables, FusedRNNCell):
 
 
 class LSTMBlockFusedCell(LSTMBlockWrapper):
-    """Is an LSTM over the whole time; its arguments are `LSTMBlockCell`'s."""
+    """Runs an LSTM over the whole time; its arguments are `LSTMBlockCell`'s."""
 
     def __init__(
         self,
@@ -317,13 +317,13 @@ class GRUBlockCell(_Cell):
 
 
 class GRUBlockCellV2(GRUBlockCell):
-    """Is `GRUBlockCell` with the variables of `tf.nn.rnn_cell.GRUCell`."""
+    """Computes `GRUBlockCell` with the variables of `tf.nn.rnn_cell.GRUCell`."""
 
     _names = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
 
 
 class LayerNormBasicLSTMCell(_Cell):
-    """Is an LSTM with layer normalization, and with dropout of its new values.
+    """Runs an LSTM with layer normalization, and with dropout of its new values.
 
     Ba, Kiros and Hinton, "Layer Normalization", 2016; Semeniuta, Severyn and Barth, "Recurrent
     Dropout without Memory Loss", 2016.
