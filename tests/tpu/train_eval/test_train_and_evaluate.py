@@ -451,6 +451,23 @@ def test_a_training_is_evaluated_as_its_checkpoints_are(tmp_path, request, runti
     assert hooked.latest_checkpoint() == str(tmp_path / "hooked" / "model.ckpt-6")
 
 
+def test_a_saver_and_an_init_fn_of_the_model_are_no_hindrance(tmp_path, rules):
+    """Upstream refuses them, since its evaluation does not restore a checkpoint."""
+
+    def fields(features, loss):
+        def scaffold_fn():
+            return tf.train.Scaffold(saver=tf.train.Saver(), init_fn=lambda scaffold, session: None)
+
+        return {"scaffold_fn": scaffold_fn}
+
+    model_fn = toy.make_model_fn(fields)
+    estimator = toy.make_estimator(tmp_path, model_fn, iterations_per_loop=2, **rules)
+    hook = tpu.InMemoryEvaluatorHook(estimator, toy.input_fn, steps=1, every_n_iter=2)
+    estimator.train(toy.input_fn, steps=4, hooks=[hook])
+    # The first batch of an evaluation is the one after the steps that were trained.
+    assert losses_of(tmp_path / "eval") == {0: 1, 2: 3, 4: 5}
+
+
 @pytest.mark.parametrize("place", ["in a step", "in an evaluation"])
 def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, rules, place):
     class Signal(tf.train.SessionRunHook):
