@@ -32,8 +32,8 @@ TOPOLOGIES = {
     "v6e:16x16": {},
 }
 STAGES = (1, 2)
-# How full the records of the second stage are: 0.46 as those of the embedded corpus, 0.5 about as
-# those of Wikipedia (Krell et al., 2021).
+# How full the records of the second stage are: 0.46 for the embedded corpus, and about 0.5 for
+# Wikipedia (Krell et al., 2021).
 FILLS = {"v3:32x32": (None, 0.46, 0.5)}
 
 

@@ -152,7 +152,7 @@ class BertModel:
         return tf.reshape(tokens, [-1, self.config.hidden_size])
 
     def by_sequence(self, values: tf.Tensor, padding: float = 0.0) -> tf.Tensor:
-        """Turns values of tokens [B, F, n] into [S, F, n]: each sequence in a row of its own.
+        """Turns floats of tokens [B, F, n] into [S, F, n]: each sequence in a row of its own.
 
         If rows are packed, what follows a sequence is `padding`; else the values are returned.
         """

@@ -140,7 +140,7 @@ class Dropout:
         return fork
 
     def at_rows(self, rows: tf.Tensor) -> "Dropout":
-        """Returns a Dropout for an x whose rows are any rows [B] of the global batch.
+        """Returns a Dropout for an x whose rows are any rows, ints [B], of the global batch.
 
         Its calls count as calls of this object.
         """

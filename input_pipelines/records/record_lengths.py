@@ -1,7 +1,7 @@
 """How many tokens each record has, which the packing of rows must know before records are read.
 
 Data creation writes the lengths beside the records, two bytes a record. Records without them, such
-as those of google-research/bert, are read once, and their lengths are kept for the next time.
+as google-research/bert's, are read once, and their lengths are kept for the next time.
 """
 
 import dataclasses
@@ -141,7 +141,7 @@ def _lengths_beside(manifest_path, manifest, record_file):
 
 
 def _counted(files, listed, expected, bad_records):
-    """Reads records; returns (their lengths, `most_predictions` of those that have masks).
+    """Reads records; returns (their lengths, `most_predictions` of records with masks).
 
     They are parsed without TensorFlow, whose threads are sized by the first session of a process.
     """

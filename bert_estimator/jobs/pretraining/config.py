@@ -181,7 +181,7 @@ class PretrainingConfig(JobConfig):
     )
     fill: float | None = flags.field(
         None,
-        "With --compile_only, take records to be this full, such as 0.5 for one half of tokens and "
+        "Take records to be this full, with --compile_only, such as 0.5 for one half of tokens and "
         "one half of padding; by default the lengths of --input_file count, if it is given.",
         flags.rule(lambda share: 0 < share <= 1, "must be above 0 and at most 1"),
         is_setting=False,
@@ -276,10 +276,10 @@ class PretrainingConfig(JobConfig):
                 self.export_program,
                 "needs --use_tpu, and goes without --compile_only",
             )
-        self._check_hosts()
-        self._check_input()
         rule = "goes with --compile_only; add it"
         flags.check(self.plan.compile_only or not self.fill, "fill", self.fill, rule)
+        self._check_hosts()
+        self._check_input()
         if self.plan.compile_only and self.training.pack:
             rule = "needs --fill or --input_file, which say how long the records are"
             flags.check(self.fill or self.data.input_file, "pack", True, rule)

@@ -159,7 +159,7 @@ def lengths_to_compile(config: PretrainingConfig) -> record_lengths.RecordLength
 
 
 def _lengths(config, records):
-    """Returns the lengths of records; those that must be read are kept in the run's directory."""
+    """Returns the lengths of records; lengths that were counted are kept in the run's directory."""
     asked, kept_in = config.data, None
     if not config.plan.compile_only:
         kept_in = os.path.join(config.directory_to_write(), "record_lengths.npz")
