@@ -35,7 +35,7 @@ _RECORDS_AT_ONCE = 256
 
 
 class SlotOrder:
-    """Knows the records of the slots of packed batches, as `BatchOrder` knows a batch's records.
+    """Knows the records of the slots of packed batches.
 
     Args:
       order: the records of the global batches.
@@ -79,7 +79,9 @@ class SlotOrder:
     def packed(
         self, batch_number: int, records: RecordFiles, batch: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Packs integer features of the slots of a batch, [N, ...]; see `packed_rows.Packing.pack`.
+        """Packs the features of the slots of a batch, int32 and float32 [N, ...].
+
+        `packed_rows.Packing.pack` says what it returns.
 
         Raises:
           RecordError: a record has another length than is known, or tokens after padding.

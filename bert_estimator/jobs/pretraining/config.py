@@ -268,10 +268,10 @@ class PretrainingConfig(JobConfig):
                 self.export_program,
                 "needs --use_tpu, and goes without --compile_only",
             )
-        self._check_hosts()
-        self._check_input()
         rule = "goes with --compile_only; add it"
         flags.check(self.plan.compile_only or not self.fill, "fill", self.fill, rule)
+        self._check_hosts()
+        self._check_input()
         if self.plan.compile_only and self.training.pack:
             rule = "needs --fill or --input_file, which say how long the records are"
             flags.check(self.fill or self.data.input_file, "pack", True, rule)

@@ -133,7 +133,8 @@ def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
         packed = packing.pack(slots, lengths, batch)
         tokens, used = tokens + lengths.sum(), used + packed["input_mask"].any(axis=1).sum()
     rows = 8 * packing.rows_of_part
-    assert packing.slots_of_part < 24 and packing.predictions_of_part < 4 * 24
+    assert planned or packing.slots_of_part < 24
+    assert packing.predictions_of_part < 4 * 24
     if not planned:
         ((_, rows_a_batch, token_share, empty_share, unpacked_share),) = fillings
         assert unpacked_share == tokens / (200 * 24 * 32)
