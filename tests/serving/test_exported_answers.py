@@ -43,6 +43,7 @@ RUNS = {
     "2.0, unigram": {
         "vocabulary": "unigram",
         "do_lower_case": False,
+        "strip_accents": False,
         "version_2_with_negative": True,
         "n_best_size": 3,
         "null_score_diff_threshold": 1.0,
@@ -50,6 +51,7 @@ RUNS = {
     "1.1, byte pairs, bfloat16": {
         "vocabulary": "bpe",
         "do_lower_case": False,
+        "strip_accents": False,
         "precision": "bfloat16",
     },
 }
