@@ -299,7 +299,7 @@ def test_remote_files_are_those_of_this_machine(
     }
     summary = create_pretraining_data.create(values(*given, *changes))
     assert f"in {url}/heldout.out-0.tfrecord." in remote.shown(summary)
-    assert [name.startswith("manifest.") for name in uploaded] == [False] * 6 + [True] * 2
+    assert [name.startswith("manifest.") for name in uploaded] == [False] * 8 + [True] * 2
     assert uploaded[-1] == "manifest.out-0.tfrecord.json"
     for name in uploaded:
         if not name.startswith("manifest."):

@@ -266,7 +266,7 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
 
     monkeypatch.setattr(compile_report, "report", report)
     assert not compile_only.run(
-        config, lambda changed, *_: [changed], config.training.num_train_steps
+        config, lambda changed, *_: ([changed], None), config.training.num_train_steps
     )
     found = json.loads((tmp_path / "out" / "compile_report.json").read_text())["remedies"]
     verdicts = {remedy["flags"]: remedy["fits"] for remedy in found}
@@ -366,6 +366,7 @@ def test_the_report_of_a_fine_tuning(tmp_path, task, capsys, pack):
 def test_a_fine_tuning_that_does_not_fit(tmp_path, task, capsys):
     write_pairs(task["train_file"], [("w1", "w2", "a"), ("w3", "w4", "b")] * 2**12)
     changes = {"train_batch_size": 2**13, "precision": "float32", "max_seq_length": 512}
+    changes["pack"] = False
     assert run_classifier.main(classifier_command(tmp_path, **task, **changes)) == 1
     printed = capsys.readouterr().out
     assert "IT DOES NOT FIT" in printed

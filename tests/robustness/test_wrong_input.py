@@ -230,7 +230,7 @@ BAD_INPUT = [
 def assert_fails_before_step_0(capsys, script, flags, output_dir, *messages):
     assert script.main(flags) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"{script.name}: --")
+    assert f"\n{script.name}: --" in f"\n{err}"  # what was read may be told before
     for message in messages:
         assert message in err
     # Nothing stands in the way of the right command.

@@ -173,7 +173,7 @@ def test_records_are_the_same_when_they_are_made_again(tmp_path, vocab_file, cap
     for _ in range(2):
         assert MAINS["records"](arguments) == 0
         contents.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
-    assert contents[0] == contents[1] and len(contents[0]) == 9
+    assert contents[0] == contents[1] and len(contents[0]) == 11
 
 
 TEXTS = {
