@@ -441,8 +441,9 @@ def test_scores_of_pretraining_are_of_records_however_many_are_in_a_batch():
 
 def test_scores_of_labels_are_of_the_examples():
     def digest(**evaluated):
-        task = types.SimpleNamespace(metrics=("accuracy",), evaluate=evaluated)
-        return Classification(None, types.SimpleNamespace(task=task)).evaluation_digest()
+        task = types.SimpleNamespace(evaluate=evaluated)
+        data = types.SimpleNamespace(task=task, deciding_metric="accuracy")
+        return Classification(None, data).evaluation_digest()
 
     ones, twos = features_of(("1", None, 0)), features_of(("2", None, 0))
     assert digest(dev=ones) == digest(dev=features_of(("1", None, 0)))

@@ -79,8 +79,8 @@ def tagger(features, labels, mode, params):
     if mode == tpu.ModeKeys.PREDICT:
         return tpu.TPUEstimatorSpec(mode, predictions={"tags": tags, "score": score})
     likelihood, _ = crf.crf_log_likelihood(potentials, labels, features["length"], transitions)
-    loss = tf.reduce_mean(-likelihood)
-    optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+    loss = 8.0 * tf.reduce_mean(-likelihood)  # the first scale is too large for gradients above 2
+    optimizer = tf.train.MomentumOptimizer(0.0125, 0.9)
     if params["use_tpu"]:
         optimizer = tpu.CrossShardOptimizer(optimizer)
     manager = optimizers.ExponentialUpdateLossScaleManager(2.0**127, 2, 1, decr_ratio=2.0**-20)

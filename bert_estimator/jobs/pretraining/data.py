@@ -159,7 +159,7 @@ def lengths_to_compile(config: PretrainingConfig) -> record_lengths.RecordLength
 
 
 def _lengths(config, records):
-    """Returns the lengths of records; if they must be read, they are kept in the run's directory."""
+    """Returns the lengths of records; those counted are kept in the run's directory."""
     asked, kept_in = config.data, None
     if not config.plan.compile_only:
         kept_in = os.path.join(config.directory_to_write(), "record_lengths.npz")

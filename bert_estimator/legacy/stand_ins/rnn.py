@@ -136,7 +136,7 @@ class LSTMBlockCell(_Cell):
 
 
 class FusedRNNCell(abc.ABC):
-    """Runs a recurrent network over the whole time: inputs [T, B, C] -> outputs [T, B, N], state."""
+    """Runs a recurrent network over all of the time: [T, B, C] -> outputs [T, B, N], state."""
 
     @abc.abstractmethod
     def __call__(self, inputs, initial_state=None, dtype=None, sequence_length=None, scope=None):
