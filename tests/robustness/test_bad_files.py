@@ -107,7 +107,7 @@ BAD_FILES = {
         (b"sentence1\tsentence2\tlabel\na\tb\tx\nc\td\tx\n", ":2: the label is 'x' here and in"),
         (b"sentence1\tsentence2\tlabel\na\tb\t\n", ":2: neither this row nor a later one has a"),
         (b"sentence1\tsentence2\tlabel\na\t\xff\tx\n", ":2: is not UTF-8 at byte 3 of the line"),
-        (b"\0\0\0", ": has 0 rows; give a file with at least one"),
+        (b"\0\0\0", ":1: is not text: it has a NUL. If the file is UTF-16, give --encoding="),
         (b"a\ta\n", ":1: the header names 'a' twice"),
         ("sentence1\tlabel".encode("utf-16"), ":1: is not UTF-8 at byte 1 of the line (invalid"),
         (b"a" * 99, ": has 0 rows; give a file with at least one"),

@@ -108,8 +108,8 @@ def arguments(command, folder, output):
 
 def call(command, argv):
     """Calls a command; returns (exit code, what it printed on stderr)."""
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+    err, out = io.StringIO(), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
         try:
             code = MAINS[command]([command, *argv])
         except SystemExit as end:  # of argparse
