@@ -120,7 +120,7 @@ CELLS = {
     "peepholes": lambda: rnn.LSTMBlockCell(2, 0.3, 0.2, True),
     "gru": lambda: rnn.GRUBlockCell(2),
     "gru v2": lambda: rnn.GRUBlockCellV2(cell_size=2),
-    "layer norm": lambda: rnn.LayerNormBasicLSTMCell(2, norm_gain=0.9, norm_shift=0.1),
+    "layer norm": lambda: rnn.LayerNormBasicLSTMCell(3, norm_gain=0.9, norm_shift=0.1),
     "no layer norm": lambda: rnn.LayerNormBasicLSTMCell(
         2, 0.2, layer_norm=False, activation=tf.nn.relu
     ),
