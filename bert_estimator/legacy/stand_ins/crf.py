@@ -74,8 +74,7 @@ def crf_binary_score(tag_indices: Any, sequence_lengths: Any, transition_params:
     """Returns the sums [B] of the transitions of sequences of tags."""
     tags = tf.convert_to_tensor(tag_indices)
     pairs = tf.stack([tags[:, :-1], tags[:, 1:]], 2)
-    # A variable is read first: XLA has no kernel that gathers from one.
-    of_pairs = tf.gather_nd(tf.convert_to_tensor(transition_params), pairs)
+    of_pairs = tf.gather_nd(transition_params, pairs)
     return tf.reduce_sum(_where(_inside(sequence_lengths, tags)[:, 1:], of_pairs), 1)
 
 

@@ -64,6 +64,23 @@ def name_by_contents(graph_def: tf.GraphDef) -> None:
     graph_def.library.function.extend(kept[name] for name in sorted(kept))
 
 
+def read_before_gathering(graph_def: tf.GraphDef) -> None:
+    """Has `tf.gather_nd` of a variable read it, and then gather: XLA has no kernel for both at once.
+
+    `tf.gather` of a variable has a kernel.
+    """
+    library = graph_def.library.function
+    for nodes, output in [(graph_def.node, ""), *((each.node_def, ":value:0") for each in library)]:
+        for node in [node for node in nodes if node.op == "ResourceGatherNd"]:
+            read = nodes.add(name=f"{node.name}/read", op="ReadVariableOp", input=[node.input[0]])
+            read.input.extend(name for name in node.input if name.startswith("^"))
+            dtype = node.attr["dtype"].type
+            read.attr["dtype"].type = dtype
+            node.op, node.input[0] = "GatherNd", f"{read.name}{output}"
+            del node.attr["dtype"]
+            node.attr["Tparams"].type = dtype
+
+
 def _called(node: node_def_pb2.NodeDef) -> Iterator[attr_value_pb2.NameAttrList]:
     """Yields the functions in an operation's attributes."""
     for attribute in node.attr.values():

@@ -158,6 +158,48 @@ def test_the_variables_of_an_imported_graph(tmp_path):
         estimator.train(toy.input_fn, max_steps=1)
 
 
+PAIRS = [[0, 1], [2, 0], [0, 1]]
+# Function of a variable [3, 2] that looks at a part of it.
+LOOKS = {
+    "gather": lambda v: tf.gather(v, [2, 0, 2]),
+    "gather_nd": lambda v: tf.gather_nd(v, PAIRS),
+    "gather_nd of rows": lambda v: tf.gather_nd(v, [[2], [2]]),
+    "embedding_lookup": lambda v: tf.nn.embedding_lookup(v, [1, 1]),
+    "slice": lambda v: v[1:, 0],
+    "shape": lambda v: v * tf.cast(tf.shape(v)[0], tf.float32),
+    "in a condition": lambda v: tf.cond(
+        tf.reduce_sum(v) > 0, lambda: tf.gather_nd(v, PAIRS), lambda: tf.gather(v, [0, 1, 1])[:, 0]
+    ),
+    "in a loop": lambda v: tf.while_loop(
+        lambda i, _: i < 3,
+        lambda i, total: (i + 1, total + tf.gather_nd(v, [[i, 0]])),
+        (0, tf.zeros([1])),
+        maximum_iterations=3,
+    )[1],
+    "in a function": lambda v: tf2.function(lambda: tf.gather_nd(v, PAIRS))(),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_part_of_a_variable(tmp_path, name):
+    """The value, and what the gradient makes of the variable."""
+
+    def model_fn(features, mode, params):
+        variable = tf.get_variable("v", initializer=tf.reshape(tf.range(6.0), [3, 2]) / 8)
+        loss = tf.reduce_sum(tf.square(LOOKS[name](variable)))
+        optimizer = tpu.CrossShardOptimizer(tf.train.MomentumOptimizer(0.125, 0.5))
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    weights = []
+    for folder, rules in (("session", {}), ("cores", {"master": "rehearse:2"})):
+        estimator = toy.make_estimator(tmp_path / folder, model_fn, **rules)
+        estimator.train(toy.input_fn, max_steps=3)
+        weights.append(estimator.get_variable_value("v"))
+    np.testing.assert_allclose(*weights, rtol=1e-6)
+    assert not np.allclose(weights[0], np.arange(6.0).reshape([3, 2]) / 8)
+
+
 SUMMARIES = {
     "python": lambda x: tf.summary.scalar("s", tf.py_func(np.sum, [x], x.dtype, name="own")),
     "picked": lambda x: tf.summary.histogram("s", tf.boolean_mask(x, x > 2)),
