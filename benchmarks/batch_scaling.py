@@ -23,7 +23,6 @@ and prints docs/results.md's table.
 """
 
 import argparse
-import csv
 import functools
 import json
 import math
@@ -36,7 +35,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import cores, svg_chart
+from benchmarks import cores, csv_rows, svg_chart
 from input_pipelines.embedded import default_data
 from input_pipelines.records import manifest, unigram
 
@@ -83,13 +82,10 @@ class Study:
     """
 
     def __init__(self, path: str, directory: str):
-        self.rows = []
+        self.rows = csv_rows.read(path)
         self._path = path
         self._directory = directory
         self._lock = threading.Lock()
-        if os.path.exists(path):
-            with open(path, newline="", encoding="utf-8") as reader:
-                self.rows = list(csv.DictReader(reader))
 
     def row(self, **key: Any) -> dict[str, str]:
         """Returns the row of a run, and makes the run if it is not in the table."""
@@ -106,10 +102,7 @@ class Study:
         row = {name: str(value) for name, value in {**key, **results}.items()}
         with self._lock:
             self.rows.append(row)
-            with open(self._path, "w", newline="", encoding="utf-8") as writer:
-                table = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-                table.writeheader()
-                table.writerows(self.rows)
+            csv_rows.write(self._path, COLUMNS, self.rows)
         print(", ".join(f"{name} {row[name]}" for name in COLUMNS), flush=True)
         return row
 

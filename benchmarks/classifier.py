@@ -11,7 +11,6 @@ docs/results.md.
 """
 
 import argparse
-import csv
 import os
 import re
 import statistics
@@ -20,6 +19,7 @@ import sys
 import tempfile
 from typing import Any
 
+from benchmarks import csv_rows
 from benchmarks.main_job import ROOT, machine
 from benchmarks.published_network import network
 from bert_estimator.command_line.choices import EMBEDDED_TASKS
@@ -93,10 +93,7 @@ def main() -> None:
     if not os.path.exists(os.path.join(ROOT, "runs", "pretraining", "checkpoint")):
         command = [sys.executable, "run_pretraining.py", "--use_tpu", "--precision=bfloat16"]
         subprocess.run(command, check=True, cwd=ROOT)
-    rows = []
-    if os.path.exists(arguments.results):
-        with open(arguments.results, newline="", encoding="utf-8") as reader:
-            rows = list(csv.DictReader(reader))
+    rows = csv_rows.read(arguments.results)
     done = {(row["task"], row["start"], int(row["seed"])) for row in rows}
     for task in arguments.tasks:
         for start in STARTS if network() else STARTS[:-1]:
@@ -104,10 +101,7 @@ def main() -> None:
                 if (task, start, seed) in done:
                     continue
                 rows.append(run(task, start, seed))
-                with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
-                    table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-                    table_writer.writeheader()
-                    table_writer.writerows(rows)
+                csv_rows.write(arguments.results, COLUMNS, rows)
     print(table(rows))
 
 

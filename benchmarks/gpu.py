@@ -27,7 +27,6 @@ does not fit, its row says so. --table prints the table of all rows. To try it o
 """
 
 import argparse
-import csv
 import importlib.util
 import itertools
 import json
@@ -42,7 +41,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import torch_bert
+from benchmarks import csv_rows, torch_bert
 from bert_estimator.system import disk_files
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -267,10 +266,7 @@ def measure(
             flops = json.load(reader)["flops"]
         peak = run_program.peak_of(types.SimpleNamespace(device_kind=devices[side]))
         rows.append(row_of(key, run(side, directories[cell]), flops, peak, arguments.steps))
-        with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
-            table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-            table_writer.writeheader()
-            table_writer.writerows(rows)
+        csv_rows.write(arguments.results, COLUMNS, rows)
 
 
 def main() -> None:
@@ -303,10 +299,7 @@ def main() -> None:
     if arguments.answer:
         answer(*json.loads(arguments.answer))
         return
-    rows = []
-    if os.path.exists(arguments.results):
-        with open(arguments.results, newline="", encoding="utf-8") as reader:
-            rows = list(csv.DictReader(reader))
+    rows = csv_rows.read(arguments.results)
     batches = [(length, max(1, arguments.tokens // length)) for length in arguments.lengths]
     cells = [(name, str(n), str(b)) for name in arguments.networks for n, b in batches]
     if arguments.export:

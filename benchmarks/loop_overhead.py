@@ -12,7 +12,6 @@ the rows of an earlier run with the same settings. BERT-base takes about ten min
 """
 
 import argparse
-import csv
 import itertools
 import os
 import platform
@@ -25,7 +24,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks import main_job
+from benchmarks import csv_rows, main_job
 from bert_estimator import tpu
 from bert_estimator.bert_config import PRESETS, BertConfig
 from bert_estimator.command_line.choices import PRECISIONS
@@ -205,18 +204,12 @@ def main() -> None:
         "jax": devices.import_jax().__version__,
         "machine": f"{len(cores)} x {cores[0].device_kind}, {main_job.machine()}",
     }
-    rows = []
-    if os.path.exists(arguments.results):
-        with open(arguments.results, newline="", encoding="utf-8") as reader:
-            rows = [row for row in csv.DictReader(reader) if _settings(row) != _settings(settings)]
+    kept = csv_rows.read(arguments.results)
+    rows = [row for row in kept if _settings(row) != _settings(settings)]
     for number, measured in enumerate(rounds, 1):
         rounded = {name: f"{value:.5g}" for name, value in measured.items()}
         rows.append({**settings, "round": number, **rounded, **versions})
-    os.makedirs(os.path.dirname(arguments.results), exist_ok=True)
-    with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
-        table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-        table_writer.writeheader()
-        table_writer.writerows(rows)
+    csv_rows.write(arguments.results, COLUMNS, rows)
     print(table(rows))
 
 

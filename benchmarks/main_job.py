@@ -8,7 +8,6 @@ have a row there. On two cores it takes about a quarter of an hour.
 """
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -20,6 +19,8 @@ import sys
 import tempfile
 import time
 from typing import Any
+
+from benchmarks import csv_rows
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "main_job.csv")
@@ -109,11 +110,7 @@ def main() -> None:
     )
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args()
-    os.makedirs(os.path.dirname(arguments.results), exist_ok=True)
-    rows = []
-    if os.path.exists(arguments.results):
-        with open(arguments.results, newline="", encoding="utf-8") as reader:
-            rows = list(csv.DictReader(reader))
+    rows = csv_rows.read(arguments.results)
     for precision in ("bfloat16", "float32"):
         for seed in arguments.seeds:
             if any(r["precision"] == precision and int(r["seed"]) == seed for r in rows):
@@ -124,10 +121,7 @@ def main() -> None:
             print(
                 f"{precision}, seed {seed}: {time.perf_counter() - start:.0f} s in all", flush=True
             )
-            with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
-                table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-                table_writer.writeheader()
-                table_writer.writerows(rows)
+            csv_rows.write(arguments.results, COLUMNS, rows)
     print(table(rows))
     waits = [100 * float(row["wait_share"]) for row in rows if row.get("wait_share")]
     if waits:

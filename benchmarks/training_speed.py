@@ -22,7 +22,6 @@ BERT-base at both lengths takes more than an hour on two cores. To try it:
 """
 
 import argparse
-import csv
 import glob
 import itertools
 import json
@@ -37,7 +36,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import main_job, matrix_products
+from benchmarks import csv_rows, main_job, matrix_products
 from bert_estimator.bert_config import PRESETS, BertConfig
 from bert_estimator.command_line.choices import PRECISIONS
 
@@ -337,15 +336,8 @@ def measure(arguments: argparse.Namespace, directory: str) -> list[dict[str, Any
 def write(path: str, rows: Sequence[dict[str, Any]]) -> None:
     """Adds rows to a file; they replace the rows with the same settings."""
     measured = {_settings(row) for row in rows}
-    kept = []
-    if os.path.exists(path):
-        with open(path, newline="", encoding="utf-8") as reader:
-            kept = [row for row in csv.DictReader(reader) if _settings(row) not in measured]
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as writer:
-        rows_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-        rows_writer.writeheader()
-        rows_writer.writerows([*kept, *rows])
+    kept = [row for row in csv_rows.read(path) if _settings(row) not in measured]
+    csv_rows.write(path, COLUMNS, [*kept, *rows])
 
 
 def _settings(row):

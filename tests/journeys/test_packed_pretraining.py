@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import scripts
 import tensorflow.compat.v1 as tf
 from scripts import PRETRAINING
 from tiny_run import bert_config, copy_records, go_back, words
@@ -14,16 +15,8 @@ from input_pipelines.creation.pretraining_records import write_pretraining_recor
 from input_pipelines.creation.settings import CreationSettings
 
 LENGTH = 32
-# All have a batch of 8 sequences.
 WAYS = {
-    "session": {"use_tpu": False},
-    "TPU rules": {"use_tpu": True},
-    "micro-batches": {"use_tpu": True, "micro_batch_size": 2},
-    "micro-batches without TPU rules": {"use_tpu": False, "micro_batch_size": 4},
-    "recompute": {"use_tpu": True, "recompute": True},
-    "one-hot": {"use_tpu": False, "use_one_hot_embeddings": True},
-    "2 cores": {"use_tpu": True, "tpu_name": "rehearse:2"},
-    "4 cores, micro-batches": {"use_tpu": True, "tpu_name": "rehearse:4", "micro_batch_size": 1},
+    **scripts.WAYS,
     "a model on 2 cores": {
         "use_tpu": True, "tpu_name": "rehearse:4", "num_cores_per_replica": 2
     },

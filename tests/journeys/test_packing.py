@@ -5,24 +5,13 @@ import json
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from scripts import CLASSIFIER, SQUAD, TAGGER
+from scripts import CLASSIFIER, SQUAD, TAGGER, WAYS
 from tiny_run import go_back
 
 from bert_estimator.model_fns import classification
 
 SCRIPTS = {"pairs": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
 LENGTHS = {"pairs": 32, "tags": 40, "answers": 48}  # of a row, which holds three examples or so
-# All have a batch of 8 examples.
-WAYS = {
-    "session": {"use_tpu": False},
-    "TPU rules": {"use_tpu": True},
-    "micro-batches": {"use_tpu": True, "micro_batch_size": 2},
-    "micro-batches without TPU rules": {"use_tpu": False, "micro_batch_size": 4},
-    "recompute": {"use_tpu": True, "recompute": True},
-    "one-hot": {"use_tpu": False, "use_one_hot_embeddings": True},
-    "2 cores": {"use_tpu": True, "tpu_name": "rehearse:2"},
-    "4 cores, micro-batches": {"use_tpu": True, "tpu_name": "rehearse:4", "micro_batch_size": 1},
-}
 QUICK = [("pairs", "TPU rules"), ("tags", "session"), ("pairs", "2 cores")]
 
 

@@ -65,10 +65,7 @@ def name_by_contents(graph_def: tf.GraphDef) -> None:
 
 
 def read_before_gathering(graph_def: tf.GraphDef) -> None:
-    """Has `tf.gather_nd` of a variable read it, and then gather: XLA has no kernel for both at once.
-
-    `tf.gather` of a variable has a kernel.
-    """
+    """Has `tf.gather_nd` read a variable first. XLA does not have a kernel that does both."""
     library = graph_def.library.function
     for nodes, output in [(graph_def.node, ""), *((each.node_def, ":value:0") for each in library)]:
         for node in [node for node in nodes if node.op == "ResourceGatherNd"]:
