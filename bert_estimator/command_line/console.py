@@ -182,8 +182,8 @@ def _told(error, expected, resumes, writes):
     if _is_of_memory(error):
         reason = (message.strip().splitlines() or [type(error).__name__])[0]
         return 1, (
-            f"{reason}. The memory of this machine is used up, or what its limits allow (ulimit "
-            "-a). Give the process more, or have it compute less at a time"
+            f"{reason}. This machine's memory, or the memory that its limits allow (ulimit -a), is "
+            "used up. Give the process more memory, or take a smaller batch"
         )
     if isinstance(error, expected) and not _is_of_disk(error, writes):
         return 2, message

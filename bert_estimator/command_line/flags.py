@@ -92,7 +92,7 @@ def group(
     may_differ: bool = False,
     eval_may_differ: bool = False,
 ) -> Callable[[type[Config]], type[Config]]:
-    """Makes a frozen dataclass of a class of flags, which is a decorator.
+    """Returns a decorator that makes a frozen dataclass of a class of flags.
 
     Args:
       heading, is_setting, may_differ, eval_may_differ: see `field`; for the flags of the class that

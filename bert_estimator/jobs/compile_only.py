@@ -25,12 +25,12 @@ _MOST_TIMES_THE_CORES = 8
 
 @flags.group(flags.TASKS, is_setting=False)
 class Plan:
-    """What is to be compiled in the place of a run."""
+    """Says what is to be compiled in the place of a run."""
 
     compile_only: bool = flags.field(
         False,
-        "Compile the training step for --tpu_topology, report what it needs, and end. (Whether "
-        "a run fits this machine, it says at its start.)",
+        "Compile the training step for --tpu_topology, report what it needs, and end. (A run "
+        "says at its start whether it fits this machine.)",
     )
     suggest: bool = flags.field(
         False, "Compile, with --compile_only, what may fit if the step does not."

@@ -28,7 +28,7 @@ def _for_one_host(name, value):
 
 @flags.group()
 class Data:
-    """What a run reads. Each script has a group of its own, which extends this one."""
+    """Says what a run reads. Each script has a group of its own, which extends this one."""
 
     max_seq_length: int = flags.field(
         128, "Set the length of sequences in tokens.", below="learning_rate"
@@ -37,7 +37,7 @@ class Data:
 
 @flags.group(flags.COMMON, eval_may_differ=True)
 class Network:
-    """Which network a run builds, what its weights are at first, and how it is computed."""
+    """Says which network a run builds, what its weights are at first, and how it is computed."""
 
     bert_config_file: str | None = flags.field(
         None,
@@ -95,7 +95,7 @@ class OptimizerFlag(NamedTuple):
 
 @flags.group(flags.TRAINING, eval_may_differ=True)
 class Training:
-    """How weights are updated. Each script has a group of its own, which says how long, too.
+    """Says how weights are updated. Each script has a group of its own, which says how long, too.
 
     Attributes:
       OPTIMIZER_FLAGS: flag that only some optimizers have -> what it sets.
@@ -155,7 +155,7 @@ class Training:
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
 class Progress:
-    """When a run saves checkpoints and says how far it is."""
+    """Says when a run saves checkpoints and says how far it is."""
 
     save_checkpoints_steps: int = flags.field(
         1000, "Set the number of steps between checkpoints.", flags.positive
@@ -171,7 +171,7 @@ class Progress:
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation:
-    """How a run evaluates, and what follows from it for the training."""
+    """Says how a run evaluates, and what follows from it for the training."""
 
     eval_steps: int | None = flags.field(
         None,
@@ -205,7 +205,7 @@ class Evaluation:
 
 @flags.group(flags.CORES, may_differ=True)
 class Devices:
-    """What a run runs on."""
+    """Says what a run runs on."""
 
     use_tpu: bool = flags.field(
         False, "Follow the rules of TPUs, and run on a TPU if one is found.", heading=flags.COMMON
@@ -250,7 +250,7 @@ class Devices:
 
 @flags.group(flags.TASKS, may_differ=True)
 class JobConfig:
-    """A run, resolved and checked: flags in groups, and three fields more.
+    """Holds the flags of a run in groups, resolved and checked, and three further fields.
 
     A script's own configuration extends this one with the script's own flags.
 

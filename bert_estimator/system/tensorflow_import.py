@@ -45,8 +45,9 @@ def check_addresses() -> None:
     limit = memory.address_limit()
     if limit is not None and limit < _LEAST_ADDRESSES:
         raise AddressLimitError(
-            f"this process may use {limit / 1e9:.2f} GB of addresses, but TensorFlow alone needs "
-            f"{_LEAST_ADDRESSES / 1e9:.0f} GB. Raise the limit (ulimit -v unlimited)"
+            f"this process may use {limit / 1e9:.2f} GB of address space (ulimit -v), but "
+            f"TensorFlow alone needs {_LEAST_ADDRESSES / 1e9:.0f} GB. Raise the limit (ulimit -v "
+            "unlimited)"
         )
 
 

@@ -64,7 +64,7 @@ class Estimator:
             # With one replica, a strategy trains as no strategy does.
             if strategy is not None and getattr(strategy, "num_replicas_in_sync", None) != 1:
                 raise ValueError(
-                    f"RunConfig.{name} is only supported with one replica, on one device. Leave it "
+                    f"RunConfig.{name} only takes a strategy that has one replica. Leave it "
                     "out, or use TPUEstimator(use_tpu=True) on all cores of "
                     'RunConfig(master=...): "local" for TPUs, "gpu" for GPUs'
                 )

@@ -1,4 +1,4 @@
-"""Turns pairs of segments into serialized examples, with masks or packed, and into TFRecord files.
+"""Turns pairs of segments into serialized examples, with masks or without, and into TFRecord files.
 
 `pretraining_records` describes the features of examples with masks, `unmasked_records` the features
 of packed examples. This module does not import TensorFlow.

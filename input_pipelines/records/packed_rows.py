@@ -34,6 +34,9 @@ FEATURES_OF_ROWS = (*TOKEN_FEATURES, "position_ids")
 PREDICTION_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 """The features that have a value for each word to predict."""
 
+_UNPACKED = (
+    "Give --nopack with another --output_dir; --init_checkpoint starts it from this run's weights"
+)
 _GOLDEN = 2654435769  # 2^32 times the golden ratio: places that it steps over lie evenly
 
 
@@ -155,9 +158,9 @@ class Packing:
         slots_of_part = self.slots_of_part or max(1, counts.max())
         if len(counts) > self.num_parts or counts.max() > slots_of_part:
             raise ValueError(
-                f"the sequences need {num_rows} rows, and {counts.max()} slots in a part; "
-                f"there are {self.num_parts * rows_of_part} rows and {slots_of_part} slots. Give "
-                "--nopack"
+                f"a batch needs {num_rows} packed rows, with {counts.max()} sequences for a core "
+                f"or micro-batch; {self.num_parts * rows_of_part} rows and {slots_of_part} "
+                f"sequences were planned. {_UNPACKED}"
             )
         firsts = np.cumsum(counts) - counts
         places = parts * slots_of_part + np.arange(len(order)) - firsts[parts]
@@ -237,8 +240,8 @@ class Packing:
         of_part = self.predictions_of_part or max(1, counts.max())
         if counts.max() > of_part:
             raise ValueError(
-                f"{counts.max()} words of a part are to be predicted; there is room for {of_part}. "
-                "Give --nopack"
+                f"a core or micro-batch has {counts.max()} words to predict; {of_part} were "
+                f"planned. {_UNPACKED}"
             )
         in_part = np.arange(len(owners)) - (np.cumsum(counts) - counts)[parts[owners]]
         predictions = {}
@@ -281,7 +284,7 @@ class Filling(NamedTuple):
         return (
             f"sequences share rows of {self.row_length} tokens, {self.rows:,.6g} a batch; "
             f"{self.empty_share:.1%} of them are empty. {self.token_share:.1%} of the positions "
-            f"are tokens, and {self.unpacked_share:.1%} in a row for each sequence."
+            f"are tokens; if each had a row of its own, {self.unpacked_share:.1%} would be."
         )
 
 

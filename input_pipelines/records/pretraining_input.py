@@ -94,7 +94,8 @@ class SlotOrder:
             number = int(self.records(batch_number)[0][np.argmax(is_wrong)])
             raise RecordError(
                 f"{records.location(number)}: input_mask must be {expected[np.argmax(is_wrong)]} "
-                "times 1 and then 0 to be packed. Create the data again, or give --nopack.",
+                "times 1 and then 0 to be packed. Give --nopack, or create the data again, and "
+                "train in another --output_dir.",
                 number,
             )
         return self.packing.pack(slots, lengths, batch)

@@ -6,7 +6,7 @@ In version 2.0 `is_impossible` marks questions without answer. Other keys are no
 
 JSON lines, an array, `data` or parquet may also have a question each, as `datasets` writes SQuAD:
 with `context`, `id`, `question`, and `answers` of a list `text` and a list `answer_start`, empty if
-there is no answer. A file may be packed, such as .json.gz.
+there is no answer. A file may be compressed, such as .json.gz.
 """
 
 import codecs

@@ -3,7 +3,7 @@
 TSV is read as in GLUE: tabs separate cells, and a quotation mark is an ordinary character. CSV is
 read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSON
 file has an object on each line, or an array of objects. Parquet has rows; numbers that stand for
-names, as `datasets` writes labels, become these names. Each may be packed, such as .csv.gz.
+names, as `datasets` writes labels, become these names. Each may be compressed, such as .csv.gz.
 
 Files are UTF-8 unless another encoding is given, with line ends of Unix, Windows or, without any
 other, of an old Macintosh. A byte order mark before a line is left out, since files that were
@@ -39,7 +39,7 @@ _MARKS_OF_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _BEGINNINGS = {
     b"PK\x03\x04": "a zip archive or a workbook (.xlsx, .ods); save the sheet as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "a workbook of old Excel (.xls); save the sheet as CSV in UTF-8",
-    b"\x1f\x8b": "packed; let its name end in .gz",
+    b"\x1f\x8b": "compressed; give it a name that ends in .gz",
     b"PAR1": "parquet; let its name end in .parquet",
 }
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}

@@ -440,7 +440,7 @@ def _of_spans(row, place, with_tags):
     spans = next((row[name] for name in _SPANS_NAMES if isinstance(row.get(name), list)), None)
     if spans is None:
         raise TableError(
-            f"{place}: 'text' is a text, but none of {', '.join(_SPANS_NAMES)} is a list of spans; "
+            f"{place}: has a 'text', but not a list of spans under {' or '.join(_SPANS_NAMES)}; "
             "give spans, or lists of words and tags"
         )
     tags = [entities.OUTSIDE] * len(words)
@@ -448,9 +448,10 @@ def _of_spans(row, place, with_tags):
         start, end, label = _span(span, place)
         inside = [i for i, (first, last) in enumerate(words) if first < end and last > start]
         if not inside or (words[inside[0]][0], words[inside[-1]][1]) != (start, end):
+            overlapped = json_files.shown([texts[number] for number in inside])
             raise TableError(
-                f"{place}: the span {json_files.shown(span)} does not begin and end with words: "
-                f"{json_files.shown(texts[inside[0] : inside[-1] + 1] if inside else [])}"
+                f"{place}: the span {json_files.shown(span)} must begin and end where words do; it "
+                f"overlaps the words {overlapped}"
             )
         if any(tags[number] != entities.OUTSIDE for number in inside):
             raise TableError(f"{place}: the span {json_files.shown(span)} overlaps another span")

@@ -42,7 +42,7 @@ VERB = re.compile(
 )
 # Flag help begins with one of these.
 IMPERATIVE = re.compile(
-    r"(?:add|allow|ask|build|check|choose|clip|compare|compile|compute|continue|convert|copy|"
+    r"(?:add|allow|ask|assume|build|check|choose|clip|compare|compile|compute|continue|convert|copy|"
     r"correct|cut|decay|end|expect|follow|initialize|look|lower-case|multiply|open|pass|say|tokenize|"
     r"warm|weight|"
     r"draw|drop|evaluate|export|fill|give|group|ignore|keep|leave|let|limit|log|lower|make|mask|measure|"

@@ -126,7 +126,7 @@ def test_packed_rows_of_records_of_a_given_fill(tmp_path, capsys):
     assert report["token_share"] == pytest.approx(32 * lengths.token_share / rows, rel=0.02)
     printed = capsys.readouterr().out
     assert f"Packed: sequences share rows of 32 tokens, {2 * rows} a batch" in printed
-    assert re.search(r"5\d\.\d% in a row for each sequence", printed)
+    assert re.search(r"if each had a row of its own, 5\d\.\d% would be", printed)
     assert "positions: 7" in printed or "positions: 8" in printed
 
 
@@ -386,7 +386,7 @@ def test_a_fine_tuning_that_does_not_fit(tmp_path, task, capsys):
         ),
         (
             {"train_batch_size": 128},
-            "--num_train_epochs=2.0: the 40 examples make no step of --train_batch_size=128",
+            "--num_train_epochs=2.0: the 40 examples do not make a step of --train_batch_size=128",
         ),
     ],
 )

@@ -587,7 +587,10 @@ def test_seeds_without_a_number_do_not_change_the_median(monkeypatch, capsys):
     [
         ({"class_weights": "1,2,3"}, "--class_weights=1,2,3: must be a number for each of the la"),
         ({"max_seq_length": 17}, "--max_seq_length=17: cannot be more than the network's max_po"),
-        ({"num_train_epochs": 0.01}, "--num_train_epochs=0.01: the 96 examples make no step of"),
+        (
+            {"num_train_epochs": 0.01},
+            "--num_train_epochs=0.01: the 96 examples do not make a step of",
+        ),
         (
             {"do_train": False, "do_eval": True},
             "--output_dir={0}: does not hold a checkpoint of a fine-",

@@ -188,7 +188,7 @@ BAD_ARGUMENTS = {
      ("--version_2_with_negative=2", ": must be true or false"),
      ("--recipe=none", ": must be one of squad, squad_v2"),
      ("--num_train_epochs=0", "--num_train_epochs=0.0: must be positive"),
-     ("--num_train_epochs=0.01", "--num_train_epochs=0.01: the 64 examples make no step of --tr"),
+     ("--num_train_epochs=0.01", "--num_train_epochs=0.01: the 64 examples do not make a step"),
      ("--train_file=none", ": there is no such file"),
      ("--eval_file=none", ": there is no such file"),
      ("--predict_file=/", ": there is no such file"),

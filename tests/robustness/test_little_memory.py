@@ -51,8 +51,8 @@ def test_addresses_that_do_not_suffice_for_tensorflow(inputs, tmp_path, command)
     assert ended.returncode == 2, ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.endswith(
-        ": this process may use 1.00 GB of addresses, but TensorFlow alone needs 2 GB. Raise the "
-        "limit (ulimit -v unlimited)"
+        ": this process may use 1.00 GB of address space (ulimit -v), but TensorFlow alone "
+        "needs 2 GB. Raise the limit (ulimit -v unlimited)"
     )
     assert not list(tmp_path.glob("output/*"))
 
@@ -82,8 +82,8 @@ def test_an_error_of_memory_is_a_sentence(capsys, kind, expected):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("name: error: ")
     assert line.endswith(
-        ". The memory of this machine is used up, or what its limits allow (ulimit -a). Give the "
-        "process more, or have it compute less at a time"
+        ". This machine's memory, or the memory that its limits allow (ulimit -a), is used up. "
+        "Give the process more memory, or take a smaller batch"
     )
 
 

@@ -139,7 +139,9 @@ def test_a_strategy_of_several_replicas_is_refused(tmp_path, name):
     config = tpu.RunConfig(
         model_dir=str(tmp_path), **{name: types.SimpleNamespace(num_replicas_in_sync=2)}
     )
-    with pytest.raises(ValueError, match=f"RunConfig.{name} is only supported with one replica"):
+    with pytest.raises(
+        ValueError, match=f"RunConfig.{name} only takes a strategy that has one replica"
+    ):
         tpu.Estimator(model_fn, config=config)
 
 

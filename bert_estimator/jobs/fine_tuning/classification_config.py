@@ -59,7 +59,7 @@ def _one_of(endings):
 
 @flags.group(flags.COMMON, eval_may_differ=True)
 class Examples(config.Texts):
-    """Which examples a run reads, and what their labels are."""
+    """Says which examples a run reads, and what their labels are."""
 
     task_name: str | None = flags.field(
         None, f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.", below="output_dir"
@@ -72,7 +72,7 @@ class Examples(config.Texts):
     train_file: str | None = flags.field(
         None,
         f"Train on your own examples: a {_one_of(table_files.FORMATS)} file, or for tagging a "
-        f"{_one_of(TAG_FORMATS)} file; or one of these packed, as .gz.",
+        f"{_one_of(TAG_FORMATS)} file. It may be compressed, as .gz.",
         flags.check_file,
     )
     eval_file: str | None = flags.field(
@@ -132,7 +132,7 @@ class Examples(config.Texts):
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation(config.Evaluation):
-    """How a run evaluates and predicts, and what it exports."""
+    """Says how a run evaluates and predicts, and what it exports."""
 
     prediction_header: bool = flags.field(
         False, "Write the labels as the first line of test_results.tsv.", below="predict_batch_size"

@@ -20,7 +20,7 @@ _share = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 @flags.group(flags.COMMON, eval_may_differ=True)
 class Texts(config.Data):
-    """Which files a run reads, and how it makes tokens of their text."""
+    """Says which files a run reads, and how it makes tokens of their text."""
 
     train_file: str | None = flags.field(None, "Train on this file.", flags.check_file)
     eval_file: str | None = flags.field(
@@ -49,7 +49,7 @@ class Texts(config.Data):
 
 @flags.group(eval_may_differ=True)
 class Training(config.Training):
-    """How weights are updated, and how long."""
+    """Says how weights are updated, and how long."""
 
     num_train_epochs: float = flags.field(
         3.0,
@@ -76,7 +76,7 @@ class Training(config.Training):
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation(config.Evaluation):
-    """How a run evaluates and predicts, and what it exports."""
+    """Says how a run evaluates and predicts, and what it exports."""
 
     predict_batch_size: int = flags.field(
         8, "Predict global batches of this many examples.", *BATCH_CHECKS

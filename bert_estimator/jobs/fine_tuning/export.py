@@ -155,7 +155,7 @@ def labels_take_text(export_inputs: str | None, task: TaskData) -> bool:
         tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
         number = check_texts(tokenizer, task.texts())
         if not number:
-            return "has no texts of a file to be compared on with training"
+            return "is not compared with training, since the task's files do not have texts"
         what = "words" if task.kind == _TAGGING else "texts"
         return f"splits all {number} {what} of the task as training does"
 

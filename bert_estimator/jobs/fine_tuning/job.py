@@ -407,7 +407,7 @@ class FineTuning(abc.ABC):
             steps > 0,
             "num_train_epochs",
             training.num_train_epochs,
-            f"the {len(self.data.train)} examples make no step of --train_batch_size="
+            f"the {len(self.data.train)} examples do not make a step of --train_batch_size="
             f"{training.train_batch_size}; give a smaller batch, more epochs or more examples",
         )
         num_warmup_steps = min(int(steps * training.warmup_proportion), steps - 1)

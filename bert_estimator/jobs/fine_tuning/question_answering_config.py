@@ -19,7 +19,7 @@ _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 
 @flags.group(flags.COMMON)
 class Questions(config.Texts):
-    """Which questions a run reads, and how they become windows."""
+    """Says which questions a run reads, and how they become windows."""
 
     train_file: str | None = flags.field(
         None,
@@ -76,7 +76,7 @@ class Questions(config.Texts):
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation(config.Evaluation):
-    """How a run evaluates and predicts, and what it exports."""
+    """Says how a run evaluates and predicts, and what it exports."""
 
     n_best_size: int = flags.field(
         20,

@@ -20,7 +20,7 @@ _INPUT_FLAGS = ("input_file", "bert_config_file")
 
 @flags.group(flags.COMMON)
 class Records(config.Data):
-    """Which records a run reads."""
+    """Says which records a run reads."""
 
     input_file: str | None = flags.field(
         None,
@@ -61,13 +61,13 @@ class Records(config.Data):
     )
 
     def check(self) -> None:
-        """Checks what depends on several flags, and the files, which `embedded` text lacks."""
+        """Raises FlagError if --max_predictions_per_seq is more than --max_seq_length."""
         number = self.max_predictions_per_seq
         rule = f"cannot be more than --max_seq_length={self.max_seq_length}"
         flags.check(number <= self.max_seq_length, "max_predictions_per_seq", number, rule)
 
     def check_files(self, is_embedded: bool) -> None:
-        """Raises FlagError if a file is missing, or if the embedded corpus has one of its own."""
+        """Raises FlagError if a file is missing, or named that the embedded corpus has itself."""
         own = {"eval_input_file": "held-out text", "vocab_file": "vocabulary"}
         for name, what in own.items() if is_embedded else ():
             rule = (
@@ -81,7 +81,7 @@ class Records(config.Data):
 
 @flags.group(eval_may_differ=True)
 class Schedule(config.Training):
-    """How weights are updated, how long, and at which rate."""
+    """Says how weights are updated, how long, and at which rate."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
         "lamb_bias_correction": OptimizerFlag("bias_correction", ("lamb",)),
@@ -137,7 +137,7 @@ class Schedule(config.Training):
 
 @flags.group(may_differ=True)
 class Evaluation(config.Evaluation):
-    """How a run evaluates."""
+    """Says how a run evaluates."""
 
     max_eval_steps: int = flags.field(
         100,
@@ -173,8 +173,8 @@ class PretrainingConfig(JobConfig):
     )
     fill: float | None = flags.field(
         None,
-        "Take records to be this full, with --compile_only: 0.5 is one half of tokens and one half "
-        "of padding; by default the lengths of --input_file count, if it is given.",
+        "Assume, with --compile_only, that records are this full: 0.5 means that half of the "
+        "positions are tokens; by default the lengths of --input_file count, if it is given.",
         flags.rule(lambda share: 0 < share <= 1, "must be above 0 and at most 1"),
         is_setting=False,
         eval_may_differ=False,

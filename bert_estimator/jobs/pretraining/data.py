@@ -187,7 +187,7 @@ def check_evaluated(output_dir: str, records: Records, data: PretrainingData) ->
     learned = vocab_file and manifest.sha256_of_file(vocab_file), casing
     rule = (
         "its records were made with another vocabulary, --do_lower_case or --strip_accents than "
-        f"{output_dir} learned"
+        f"the run in {output_dir} was trained with"
     )
     for pair in zip(learned, (data.vocab_sha256, data.casing), strict=True):
         flags.check(None in pair or pair[0] == pair[1], "input_file", records.input_file, rule)

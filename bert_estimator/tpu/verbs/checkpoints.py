@@ -76,9 +76,9 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
         )
     if quiet:
         return whole
-    instead = whole or "initial values, as there is no other"
+    instead = f"{whole} is" if whole else "there is no other, so initial values are"
     for prefix, problem in problems.items():
-        _warn_once(f"Checkpoint {prefix} is not whole and is passed over for {instead}: {problem}")
+        _warn_once(f"Checkpoint {prefix} is not complete and is skipped; {instead} used: {problem}")
     if doubt:
         used = (
             f"The newest complete checkpoint beside it is used: {whole}"
@@ -224,8 +224,8 @@ def warn_unless_finite(prefix: str, variables: Iterable[tf.Variable]) -> None:
     bad = not_finite(prefix, [name_and_shape(variable)[0] for variable in variables])
     if bad:
         _warn_once(
-            f"Checkpoint {prefix} has values that are not finite: {listed(bad)}. What is computed "
-            "with them is not, either; use another checkpoint"
+            f"Checkpoint {prefix} has values that are not finite: {listed(bad)}. Results "
+            "computed with them are not finite either; use another checkpoint"
         )
 
 

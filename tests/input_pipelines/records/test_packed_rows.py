@@ -105,7 +105,7 @@ def test_words_to_predict_are_of_the_parts():
     assert packed["masked_lm_ids"].tolist() == [21, 24, 41, 12, 0, 0]
     assert packed["masked_lm_weights"].tolist() == [1, 1, 1, 1, 0, 0]
     packing = packed_rows.Packing(5, 2, predictions_of_part=2)
-    with pytest.raises(ValueError, match="3 words of a part are to be predicted; there is room"):
+    with pytest.raises(ValueError, match="3 words to predict; 2 were planned"):
         packing.pack(slots, SIZES, batch)
 
 
@@ -154,7 +154,7 @@ def test_batches_of_a_single_core_have_as_many_rows_as_they_need():
 @pytest.mark.parametrize(("rows", "slots"), [(1, 4), (3, 2)])
 def test_what_does_not_fit_is_an_error(rows, slots):
     packing = packed_rows.Packing(5, 1, False, rows, slots)
-    with pytest.raises(ValueError, match=r"need 2 rows, and \d slots in a part; there are"):
+    with pytest.raises(ValueError, match=r"needs 2 packed rows, with \d sequences for a core"):
         packing.slots(SIZES)
 
 

@@ -224,7 +224,7 @@ TABLES = [
         "gzip with another name",
         "t.csv",
         gzip.compress(b"text,label\na,x\n"),
-        "let its name end in .gz",
+        "give it a name that ends in .gz",
     ),
     Shape(
         "gzip, cut short",
@@ -385,7 +385,7 @@ TAGS = [
         "a span within a word",
         "d.jsonl",
         lines({**APPLE, "label": [[0, 3, "ORG"]]}),
-        'the span [0, 3, "ORG"] does not begin and end with words: ["Apple"]',
+        'the span [0, 3, "ORG"] must begin and end where words do; it overlaps the words ["Apple"]',
     ),
     Shape(
         "spans that overlap",

@@ -104,8 +104,8 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(folder, warned, damage):
     damage(folder)
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
     (warning,) = warned()
-    start = f"Checkpoint {folder}/model.ckpt-4 is not whole and is passed over for "
-    assert warning.startswith(f"{start}{folder}/model.ckpt-2: ")
+    start = f"Checkpoint {folder}/model.ckpt-4 is not complete and is skipped; "
+    assert warning.startswith(f"{start}{folder}/model.ckpt-2 is used: ")
     for _ in range(2):
         make_estimator(folder).evaluate(input_fn, steps=1)
     about = [text for text in warned() if "model.ckpt" in text]
@@ -166,7 +166,10 @@ def test_the_only_one_cut_at_step_0_is_written_again(tmp_path, warned):
     assert checkpoint_steps(tmp_path) == [0]
     os.truncate(tmp_path / f"model.ckpt-0{DATA}", 1)
     make_estimator(tmp_path, save_checkpoints_steps=2).train(input_fn, steps=2)
-    assert any("ckpt-0 is not whole and is passed over for initial val" in w for w in warned())
+    assert any(
+        "ckpt-0 is not complete and is skipped; there is no other, so initial val" in w
+        for w in warned()
+    )
     assert checkpoints.damage(f"{tmp_path}/model.ckpt-0") is None
     assert weight_at(tmp_path, 2) == 2.0
 
