@@ -180,8 +180,8 @@ def _create(values, output_file, there):
         vocab_file = remote.local(values.vocab_file)
     if values.runner:  # its processes may have another working directory
         output_files, input_files = (
-            [path if paths.is_remote(path) else os.path.abspath(path) for path in paths]
-            for paths in (output_files, input_files)
+            [path if paths.is_remote(path) else os.path.abspath(path) for path in files]
+            for files in (output_files, input_files)
         )
         vocab_file = os.path.abspath(vocab_file)
     if not 0 <= values.eval_fraction < 1:

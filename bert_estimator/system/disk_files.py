@@ -55,6 +55,8 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
+_BLOCK_BYTES = 1 << 20
+
 # What the kernel says -> what to do. TensorFlow's errors have the kernel's words at their end.
 _ADVICE = {
     errno.ENOSPC: "Free space there",
@@ -144,13 +146,16 @@ def reading(path: str) -> Iterator[BinaryIO]:
 
 
 def read_at_most(reader: BinaryIO, number: int) -> bytes:
-    """Returns what an open file holds; if it is longer, its first `number` + 1 bytes.
+    """Returns what a stream holds; if it is longer, its first `number` + 1 bytes.
 
-    A device may be endless, and does not have a size. Of a file, no more memory is asked for than
-    its size: Python would ask for as much as may be read, and small machines refuse gigabytes.
+    It is read in blocks: asked for gigabytes, Python would ask for their memory at once, which
+    small machines refuse.
     """
-    size = os.fstat(reader.fileno()).st_size or number
-    return reader.read(min(size, number) + 1)
+    blocks, missing = [], number + 1
+    while missing and (block := reader.read(min(missing, _BLOCK_BYTES))):
+        blocks.append(block)
+        missing -= len(block)
+    return b"".join(blocks)
 
 
 @contextlib.contextmanager

@@ -348,7 +348,12 @@ def plan(
 def _with_static_sizes(packing, batch_size, counts, words, spare):
     """Returns a packing that has room for batches with these sequences and predictions of rows."""
     num_parts = packing.num_parts
-    rows_of_part = _bound([len(of_rows) / num_parts for of_rows in counts], spare)
+    if packing.deals_parts:
+        parts = [np.count_nonzero(rows.reshape(num_parts, -1), axis=1) for rows in counts]
+        rows_of_part = max(1, _bound(np.concatenate(parts), spare))
+    else:  # The rows of whole batches spread; rounded up to the parts, they may seem to be equal.
+        rows = _bound([np.count_nonzero(rows) for rows in counts], spare)
+        rows_of_part = max(1, -(-rows // num_parts))
 
     def most_of_part(of_batches):
         parts = [np.add.reduceat(rows, range(0, len(rows), rows_of_part)) for rows in of_batches]

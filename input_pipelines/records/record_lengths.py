@@ -5,6 +5,7 @@ as google-research/bert's, are read once, and their lengths are kept for the nex
 """
 
 import dataclasses
+import functools
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -91,20 +92,21 @@ def read(
     """
     listed = manifests.read_manifests_of(records.files)
     most = np.zeros(expected["input_mask"].length + 1, np.int64)
-    of_files, unknown = {}, []
+    of_files, unknown, read_lengths = {}, [], functools.cache(_lengths_beside)
     for path in records.files:
         manifest_path, manifest = listed.get(path, (None, None))
         if manifest is not None:
             most = np.maximum(most, _most_predictions(manifest))
         if manifest is not None and manifest.lengths_file is not None:
-            of_files |= _lengths_beside(manifest_path, manifest, path)
+            beside = read_lengths(manifest_path)
+            of_files[path] = beside[os.path.basename(manifests.place(path))]
         else:
             unknown.append(path)
     if unknown:
-        lengths, words = _kept(kept_in, unknown) or _counted(
-            unknown, listed, expected, BadRecords(max_bad_records)
-        )
-        if kept_in:
+        kept = _kept(kept_in, unknown)
+        lengths, words = kept or _counted(unknown, listed, expected, BadRecords(max_bad_records))
+        # A record that is left out has no tokens. The next run is to see it, and to say so.
+        if kept_in and kept is None and lengths.all():
             _keep(kept_in, unknown, lengths, words)
         most = np.maximum(most, words)
         ends = np.cumsum([records.num_records_of(path) for path in unknown])
@@ -121,8 +123,12 @@ def _most_predictions(manifest):
     return np.clip(most, 1, manifest.max_predictions_per_seq)
 
 
-def _lengths_beside(manifest_path, manifest, record_file):
-    """Returns a dict of a record file -> the lengths of its records, from the file beside it."""
+def _lengths_beside(manifest_path):
+    """Returns a dict of a record file's name -> the lengths of its records.
+
+    The file of lengths lies beside the manifest.
+    """
+    manifest = manifests.read_manifest(manifest_path)
     path = os.path.join(os.path.dirname(manifest_path), manifest.lengths_file)
     expected = manifest.corpus["record_lengths"]["sha256"]
     if not tf.io.gfile.exists(path) or manifests.sha256_of_file(path) != expected:
@@ -132,12 +138,9 @@ def _lengths_beside(manifest_path, manifest, record_file):
         )
     with tf.io.gfile.GFile(path, "rb") as file:
         lengths = np.load(file, allow_pickle=False)
-    first = 0
-    for entry in manifest.files:
-        if entry.name == os.path.basename(record_file):
-            return {record_file: lengths[first : first + entry.num_records]}
-        first += entry.num_records
-    raise AssertionError(f"{manifest_path} lists {record_file}")
+    ends = np.cumsum([entry.num_records for entry in manifest.files])
+    names = [entry.name for entry in manifest.files]
+    return dict(zip(names, np.split(lengths, ends[:-1]), strict=True))
 
 
 def _counted(files, listed, expected, bad_records):
@@ -182,6 +185,8 @@ def _length_of(records, number, kinds, longest):
         return int(length[0]), 0
     mask = np.array(features["input_mask"].int64_list.value)
     check_range(records, [number], "input_mask", mask[np.newaxis], 1)
+    if np.any(mask[1:] > mask[:-1]):
+        raise RecordError(f"{location}: input_mask must be ones and then zeros to be packed")
     weights = np.array(features["masked_lm_weights"].float_list.value)
     return int(mask.sum()), np.count_nonzero(weights)
 
@@ -194,7 +199,7 @@ def _kept(path: str | None, files: Sequence[str]):
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as kept:
             if str(kept["digest"]) == manifests.digest(files):
                 return kept["lengths"], kept["most_predictions"]
-    except (ValueError, KeyError, zipfile.BadZipFile):
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass  # a damaged file is written anew
     return None
 

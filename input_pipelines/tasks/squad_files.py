@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
-from bert_estimator.system import json_files
+from bert_estimator.system import disk_files, json_files
 from input_pipelines.tasks.table_files import PARQUET, TableError, opened, read_rows, text_lines
 
 _MOST_BYTES = 1 << 32  # TriviaQA's files have more than 1 GB; memory holds a file several times
@@ -163,7 +163,9 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
             yield from _in_object(json_files.check(row, dict, place), place, is_row=True)
         return
     with opened(path) as file:
-        content = json_files.parse(file.read(_MOST_BYTES + 1), path, dict, _MOST_BYTES)
+        content = json_files.parse(
+            disk_files.read_at_most(file, _MOST_BYTES), path, dict, _MOST_BYTES
+        )
     values = json_files.field(content, "data", list, path)
     for number, value in enumerate(json_files.items(values, dict, f"{path}: data")):
         yield from _in_object(value, f"{path}: data[{number}]")

@@ -156,8 +156,9 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
     if _is_json(path):
         rows = read_rows(path, encoding=columns.encoding)
         for (_, row), tags in zip(rows, predicted, strict=True):
-            if _is_text(row):
-                row = {**row, "words": _words_of(row)}
+            if columns.words is None and _is_text(row):
+                words = [row["text"][start:end] for start, end in _word_spans(row, path)]
+                row = {**row, "words": words}
             row = {**row, PREDICTED: list(tags)}
             yield json.dumps(row, ensure_ascii=False, default=str)
         return
@@ -416,17 +417,20 @@ def _is_text(row):
     return isinstance(row.get("text"), str) and not has_words
 
 
-def _word_spans(row):
+def _word_spans(row, place):
     """Returns (start, end) in characters of the words of a row's text: of its tokens, as prodigy
     gives them, or of what stands between spaces and punctuation."""
-    tokens = row.get("tokens")
-    if isinstance(tokens, list) and tokens and all(isinstance(t, dict) for t in tokens):
-        return [(token.get("start"), token.get("end")) for token in tokens]
-    return [match.span() for match in _WORD.finditer(row["text"])]
-
-
-def _words_of(row):
-    return [row["text"][start:end] for start, end in _word_spans(row)]
+    text, tokens = row["text"], row.get("tokens")
+    if not (isinstance(tokens, list) and tokens and all(isinstance(t, dict) for t in tokens)):
+        return [match.span() for match in _WORD.finditer(text)]
+    for token in tokens:
+        start, end = token.get("start"), token.get("end")
+        if not (type(start) is type(end) is int and 0 <= start < end <= len(text)):
+            shown = json_files.shown(token)
+            raise TableError(
+                f"{place}: the token {shown} needs the start and end of a part of 'text'"
+            )
+    return [(token["start"], token["end"]) for token in tokens]
 
 
 def _of_spans(row, place, with_tags):
@@ -434,7 +438,10 @@ def _of_spans(row, place, with_tags):
 
     A span is an object or a list: of its start and end in characters, and of its label.
     """
-    words, texts = _word_spans(row), _words_of(row)
+    words = _word_spans(row, place)
+    texts = [row["text"][start:end] for start, end in words]
+    if not words:
+        raise TableError(f"{place}: 'text' is {json_files.shown(row['text'])}; it must have words")
     if not with_tags:
         return texts, None
     spans = next((row[name] for name in _SPANS_NAMES if isinstance(row.get(name), list)), None)
@@ -448,11 +455,9 @@ def _of_spans(row, place, with_tags):
         start, end, label = _span(span, place)
         inside = [i for i, (first, last) in enumerate(words) if first < end and last > start]
         if not inside or (words[inside[0]][0], words[inside[-1]][1]) != (start, end):
-            overlapped = json_files.shown([texts[number] for number in inside])
-            raise TableError(
-                f"{place}: the span {json_files.shown(span)} must begin and end where words do; it "
-                f"overlaps the words {overlapped}"
-            )
+            shown, of_words = map(json_files.shown, (span, [texts[number] for number in inside]))
+            rule = f"must begin and end where words do; it overlaps the words {of_words}"
+            raise TableError(f"{place}: the span {shown} {rule}")
         if any(tags[number] != entities.OUTSIDE for number in inside):
             raise TableError(f"{place}: the span {json_files.shown(span)} overlaps another span")
         for number in inside:

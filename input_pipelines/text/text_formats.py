@@ -213,13 +213,20 @@ def parquet_rows(file: IO[bytes], path: str) -> Iterator[dict[str, Any]]:
 def _names_of_labels(metadata, path):
     """Returns column -> names of its numbers, by the metadata that `datasets` writes."""
     described = json_files.parse(metadata.get(b"huggingface", b"{}"), f"{path}: metadata")
-    features = described.get("info", {}).get("features", {})
-    names = {}
-    for column, feature in features.items():
-        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
-        if inner.get("_type") == "ClassLabel" and inner.get("names"):
-            names[column] = inner["names"]
-    return names
+    features = _dict(_dict(described.get("info")).get("features"))
+    names = {column: _dict(_one(feature)).get("names") for column, feature in features.items()}
+    return {column: of_column for column, of_column in names.items() if isinstance(of_column, list)}
+
+
+def _one(feature):
+    """Returns the feature of a value, also if the column has lists of values."""
+    if isinstance(feature, list):
+        return feature[0] if feature else None
+    return _one(feature["feature"]) if "feature" in _dict(feature) else feature
+
+
+def _dict(value):
+    return value if isinstance(value, dict) else {}
 
 
 def _named(value, names):

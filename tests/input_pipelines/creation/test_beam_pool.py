@@ -3,7 +3,9 @@ import sys
 import types
 
 import pytest
+from commands import MAINS
 
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines.creation import pools, stages
 from input_pipelines.creation.pools import BeamPool, WorkerError
@@ -83,6 +85,16 @@ def test_without_beam(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(ValueError, match=r"--runner: Apache Beam is not installed\. Install it: p"):
         pools.import_beam()
+
+
+def test_the_command_without_beam(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    (tmp_path / "text.txt").write_text("a b\nb a\n")
+    write_vocab([*SPECIAL_TOKENS, "a", "b"], str(tmp_path / "vocab.txt"))
+    monkeypatch.chdir(tmp_path)
+    flags = ["--input_file=text.txt", "--vocab_file=vocab.txt", "--output_file=a.tfrecord"]
+    assert MAINS["records"](["records", *flags, "--runner=DirectRunner"]) == 2
+    assert "--runner: Apache Beam is not installed. Install it:" in capsys.readouterr().err
 
 
 def test_workers_are_the_runners_own(tmp_path):

@@ -109,6 +109,19 @@ def test_words_to_predict_are_of_the_parts():
         packing.pack(slots, SIZES, batch)
 
 
+def test_a_plan_by_the_first_batches_has_rows_to_spare():
+    """Batches of 15 or 16 rows have as many for each of 4 parts: 4. Later ones may have 17."""
+    rng = np.random.default_rng(1)
+
+    def lengths_of(number):  # sequences that need a row each, and padding of the batch
+        return np.pad(np.full(16 - rng.integers(2), 32), (0, 2**18 - 16))[: 2**18]
+
+    packing, _ = packed_rows.plan(packed_rows.Packing(32, 4), lengths_of, 10**6, True)
+    assert packing.rows_of_part == 5
+    packing, _ = packed_rows.plan(packed_rows.Packing(32, 4), lengths_of, 16, True)
+    assert packing.rows_of_part == 4  # all batches are planned
+
+
 @pytest.mark.parametrize("planned", [None, 20 * 24])
 def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
     if planned:

@@ -83,11 +83,24 @@ def test_what_was_read_is_kept(sets, tmp_path, monkeypatch):
     monkeypatch.setattr(RecordFiles, "read", read)
     # Other records, and a damaged file, are read.
     os.remove(sets["foreign"][0])
-    for content in (None, b"PK\x03\x04"):
-        if content:
+    for content in (None, b"PK\x03\x04", b""):
+        if content is not None:
             (tmp_path / "kept.npz").write_bytes(content)
         other = record_lengths.read(RecordFiles(sets["foreign"][1:]), EXPECTED, kept_in)
         np.testing.assert_array_equal(other.tokens, counted(sets["foreign"][1:])[0])
+
+
+def test_each_file_of_lengths_is_read_once(sets, tmp_path, monkeypatch):
+    names, sha256_of_file = [], manifests.sha256_of_file
+    monkeypatch.setattr(
+        manifests, "sha256_of_file", lambda path: names.append(path) or sha256_of_file(path)
+    )
+    (tmp_path / "linked").mkdir()
+    os.symlink(sets["static"][1], tmp_path / "linked" / "other.tfrecord")
+    files = [*sets["static"], str(tmp_path / "linked" / "other.tfrecord")]
+    lengths = record_lengths.read(RecordFiles(files), EXPECTED)
+    np.testing.assert_array_equal(lengths.tokens, counted(files)[0])
+    assert names == [manifests.lengths_path(sets["static"][0])]
 
 
 def test_lengths_that_have_changed_are_an_error(sets):
@@ -100,18 +113,23 @@ def test_lengths_that_have_changed_are_an_error(sets):
         record_lengths.read(RecordFiles(sets["dynamic"]), EXPECTED)
 
 
-def test_a_bad_record_is_an_error_or_is_left_out(sets):
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [(0, 7, "input_mask holds 7"), (0, 0, "input_mask must be ones and then zeros to be packed")],
+)
+def test_a_bad_record_is_an_error_or_is_left_out(sets, tmp_path, place, value, message):
     def spoil(features):
-        features["input_mask"].int64_list.value[0] = 7
+        features["input_mask"].int64_list.value[place] = value
 
     copy_records(sets["static"][0], sets["foreign"][0], {2: spoil})
-    records = RecordFiles(sets["foreign"])
-    with pytest.raises(RecordError, match=r"record 2 \(byte \d+\): input_mask holds 7"):
-        record_lengths.read(records, EXPECTED)
-    lengths = record_lengths.read(records, EXPECTED, max_bad_records=1)
+    records, kept_in = RecordFiles(sets["foreign"]), str(tmp_path / "kept.npz")
     expected = counted(sets["static"])[0]
     expected[2] = 0
+    lengths = record_lengths.read(records, EXPECTED, kept_in, max_bad_records=1)
     np.testing.assert_array_equal(lengths.tokens, expected)
+    # It is an error for whoever does not leave it out, also in the same directory.
+    with pytest.raises(RecordError, match=rf"record 2 \(byte \d+\): {message}"):
+        record_lengths.read(records, EXPECTED, kept_in)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.9, 1.0])

@@ -241,6 +241,14 @@ TABLES = [
         ),
         [("a", "pos"), ("b", "neg")],
     ),
+    Shape(
+        "parquet with features of other forms",
+        "t.parquet",
+        parquet(
+            [dict(text="a", label="x"), dict(text="b", label="y")], {"label": None, "text": [3]}
+        ),
+        TWO,
+    ),
     Shape("pandas' parquet", "t.parquet", parquet([dict(text=a, label=b) for a, b in TWO]), TWO),
     Shape(
         "parquet, cut short",
@@ -361,6 +369,24 @@ TAGS = [
         "l.json",
         json.dumps([{**APPLE, "label": [{"start": 0, "end": 9, "labels": ["ORG"]}]}]),
         OF_APPLE,
+    ),
+    Shape(
+        "tokens without places",
+        "p.jsonl",
+        lines({"text": "A b", "tokens": [{"text": "A"}], "spans": [[0, 1, "X"]]}),
+        'p.jsonl:1: the token {"text": "A"} needs the start and end of a part of \'text\'',
+    ),
+    Shape(
+        "tokens beyond the text",
+        "p.jsonl",
+        lines({"text": "A b", "tokens": [{"start": 2, "end": 9}], "spans": []}),
+        "needs the start and end of a part of 'text'",
+    ),
+    Shape(
+        "a text without words",
+        "p.jsonl",
+        lines({"text": "", "spans": []}),
+        "p.jsonl:1: 'text' is \"\"; it must have words",
     ),
     Shape("doccano's spans", "d.jsonl", lines({**APPLE, "label": [[0, 9, "ORG"]]}), OF_APPLE),
     Shape(

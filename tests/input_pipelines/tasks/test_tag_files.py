@@ -144,6 +144,13 @@ def test_predicted_tags_are_another_column(tmp_path, separator):
     assert [s.tags for s in tag_files.read_sentences(again, Columns(), TAGS)] == [(2, 1), (0,)]
 
 
+def test_words_that_a_flag_names_stay_as_they_are(tmp_path):
+    path = written(tmp_path, "a.jsonl", json.dumps({"mots": ["a", "b c"], "text": "a b c"}))
+    (line,) = tag_files.tagged_lines(path, Columns("mots"), [["O", "B-X"]])
+    expected = {"mots": ["a", "b c"], "text": "a b c", "predicted_tags": ["O", "B-X"]}
+    assert json.loads(line) == expected
+
+
 def test_a_tag_with_a_space_is_no_column(tmp_path):
     tags = ("O", "new york", "B-X", "a\u00a0b")
     for name, content in (("a.jsonl", '{"words": ["x"]}\n'), ("a.tsv", "\nx\tO\ny\tO\n")):
