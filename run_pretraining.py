@@ -25,14 +25,14 @@ def pretrain(argv):
     open_directories(stages)
     console.load_tensorflow()
     from bert_estimator.jobs import compile_only
-    from bert_estimator.jobs.pretraining import data
+    from bert_estimator.jobs.pretraining import data, job
     from bert_estimator.jobs.run import locked
 
     with locked(stages):
         if stages[0].plan.compile_only:
             for stage in stages:
                 stage.announce()
-                if not compile_step(stage):
+                if not job.compile_step(stage):
                     raise SystemExit(1)
             if len(stages) > 1:
                 compile_only.print_total(stages)
@@ -60,26 +60,10 @@ def prepare(config):
     is_new = not directory.holds_checkpoint()
     records = data.prepare(config, network.vocab_size, may_replace=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
-    run = Run(config, directory, make_estimator(config, network, master, records.lengths))
+    run = Run(config, directory, job.make_estimator(config, network, master, records.lengths))
     pretraining = job.Pretraining(config, network, records, run)
     pretraining.check()
     return pretraining
-
-
-def make_estimator(config, network, master="", lengths=None):
-    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule."""
-    from bert_estimator.jobs import estimator
-    from bert_estimator.jobs.pretraining import job
-    from bert_estimator.model_fns import pretraining
-
-    model_fn = pretraining.model_fn_builder(
-        network,
-        job.update_rule(config.training, config.output_dir),
-        random_seed=config.training.random_seed,
-        **config.network.options(),
-    )
-    tokens = job.tokens_per_example(config, lengths)
-    return estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
 
 
 def train_and_evaluate(pretraining):
@@ -99,28 +83,6 @@ def train_and_evaluate(pretraining):
         if config.do_eval:
             pretraining.evaluate()
         print(run.summary())
-
-
-def compile_step(config):
-    """Compiles the training step for a TPU that need not be there; returns whether it fits."""
-    from bert_estimator.jobs import compile_only
-    from bert_estimator.jobs.pretraining import data, job
-    from input_pipelines.records import pretraining_input
-
-    network, lengths = job.read_network(config), data.lengths_to_compile(config)
-    token_share = lengths and lengths.token_share
-    config = config.packed(token_share)
-
-    def lower(changed, cores, hosts):
-        fillings = []
-        zeros = job.shapes_input_fn(changed, lengths, fillings.append)
-        lowered = make_estimator(changed, network).lower(zeros, cores, hosts)
-        for filling in fillings:
-            print(f"Packed: {filling}")
-        return lowered, fillings[0].token_share if fillings else token_share
-
-    input_secs = pretraining_input.core_secs(config.data.max_seq_length)
-    return compile_only.run(config, lower, config.training.num_train_steps, input_secs)
 
 
 def main(argv):

@@ -32,6 +32,7 @@ _CHATTER = re.compile(
 # are recognized by name: of an exception of an input_fn, TensorFlow passes on only the text.
 _SELF_EXPLAINING = (
     "RecordError",
+    "PackingError",
     "NanLossDuringTrainingError",
     "NonFiniteWeightsError",
     "NoWholeCheckpointError",
@@ -45,6 +46,9 @@ _OF_MEMORY = re.compile(
     r"Cannot allocate memory|OOM when allocating|Out of memory|failed to map segment|"
     r"can't start new thread"
 )
+
+# Such an error may be about a GPU or a TPU if its text has this.
+_OF_A_DEVICE = re.compile(r"RESOURCE_EXHAUSTED|device:(?:GPU|TPU)")
 
 # `system.lock` raises this before anything is done; its text names the process that writes here.
 _LOCKED_OUT = "InUseError"
@@ -181,9 +185,11 @@ def _told(error, expected, resumes, writes):
         return 2, message
     if _is_of_memory(error):
         reason = (message.strip().splitlines() or [type(error).__name__])[0]
+        whose = "This machine's memory, or the memory that its limits allow (ulimit -a),"
+        if _OF_A_DEVICE.search(message):
+            whose = "The memory of a device (of this machine, if it is a CPU)"
         return 1, (
-            f"{reason}. This machine's memory, or the memory that its limits allow (ulimit -a), is "
-            "used up. Give the process more memory, or take a smaller batch"
+            f"{reason}. {whose} is used up. Give the process more memory, or take a smaller batch"
         )
     if isinstance(error, expected) and not _is_of_disk(error, writes):
         return 2, message

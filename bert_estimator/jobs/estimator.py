@@ -17,6 +17,7 @@ from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.jobs.config import JobConfig, Network, Training
 from bert_estimator.system import memory
 from bert_estimator.tpu import devices
+from input_pipelines.records.packed_rows import Filling, Packs
 
 _MAX_STEPS_PER_LOG = 100
 _LEAST_POINTS = 20  # of a curve
@@ -285,6 +286,21 @@ def _check_hosts_agree(config):
             f"the hosts of TF_CONFIG have other values of --{', --'.join(differ)}; start the same "
             "command on all of them",
         )
+
+
+def print_filling(filling: Filling) -> None:
+    """Says how full packed rows are."""
+    print(f"Packed: {filling}", flush=True)
+
+
+def packs(
+    config: JobConfig, num_train_steps: int, report: Callable[[Filling], None] = print_filling
+) -> Packs:
+    """Returns how the rows of a training are packed; `report` gets how full they are."""
+    micro_batch_size = config.training.micro_batch_size
+    # A batch that is divided has as many rows in each step.
+    is_static = config.devices.use_tpu or micro_batch_size is not None
+    return Packs(num_train_steps, micro_batch_size, is_static, report)
 
 
 def make(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO, TypeVar
 
 LONGEST_SILENCE_SECS = 10.0
-"""`never_silent` says something if nobody else has for this long."""
+"""`never_silent` says something if nobody else has for this long, and `Progress` has a line as
+often; a terminal has one line that is renewed each second."""
 
 _LOOK_EVERY_SECS = 1.0
 
@@ -122,9 +123,6 @@ def format_secs(secs: float) -> str:
 
 T = TypeVar("T")
 
-EVERY_SECS = 10.0
-"""Seconds between two lines; a terminal has one line that is renewed each second."""
-
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -132,8 +130,8 @@ class Progress:
     """Counts what is done of a piece of work, and says so from time to time.
 
     A line names the work, the share that is done, the rate and the time left, as in
-    `Reading text: 42 % of 1.3 GB, 3.1 MB/s, 4:02 left`. Work of less than `EVERY_SECS` seconds is
-    silent, but for a terminal.
+    `Reading text: 42 % of 1.3 GB, 3.1 MB/s, 4:02 left`. Work of less than `LONGEST_SILENCE_SECS`
+    is silent, but for a terminal.
 
     Args:
       what: the work, such as "Reading text".
@@ -162,7 +160,7 @@ class Progress:
         """Counts more of the work as done."""
         self._done += number
         now = self._clock()
-        if now - self._shown >= (1.0 if self._is_terminal else EVERY_SECS):
+        if now - self._shown >= (1.0 if self._is_terminal else LONGEST_SILENCE_SECS):
             self._shown = now
             heard()
             line = self.line()
@@ -194,7 +192,7 @@ class Progress:
             share = 100 * done / self._total
             parts[0] = f"{share:.0f} % of {_quantity(self._total)}{self._unit}"
             if rate:
-                parts.append(f"{_time((self._total - done) / rate)} left")
+                parts.append(f"{format_secs((self._total - done) / rate)} left")
         return f"{self._what}: {', '.join(parts)}"
 
 
@@ -203,9 +201,3 @@ def _quantity(number):
         if number >= size:
             return f"{number / size:.3g} {prefix}"
     return f"{number:.0f} "
-
-
-def _time(secs):
-    minutes, secs = divmod(round(secs), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"

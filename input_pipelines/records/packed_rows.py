@@ -40,6 +40,10 @@ _UNPACKED = (
 _GOLDEN = 2654435769  # 2^32 times the golden ratio: places that it steps over lie evenly
 
 
+class PackingError(ValueError):
+    """A batch does not fit into the rows that were planned; the message says what to do."""
+
+
 class Deal(NamedTuple):
     """Says where the sequences of a global batch are.
 
@@ -148,7 +152,7 @@ class Packing:
             get a slot.
 
         Raises:
-          ValueError: the sequences do not fit into the rows, or are more than the slots.
+          PackingError: the sequences do not fit into the rows, or are more than the slots.
         """
         rows, offsets, num_rows = self._dealt(lengths)
         rows_of_part = self.rows_of_part or max(1, -(-num_rows // self.num_parts))
@@ -157,7 +161,7 @@ class Packing:
         counts = np.bincount(parts, minlength=self.num_parts)
         slots_of_part = self.slots_of_part or max(1, counts.max())
         if len(counts) > self.num_parts or counts.max() > slots_of_part:
-            raise ValueError(
+            raise PackingError(
                 f"a batch needs {num_rows} packed rows, with {counts.max()} sequences for a core "
                 f"or micro-batch; {self.num_parts * rows_of_part} rows and {slots_of_part} "
                 f"sequences were planned. {_UNPACKED}"
@@ -204,7 +208,7 @@ class Packing:
           parts]; a position is the place among the tokens of the part.
 
         Raises:
-          ValueError: there are more words to predict than the parts have room for.
+          PackingError: there are more words to predict than the parts have room for.
         """
         num_rows = slots.num_parts * slots.rows_of_part
         parts = np.repeat(np.arange(slots.num_parts), len(slots.numbers) // slots.num_parts)
@@ -239,7 +243,7 @@ class Packing:
         counts = np.bincount(parts[owners], minlength=slots.num_parts)
         of_part = self.predictions_of_part or max(1, counts.max())
         if counts.max() > of_part:
-            raise ValueError(
+            raise PackingError(
                 f"a core or micro-batch has {counts.max()} words to predict; {of_part} were "
                 f"planned. {_UNPACKED}"
             )

@@ -63,7 +63,9 @@ class SlotOrder:
         self.num_batches = num_batches
         slots = packing.slots_of_part
         self.size = slots and slots * packing.num_parts // num_invocations
-        self._slots = functools.lru_cache(_RECORDS_AT_ONCE)(self._dealt)
+        # A block asks twice for each of its batches, and some blocks are read at a time.
+        at_once = max(1, _RECORDS_AT_ONCE // self.size) if self.size else 1
+        self._slots = functools.lru_cache(4 * at_once)(self._dealt)
 
     def _dealt(self, batch_number):
         """Returns (the slots of this pipeline, the lengths of the global batch)."""
@@ -433,11 +435,12 @@ def shapes_input_fn(
     precision: str,
     packs: packed_rows.Packs | None = None,
     lengths: RecordLengths | None = None,
+    parts: Sequence[tuple[int, int]] = (),
 ) -> Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]:
     """Builds an `input_fn` of zeros with the shapes and dtypes of real batches.
 
     It serves programs that are compiled but not run, and does not read records. The arguments are
-    as for `input_fn_builder`.
+    as for `input_fn_builder`, and `parts` as for `BatchOrder`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -449,7 +452,7 @@ def shapes_input_fn(
         batches = {name: ([batch_size, *shape], dtype) for name, (shape, dtype) in shapes.items()}
         if packs is not None:
             _, *share, replicas = deployment(params.get("context"))
-            order = BatchOrder(len(lengths.tokens), batch_size * share[1], seed=0)
+            order = BatchOrder(len(lengths.tokens), batch_size * share[1], seed=0, parts=parts)
             core_batch = batch_size // replicas
             batches = slot_order(packs, order, lengths, core_batch, replicas, share).shapes(shapes)
         zeros = {name: tf.zeros(shape, dtype) for name, (shape, dtype) in batches.items()}

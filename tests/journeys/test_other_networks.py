@@ -105,7 +105,7 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
     message = refused(PRETRAINING, path, run, capsys, do_train=False, do_eval=True, **same)
     assert (
         f"--input_file={path}/train.tfrecord: its records were made with another vocabulary, "
-        f"--do_lower_case or --strip_accents than {run} learned"
+        f"--do_lower_case or --strip_accents than the run in {run} was trained with"
     ) in message
     evaluates = {"do_train": False, "do_eval": True, "init_checkpoint": run}
     message = refused(PRETRAINING, path, tmp_path / "eval", capsys, **same, **evaluates)

@@ -67,6 +67,7 @@ ERRORS = {
     "fork": lambda: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
     "tensorflow": of_tensorflow,
     "xla": lambda: RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+    "gpu": lambda: RuntimeError("OOM when allocating tensor on /job:a/replica:0/device:GPU:0"),
     "thread": lambda: RuntimeError("can't start new thread"),
     "library": lambda: ImportError("libx.so.2: failed to map segment from shared object"),
 }
@@ -81,10 +82,11 @@ def test_an_error_of_memory_is_a_sentence(capsys, kind, expected):
     assert console.exit_code("name", ["name"], body, expected=expected) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("name: error: ")
-    assert line.endswith(
-        ". This machine's memory, or the memory that its limits allow (ulimit -a), is used up. "
-        "Give the process more memory, or take a smaller batch"
-    )
+    whose = "This machine's memory, or the memory that its limits allow (ulimit -a),"
+    if kind in ("xla", "gpu"):
+        whose = "The memory of a device (of this machine, if it is a CPU)"
+    end = f". {whose} is used up. Give the process more memory, or take a smaller batch"
+    assert line.endswith(end)
 
 
 def test_a_limit_of_addresses_counts_as_memory(monkeypatch):

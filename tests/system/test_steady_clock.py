@@ -153,7 +153,7 @@ def silent_work(monkeypatch):
 
 
 def long_work(monkeypatch):
-    monkeypatch.setattr(ticker, "EVERY_SECS", 0.2)
+    monkeypatch.setattr(ticker, "LONGEST_SILENCE_SECS", 0.2)
     out = io.StringIO()
     work = ticker.Progress("Reading", 10**6, "B", out)
     while out.getvalue().count("\n") < 2:

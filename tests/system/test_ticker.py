@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from bert_estimator.system import ticker
-from bert_estimator.system.ticker import EVERY_SECS, Progress
+from bert_estimator.system.ticker import LONGEST_SILENCE_SECS, Progress
 
 
 def counting(name, enough):
@@ -138,7 +138,7 @@ def run(out, total, steps, secs_each, number=1e6):
 
 
 def test_short_work_is_silent():
-    assert run(io.StringIO(), 5e6, 5, EVERY_SECS / 6) == ""
+    assert run(io.StringIO(), 5e6, 5, LONGEST_SILENCE_SECS / 6) == ""
 
 
 def test_a_line_has_share_rate_and_time_left():

@@ -19,6 +19,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+from bert_estimator.jobs.estimator import print_filling
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
 from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
 from bert_estimator.jobs.run import Run, evaluation_line, locked
@@ -305,7 +306,7 @@ class FineTuning(abc.ABC):
     def training_input_fn(
         self,
         skipped: Sequence[tuple[int, int]] = (),
-        report: Callable[[Filling], None] = lambda filling: print(f"Packed: {filling}", flush=True),
+        report: Callable[[Filling], None] = print_filling,
     ) -> Callable[..., Any]:
         """Returns the `input_fn` of the training; it reports how full packed rows are.
 
@@ -313,10 +314,7 @@ class FineTuning(abc.ABC):
         """
         training, packs = self.config.training, None
         if training.pack:
-            micro_batch_size = training.micro_batch_size
-            # A batch that is divided has as many rows in each step.
-            is_static = self.config.devices.use_tpu or micro_batch_size is not None
-            packs = Packs(self.num_train_steps(), micro_batch_size, is_static, report)
+            packs = estimator.packs(self.config, self.num_train_steps(), report)
         return features_input.input_fn_builder(
             self.data.train,
             True,

@@ -24,7 +24,8 @@ from input_pipelines.tasks.windows import Windows
 class QuestionAnswering(FineTuning):
     """Holds the fine-tuning of a `QuestionAnsweringConfig` on `QuestionAnsweringData`."""
 
-    IGNORES_PADDING = False  # its logits compete for the n best, as in google-research/bert
+    # The softmax of a training that is not packed is over padding, as in google-research/bert.
+    IGNORES_PADDING = False
 
     def model_fn(
         self, network: fine_tuning.Network, rule: update.UpdateRule | None

@@ -55,7 +55,7 @@ class Records(config.Data):
         0,
         "Leave out at most this many records that are damaged or not what they should be, with a "
         "warning for each; 0 ends the run at the first of them. Each host counts its own.",
-        flags.rule(lambda number: number >= 0, "must be 0 or more"),
+        flags.not_negative,
         may_differ=True,
         heading=flags.DATA,
     )

@@ -18,6 +18,7 @@ from bert_estimator.system import json_files
 from input_pipelines.embedded import default_data
 from input_pipelines.records import (
     manifest,
+    order,
     pretraining_features,
     record_lengths,
     record_reader,
@@ -144,18 +145,23 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
     )
 
 
-def lengths_to_compile(config: PretrainingConfig) -> record_lengths.RecordLengths | None:
-    """Returns the lengths of the records of --compile_only; None if no flag tells them.
+def lengths_to_compile(
+    config: PretrainingConfig,
+) -> tuple[record_lengths.RecordLengths | None, Sequence[tuple[int, int]]]:
+    """Returns (the lengths of the records of --compile_only, their mixture).
+
+    The lengths are None if no flag tells them. The mixture is as in `order.BatchOrder`.
 
     Raises:
       FlagError: the records of --input_file do not fit the flags.
     """
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
     if config.fill is not None:
-        return record_lengths.evenly_spread(config.fill, *longest)
+        return record_lengths.evenly_spread(config.fill, *longest), ()
     if config.data.input_file is None or not config.may_pack:
-        return None
-    return _lengths(config, _open(config.data, None, "input_file", config.data.input_file))
+        return None, ()
+    records = _open(config.data, None, "input_file", config.data.input_file)
+    return _lengths(config, records), order.mixture(records, config.data.input_file)
 
 
 def _lengths(config, records):

@@ -6,19 +6,18 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_estimator import optimization
+from bert_estimator import optimization, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
-from bert_estimator.jobs import estimator, vocabulary
+from bert_estimator.jobs import compile_only, estimator, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.pretraining import data
 from bert_estimator.jobs.pretraining.config import PretrainingConfig, Schedule
 from bert_estimator.jobs.pretraining.data import PretrainingData
 from bert_estimator.jobs.run import Run
-from bert_estimator.model_fns import update
+from bert_estimator.model_fns import pretraining, update
 from bert_estimator.tokenization import Casing
 from input_pipelines.records import pretraining_input
-from input_pipelines.records.packed_rows import Filling, Packs
 from input_pipelines.records.record_lengths import RecordLengths
 
 
@@ -50,31 +49,48 @@ def update_rule(training: Schedule, output_dir: str) -> update.UpdateRule:
     )
 
 
-def packs_of(
+def make_estimator(
     config: PretrainingConfig,
-    report: Callable[[Filling], None] = lambda filling: print(f"Packed: {filling}", flush=True),
-) -> Packs:
-    """Returns how the rows of a training are packed; `report` gets how full they are."""
-    training = config.training
-    # A batch that is divided has as many rows in each step.
-    is_static = config.devices.use_tpu or training.micro_batch_size is not None
-    return Packs(training.num_train_steps, training.micro_batch_size, is_static, report)
+    network: BertConfig,
+    master: str = "",
+    lengths: RecordLengths | None = None,
+) -> tpu.TPUEstimator:
+    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule.
 
-
-def tokens_per_example(config: PretrainingConfig, lengths: RecordLengths | None) -> float:
-    """Returns how many tokens an example has, for the log: with its padding, unless rows are
-    packed."""
+    The log counts the tokens of packed rows by the lengths of the records, without padding.
+    """
+    model_fn = pretraining.model_fn_builder(
+        network,
+        update_rule(config.training, config.output_dir),
+        random_seed=config.training.random_seed,
+        **config.network.options(),
+    )
     is_packed = config.training.pack and lengths is not None
-    return config.data.max_seq_length * (lengths.token_share if is_packed else 1)
+    tokens = config.data.max_seq_length * (lengths.token_share if is_packed else 1)
+    return estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
 
 
-def shapes_input_fn(
-    config: PretrainingConfig, lengths: RecordLengths | None, report: Callable[[Filling], None]
-) -> Callable[..., Any]:
-    """Returns the `input_fn` of zeros that a step is compiled with; see `packs_of`."""
+def compile_step(config: PretrainingConfig) -> bool:
+    """Compiles the training step for a TPU that need not be there; returns whether it fits."""
+    network, (lengths, parts) = read_network(config), data.lengths_to_compile(config)
+    token_share = lengths and lengths.token_share
+    config = config.packed(token_share)
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
-    packs = packs_of(config, report) if config.training.pack else None
-    return pretraining_input.shapes_input_fn(*longest, config.network.precision, packs, lengths)
+
+    def lower(changed, cores, hosts):
+        fillings, packs = [], None
+        if changed.training.pack:
+            packs = estimator.packs(changed, changed.training.num_train_steps, fillings.append)
+        zeros = pretraining_input.shapes_input_fn(
+            *longest, changed.network.precision, packs, lengths, parts
+        )
+        lowered = make_estimator(changed, network).lower(zeros, cores, hosts)
+        for filling in fillings:
+            print(f"Packed: {filling}")
+        return lowered, fillings[0].token_share if fillings else token_share
+
+    input_secs = pretraining_input.core_secs(config.data.max_seq_length)
+    return compile_only.run(config, lower, config.training.num_train_steps, input_secs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +194,7 @@ class Pretraining:
         """Returns the `input_fn` of the training, or of the evaluation."""
         records, packs = self.config.data, None
         if is_training and self.config.training.pack:
-            packs = packs_of(self.config)
+            packs = estimator.packs(self.config, self.config.training.num_train_steps)
         return pretraining_input.input_fn_builder(
             self.data.train_files if is_training else self.data.eval_files,
             records.max_seq_length,
