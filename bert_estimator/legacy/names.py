@@ -90,7 +90,7 @@ _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_r
 
 # tf.estimator of TensorFlow 1 and 2.
 _ESTIMATOR = [
-    ("bert_estimator.legacy.stand_ins.contrib_estimator", "RunConfig"),
+    ("bert_estimator.tpu.base_config", "RunConfig=BaseRunConfig"),
     (
         "bert_estimator.legacy.stand_ins.contrib_estimator",
         "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
@@ -298,7 +298,8 @@ MODULES = {
         ("tf_slim", "*"),
     ],
     "tensorflow.contrib.learn": [
-        ("bert_estimator.legacy.stand_ins.contrib_estimator", "ModeKeys RunConfig"),
+        ("bert_estimator.legacy.stand_ins.contrib_estimator", "ModeKeys"),
+        ("bert_estimator.tpu.base_config", "RunConfig=BaseRunConfig"),
     ],
     "tensorflow.contrib.learn.monitors": [
         ("bert_estimator.legacy.stand_ins.contrib_estimator", "replace_monitors_with_hooks"),

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import host_agreement, hosts
 from bert_estimator.tpu import call, warm_start
-from bert_estimator.tpu.config import RunConfig
+from bert_estimator.tpu.base_config import BaseRunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step.session.local_step import LocalStep
@@ -49,15 +49,13 @@ class Estimator:
 
     _is_ours = True  # our own classes may override each other's members; see `call.members`
 
-    def __init__(
-        self, model_fn=None, model_dir=None, config=None, params=None, warm_start_from=None
-    ):
+    def __init__(self, model_fn, model_dir=None, config=None, params=None, warm_start_from=None):
         type(self)._assert_members_are_not_overridden(self)
-        config = RunConfig() if config is None else config
-        if not isinstance(config, RunConfig):
+        config = BaseRunConfig() if config is None else config
+        if not isinstance(config, BaseRunConfig):
             raise ValueError(
-                "config must be a bert_estimator.tpu.RunConfig, not "
-                f"{type(config).__name__}: RunConfig(tpu_config=TPUConfig(...))"
+                "config must be a tf.estimator.RunConfig or a bert_estimator.tpu.RunConfig, not "
+                f"{type(config).__name__}"
             )
         for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
             strategy = getattr(config, name)
@@ -89,7 +87,7 @@ class Estimator:
     _model_dir = model_dir
 
     @property
-    def config(self) -> RunConfig:
+    def config(self) -> BaseRunConfig:
         return copy.deepcopy(self._config)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import summary
+from bert_estimator.tpu import base_estimator, summary
 
 
 def make_early_stopping_hook(
@@ -24,12 +24,12 @@ def make_early_stopping_hook(
         be None.
 
     Raises:
-      TypeError: should_stop_fn is not a function.
+      TypeError: estimator is not an `Estimator`, or should_stop_fn is not a function.
       ValueError: both intervals are given, or neither is.
     """
     if not callable(should_stop_fn):
         raise TypeError(f"should_stop_fn must be a function, not {should_stop_fn!r}")
-    return _StoppingHook(lambda step: should_stop_fn(), run_every_secs, run_every_steps)
+    return _StoppingHook(estimator, lambda step: should_stop_fn(), run_every_secs, run_every_steps)
 
 
 def stop_if_higher_hook(
@@ -52,7 +52,7 @@ def stop_if_higher_hook(
       run_every_secs, run_every_steps: see `make_early_stopping_hook`.
     """
     crossed = _crossed(estimator, metric_name, threshold, operator.gt, eval_dir, min_steps)
-    return _StoppingHook(crossed, run_every_secs, run_every_steps)
+    return _StoppingHook(estimator, crossed, run_every_secs, run_every_steps)
 
 
 def stop_if_lower_hook(
@@ -69,7 +69,7 @@ def stop_if_lower_hook(
     The arguments are as in `stop_if_higher_hook`.
     """
     crossed = _crossed(estimator, metric_name, threshold, operator.lt, eval_dir, min_steps)
-    return _StoppingHook(crossed, run_every_secs, run_every_steps)
+    return _StoppingHook(estimator, crossed, run_every_secs, run_every_steps)
 
 
 def stop_if_no_increase_hook(
@@ -88,7 +88,7 @@ def stop_if_no_increase_hook(
     stuck = _stuck(
         estimator, metric_name, max_steps_without_increase, operator.gt, eval_dir, min_steps
     )
-    return _StoppingHook(stuck, run_every_secs, run_every_steps)
+    return _StoppingHook(estimator, stuck, run_every_secs, run_every_steps)
 
 
 def stop_if_no_decrease_hook(
@@ -107,7 +107,7 @@ def stop_if_no_decrease_hook(
     stuck = _stuck(
         estimator, metric_name, max_steps_without_decrease, operator.lt, eval_dir, min_steps
     )
-    return _StoppingHook(stuck, run_every_secs, run_every_steps)
+    return _StoppingHook(estimator, stuck, run_every_secs, run_every_steps)
 
 
 def make_stop_at_checkpoint_step_hook(
@@ -133,7 +133,9 @@ def read_eval_metrics(eval_dir: str) -> collections.OrderedDict[int, dict[str, f
 class _StoppingHook(tf.train.SessionRunHook):
     """Ends training when a function of the global step returns True."""
 
-    def __init__(self, should_stop, every_secs, every_steps):
+    def __init__(self, estimator, should_stop, every_secs, every_steps):
+        if not isinstance(estimator, base_estimator.Estimator):
+            raise TypeError(f"estimator must be an Estimator, not {estimator!r}")
         if (every_secs is None) == (every_steps is None):
             raise ValueError(
                 "give exactly one of run_every_secs and run_every_steps, the other None"

@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster.hosts import Hosts
 from bert_estimator.tpu import call
-from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
+from bert_estimator.tpu.base_config import BaseRunConfig
+from bert_estimator.tpu.config import InputPipelineConfig, TPUConfig
 from bert_estimator.tpu.replicas import replica
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.warm_start import WarmStartSettings
@@ -40,7 +41,7 @@ class Job:
     mode: str
     model_fn: Callable
     params: Any
-    config: RunConfig
+    config: BaseRunConfig
     tpu_rules: bool
     batch_size: int | None
     num_replicas: int = 1
@@ -52,6 +53,11 @@ class Job:
     warm_start: WarmStartSettings | None = None
     units_per_example: dict | None = None
     update_groups: int | None = None
+
+    @property
+    def tpu_config(self) -> TPUConfig:
+        """Returns the config's, or the default one: a plain Estimator's config does not have it."""
+        return getattr(self.config, "tpu_config", None) or TPUConfig()
 
     @property
     def is_chief(self) -> bool:
@@ -97,10 +103,10 @@ class Job:
     def _input_mode(self):
         if not self.tpu_rules:
             return None
-        sliced = self.config.tpu_config.eval_training_input_configuration
+        sliced = self.tpu_config.eval_training_input_configuration
         if self.mode != ModeKeys.TRAIN and sliced == InputPipelineConfig.SLICED:
             return sliced
-        return self.config.tpu_config.per_host_input_for_training
+        return self.tpu_config.per_host_input_for_training
 
     def check_data(self, is_dataset: bool) -> None:
         """Raises TypeError if the input mode does not allow what an `input_fn` returned."""

@@ -49,6 +49,7 @@ def upstream():
                 "train_and_evaluate",
             )
         },
+        early_stopping=tf.estimator.experimental,
         InMemoryEvaluatorHook=tf.estimator.experimental.InMemoryEvaluatorHook,
         serving=SimpleNamespace(**{**vars(tf.estimator.export), **vars(tf.estimator.experimental)}),
     )

@@ -9,6 +9,7 @@ import evaluate_scenarios  # noqa: F401
 import export_scenarios  # noqa: F401
 import failure_scenarios  # noqa: F401
 import predict_scenarios  # noqa: F401
+import surface_scenarios  # noqa: F401
 import train_eval_scenarios  # noqa: F401
 import train_scenarios  # noqa: F401
 import validation_scenarios  # noqa: F401

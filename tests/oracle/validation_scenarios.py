@@ -459,6 +459,7 @@ def spec(api, folder, fields):
     chief_hook={"fields": lambda x: {"training_chief_hooks": ["hook"]}},
     hooks_number={"fields": lambda x: {"training_hooks": 1}},
     prediction_hook={"fields": lambda x: {"prediction_hooks": [tf.train.SessionRunHook]}},
+    unknown_mode={"fields": lambda x: {"mode": "tune"}},
 )
 def estimator_spec(api, folder, fields):
     """What the constructor of EstimatorSpec refuses by itself."""

@@ -114,7 +114,7 @@ def test_a_chief_and_its_evaluator_are_one_host_each(tmp_path, monkeypatch):
 
 
 def test_the_config_is_a_run_config():
-    with pytest.raises(ValueError, match=r"config must be a bert_estimator.tpu.RunConfig, not str"):
+    with pytest.raises(ValueError, match=r"tf\.estimator\.RunConfig or a .*, not str"):
         tpu.Estimator(model_fn, config="there")
 
 

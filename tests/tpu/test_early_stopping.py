@@ -109,9 +109,24 @@ def test_a_step_to_stop_at(estimator):
         ((bool, None, None), ValueError, "exactly one of"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, error, message):
+def test_wrong_arguments_are_refused(estimator, arguments, error, message):
     with pytest.raises(error, match=message):
-        early_stopping.make_early_stopping_hook(None, *arguments)
+        early_stopping.make_early_stopping_hook(estimator, *arguments)
+
+
+@pytest.mark.parametrize(
+    "make, arguments",
+    [
+        (early_stopping.make_early_stopping_hook, [bool]),
+        (early_stopping.stop_if_higher_hook, ["loss", 1.0, "a"]),
+        (early_stopping.stop_if_lower_hook, ["loss", 1.0, "a"]),
+        (early_stopping.stop_if_no_increase_hook, ["loss", 1, "a"]),
+        (early_stopping.stop_if_no_decrease_hook, ["loss", 1, "a"]),
+    ],
+)
+def test_only_estimators_train(make, arguments):
+    with pytest.raises(TypeError, match="estimator must be an Estimator, not 3"):
+        make(3, *arguments)
 
 
 def test_a_resumed_training_ends_where_the_one_before_it_was_to_end(tmp_path, rules):

@@ -1,9 +1,9 @@
-"""Estimators, heads and configurations of TensorFlow 1 that today's TensorFlow has not.
+"""Estimators and heads of TensorFlow 1 that today's TensorFlow has not.
 
-This module stands for `tf.estimator.RunConfig`, for two names of checkpoints, for what canned
-estimators and heads need of the modules beneath them, and for tf.contrib.estimator. The heads of
-the latter are the heads of `tf.estimator`, from the tensorflow-estimator package, and also take an
-optimizer of `tf.train`, which canned estimators of TensorFlow 1 give them.
+This module stands for two names of checkpoints, for what canned estimators and heads need of the
+modules beneath them, and for tf.contrib.estimator. The heads of the latter are the heads of
+`tf.estimator`, from the tensorflow-estimator package, and also take an optimizer of `tf.train`,
+which canned estimators of TensorFlow 1 give them.
 """
 
 import functools
@@ -16,7 +16,7 @@ from tensorflow.python.eager import monitoring
 
 from bert_estimator import tpu
 from bert_estimator.legacy import wheel
-from bert_estimator.tpu import checkpoints, config
+from bert_estimator.tpu import checkpoints
 
 # The names of the loss among the metrics.
 LOSS_METRIC_KEY = "loss"
@@ -93,38 +93,6 @@ def _taken(function, available):
     """Returns the arguments of a dict that a function takes."""
     parameters = inspect.signature(function).parameters
     return {name: value for name, value in available.items() if name in parameters}
-
-
-class _OfAllEstimators(type(config.RunConfig)):
-    """Counts every configuration of this project as a `tf.estimator.RunConfig`, as TensorFlow did.
-
-    There TPUEstimator's class was a subclass of it; here it is the base class. An estimator that
-    was not given a configuration has one of the base class.
-    """
-
-    def __subclasscheck__(cls, subclass):
-        return type.__subclasscheck__(config.RunConfig if cls is RunConfig else cls, subclass)
-
-    def __instancecheck__(cls, instance):
-        return cls.__subclasscheck__(type(instance))
-
-
-class RunConfig(config.RunConfig, metaclass=_OfAllEstimators):
-    """Is `bert_estimator.tpu.RunConfig` for scripts that give its arguments by position.
-
-    Args:
-      *args: up to four arguments by position: model_dir, tf_random_seed, save_summary_steps and
-        save_checkpoints_steps.
-      **kwargs: the other arguments.
-    """
-
-    _evaluates_on_master = False
-
-    def __init__(self, *args, **kwargs):
-        names = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps")
-        if len(args) > len(names):
-            raise TypeError(f"tf.estimator.RunConfig: only {names} can be given by position")
-        super().__init__(**dict(zip(names, args, strict=False)), **kwargs)
 
 
 class ModeKeys(tpu.ModeKeys):

@@ -96,7 +96,7 @@ class HostSide:
 
     def __init__(self, job, spec, placeholders, start_step):
         _check_device_spec(spec)
-        tpu_config = job.config.tpu_config
+        tpu_config = job.tpu_config
         self._job, self._placeholders = job, placeholders
         every = tpu_config.experimental_host_call_every_n_steps
         self._host_call_every = every if every and job.mode == ModeKeys.TRAIN else 1

@@ -103,7 +103,7 @@ def parts_of_inputs(job, features, labels) -> list[list[int] | None]:
     Raises:
       ValueError: input_partition_dims does not fit the inputs, or there are several hosts.
     """
-    config = job.config.tpu_config
+    config = job.tpu_config
     whole = [None for _ in named_leaves("", features) + named_leaves("", labels)]
     if config.input_partition_dims is None:
         return whole

@@ -229,7 +229,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
         if not isinstance(value, kind):
             raise TypeError(f"train_and_evaluate needs a(n) {kind.__name__}, not {value!r}")
     config = estimator.config
-    alone = not config.cluster_spec or config.cluster is not None
+    alone = not config.cluster_spec or getattr(config, "cluster", None) is not None
     evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec)
     if config.task_type == "evaluator":
         if config.task_id:

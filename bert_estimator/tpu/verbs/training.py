@@ -62,7 +62,7 @@ def train(
     host_agreement.check_settings(
         max_steps=stop_step,
         train_batch_size=job.batch_size,
-        iterations_per_loop=job.config.tpu_config.iterations_per_loop,
+        iterations_per_loop=job.tpu_config.iterations_per_loop,
     )
     if stop_step is not None and start_step >= stop_step:
         if job.is_chief:

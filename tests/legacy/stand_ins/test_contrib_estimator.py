@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tpu
 from bert_estimator.legacy import modules, wheel
 from bert_estimator.legacy.stand_ins import contrib_estimator
-from bert_estimator.legacy.stand_ins.contrib_estimator import RunConfig
 from bert_estimator.tpu import errors
+from bert_estimator.tpu.base_config import BaseRunConfig as RunConfig
 
 needs_wheel = pytest.mark.skipif(
     wheel.folder() is None, reason="needs tensorflow-estimator: the extra [estimator]"
@@ -219,17 +219,25 @@ def test_gradients_are_clipped_by_their_global_norm():
 
 
 def test_arguments_by_place():
-    config = RunConfig("folder", 3, 50, 7, keep_checkpoint_max=2)
-    assert isinstance(config, tpu.RunConfig)
+    config = RunConfig("folder", 3, 50, 7, None, None, 2, log_step_count_steps=9)
     assert (config.model_dir, config.tf_random_seed) == ("folder", 3)
     assert (config.save_summary_steps, config.save_checkpoints_steps) == (50, 7)
-    assert config.keep_checkpoint_max == 2
+    assert (config.keep_checkpoint_max, config.log_step_count_steps) == (2, 9)
     assert config.replace(model_dir="other").model_dir == "other"
 
 
-def test_more_than_the_first_four_need_names():
-    with pytest.raises(TypeError, match="by position"):
-        RunConfig("folder", 3, 50, 7, 600)
+@pytest.mark.parametrize(
+    "arguments, keywords, message",
+    [
+        (["folder", 3], {"tf_random_seed": 3}, r"\['tf_random_seed'\] by position and by name"),
+        ([None] * 20, {}, "takes 19 arguments, but got 20"),
+        ([], {"tpu_config": tpu.TPUConfig()}, r"unknown arguments \['tpu_config'\]"),
+        ([], {"master": ""}, r"unknown arguments \['master'\]"),
+    ],
+)
+def test_wrong_arguments(arguments, keywords, message):
+    with pytest.raises(TypeError, match=message):
+        RunConfig(*arguments, **keywords)
 
 
 class Ours(RunConfig):
@@ -237,13 +245,25 @@ class Ours(RunConfig):
 
 
 def test_every_configuration_is_a_run_config_of_tf_estimator():
-    """In TensorFlow, `isinstance(estimator.config, tf.estimator.RunConfig)` always holds."""
+    """As in TensorFlow 1, only TPUEstimator's has a `tpu_config`: scripts ask by `hasattr`."""
     estimator = tpu.Estimator(lambda features, mode: None)
-    for config in (estimator.config, tpu.RunConfig(), RunConfig(), Ours(), Ours().replace()):
-        assert isinstance(config, RunConfig) and issubclass(type(config), RunConfig)
-    assert not isinstance(tpu.TPUConfig(), RunConfig) and not issubclass(int, RunConfig)
-    assert isinstance(Ours(), Ours) and issubclass(Ours, tpu.RunConfig)
-    assert not isinstance(RunConfig(), Ours) and not isinstance(tpu.RunConfig(), Ours)
+    for config in (estimator.config, RunConfig(), Ours(), Ours().replace(model_dir="a")):
+        assert isinstance(config, RunConfig) and not isinstance(config, tpu.RunConfig)
+        assert not hasattr(config, "tpu_config") and not hasattr(config, "cluster")
+        assert "tpu_config" not in repr(config)
+    assert isinstance(tpu.RunConfig(), RunConfig) and hasattr(tpu.RunConfig(), "tpu_config")
+
+
+def test_a_tpu_estimator_does_not_take_the_configuration_of_tf_estimator():
+    def model_fn(features, mode, params):
+        """Is never called."""
+
+    with pytest.raises(ValueError, match=r"must be a bert_estimator\.tpu\.RunConfig, not Ours"):
+        tpu.TPUEstimator(model_fn, config=Ours(), use_tpu=False)
+    with pytest.raises(ValueError, match="Replacing tpu_config is not supported"):
+        Ours().replace(tpu_config=tpu.TPUConfig())
+    with pytest.raises(ValueError, match=r"must be a tf\.estimator\.RunConfig or .* not dict"):
+        tpu.Estimator(model_fn, config={})
 
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}

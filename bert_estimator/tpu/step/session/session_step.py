@@ -44,7 +44,7 @@ class SessionStep:
         self._host = HostSide(job, spec, self._placeholders, start_step)
         self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
         self.spec = host_spec(spec, self._placeholders)
-        self._loop_length = LoopLength(job.config.tpu_config.iterations_per_loop)
+        self._loop_length = LoopLength(job.tpu_config.iterations_per_loop)
         self.update = self.spec.train_op if is_training else None
         self._fetches = [
             # The mode decides what a step does, whatever the spec carries.

@@ -171,7 +171,7 @@ class XlaStep:
             self._host.functions.append((computation, computation.operations))
         self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
         self.spec = host_spec(self._model.session_spec(), placeholders)
-        self._loop_length = LoopLength(job.config.tpu_config.iterations_per_loop)
+        self._loop_length = LoopLength(job.tpu_config.iterations_per_loop)
         self._sent_structure = [len(tensors) for tensors in self._host.tensors]
         self.lowered = self._model.lower(
             list(self._host.scalars.values()),
