@@ -61,12 +61,15 @@ def histogram(
     """
     metadata = _metadata("histograms", description, summary_pb2.DATA_CLASS_TENSOR)
     with _tag(name, "histogram_summary") as tag:
-        values = tf.reshape(tf.cast(data, tf.float64), [-1])
-        table = tf.cond(
-            tf.size(values) > 0,
-            lambda: _buckets(values, buckets),
-            lambda: tf.zeros([buckets, 3], tf.float64),
-        )
+        values = tf.reshape(data, [-1])
+
+        def table():  # It is only made if it is written.
+            return tf.cond(
+                tf.size(values) > 0,
+                lambda: _buckets(tf.cast(values, tf.float64), buckets),
+                lambda: tf.zeros([buckets, 3], tf.float64),
+            )
+
         return tf.summary.write(tag, table, step=step, metadata=metadata)
 
 
@@ -91,7 +94,7 @@ def _buckets(values, buckets):
         tf.floor((values - low) / width),
     )
     index = tf.clip_by_value(tf.cast(position, tf.int32), 0, buckets - 1)
-    counts = tf.math.bincount(index, minlength=buckets, maxlength=buckets, dtype=tf.float64)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(values), index, buckets)
     edges = tf.concat([low + width * tf.cast(tf.range(buckets), tf.float64), [high]], axis=0)
     return tf.stack([edges[:-1], edges[1:], counts], axis=1)
 

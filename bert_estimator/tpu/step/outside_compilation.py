@@ -1,7 +1,9 @@
-"""`tf.tpu.outside_compilation`: Python, prints and summaries of a model that run on the host.
+"""What a model has the host run: `tf.tpu.outside_compilation`, and writers of `tf.summary`.
 
-A core cannot run them, and does not wait for the host within a step. So the outfeed sends the
-tensors that they take, and the host runs them after the step, once for each core.
+A core cannot run Python, prints and summaries, and does not wait for the host within a step. So the
+outfeed sends the tensors that they take, and the host runs them after the step: an outside
+compilation once for each core, and a summary once, for core 0. The latter need no word from the
+model, as in upstream.
 """
 
 from collections.abc import Iterable
@@ -9,7 +11,11 @@ from collections.abc import Iterable
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import graph_walk
-from bert_estimator.graph.variable_uses import READERS, functions_of
+from bert_estimator.graph.variable_uses import CALLERS, READERS, Functions, functions_of
+
+# What only leads to a summary and cannot be computed on a core: texts, such as encoded images, and
+# the lists that a loop makes of them.
+_OF_THE_HOST = (tf.string, tf.variant)
 
 
 def effects(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
@@ -23,20 +29,45 @@ def effects(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
         operation
         for operation in sorted(operations, key=lambda each: each._id)
         if operation.op_def.is_stateful
-        and operation.graph.is_fetchable(operation)  # not in a condition or a loop of the old kind
+        # It is not in a condition or a loop of the old kind.
+        and (operation.graph.is_fetchable(operation) or operation.type in CALLERS)
         and operation.type not in {"VarHandleOp", *READERS}
         and not operation.type.startswith(("Random", "Truncated", "Multinomial"))
         and {c for t in operation.outputs for c in t.consumers()} <= operations
     ]
 
 
+def summary_writes(step: tf.Graph, results: list[tf.Operation]) -> list[tf.Operation]:
+    """Returns the operations of a step that write summaries of `tf.summary`.
+
+    The operations that make texts for them are returned, too, and all that take their results.
+
+    Args:
+      step: the graph of a core's step, a FuncGraph. The writers are in the session's graph.
+      results: what every step computes. A summary that no result waits for is not written.
+    """
+    writers = [inner for outer, inner in step.captures if outer.op.type == "SummaryWriter"]
+    writing = {operation for writer in writers for operation in writer.consumers()}
+    if not writing:
+        return []
+    found, waiting = set(), [o for o in graph_walk.all_before(results) if o in writing]
+    while waiting:
+        operation = waiting.pop()
+        if operation in found:
+            continue
+        found.add(operation)
+        waiting += [c for tensor in operation.outputs for c in tensor.consumers()]
+        waiting += [t.op for t in operation.inputs if t.dtype.base_dtype in _OF_THE_HOST]
+    return sorted(found, key=lambda operation: operation._id)
+
+
 class HostComputation:
-    """Holds a copy of a step's outside compilations in the host's graph, the current graph.
+    """Holds a copy of a step's operations in the host's graph, the current graph.
 
     Args:
       step: the graph of a core's step, a FuncGraph.
-      operations: the operations of the step's graph that were built in outside compilations.
-      num_runs: how many cores' tensors arrive, concatenated along axis 0.
+      operations: the operations of the step's graph that the host runs.
+      num_runs: of how many cores, from the first, the host gets the tensors.
 
     Attributes:
       tensors: the step's tensors to send. Their first axis is added, for the concatenation.
@@ -51,79 +82,143 @@ class HostComputation:
     def __init__(self, step: tf.Graph, operations: list[tf.Operation], num_runs: int):
         self._num_runs = num_runs
         wanted = effects(operations)
-        copied, sent, outer_of = _parts(step, wanted, set(operations))
-        with step.as_default():
-            self.tensors = [tensor[tf.newaxis] for tensor in sent]
-        self._placeholders = [tf.placeholder(tensor.dtype, tensor.shape) for tensor in sent]
         graph_def = tf.GraphDef(versions=step.graph_def_versions)
-        graph_def.node.extend(each.node_def for each in copied)
-        names = {each.name for each in copied}
+        graph_def.library.CopyFrom(step.as_graph_def().library)
+        parts = _Parts(step, set(operations), Functions(graph_def.library))
+        parts.add(wanted)
+        with step.as_default():
+            self.tensors = [tensor[tf.newaxis] for tensor in parts.sent.values()]
+        placeholders = [tf.placeholder(t.dtype, t.shape) for t in parts.sent.values()]
+        self._placeholders, self._kept = placeholders, []
+        given = {**parts.outer_of}
+        for name, placeholder in zip(parts.sent, placeholders, strict=True):
+            is_variable = name in parts.variables
+            given[name] = self._variable_of(placeholder) if is_variable else placeholder
+        graph_def.node.extend(operation.node_def for operation in parts.copied)
+        names = {operation.name for operation in parts.copied}
         for node in graph_def.node:
             node.attr.pop("_class", None)
             # What the step does has been done when this runs.
             needed = [name for name in node.input if name[0] != "^" or name[1:] in names]
             node.input[:] = needed
-        if any(functions_of(node) for node in graph_def.node):
-            graph_def.library.CopyFrom(step.as_graph_def().library)
-        given = {tensor.name: p for tensor, p in zip(sent, self._placeholders, strict=True)}
+        if not any(functions_of(node) for node in graph_def.node):
+            graph_def.ClearField("library")
         self.operations = tf.import_graph_def(
             graph_def,
-            input_map={**given, **{inner.name: outer for inner, outer in outer_of}},
-            return_elements=[each.name for each in wanted],
+            input_map=given,
+            return_elements=[operation.name for operation in wanted],
             name="outside_compilation",
         )
+
+    def _variable_of(self, placeholder):
+        """Returns the handle of a variable of the host, which holds what a step sends."""
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=placeholder.dtype,
+            shape=placeholder.shape,
+            shared_name=tf.get_default_graph().unique_name("sent_by_step"),
+        )
+        self._kept.append(tf.raw_ops.AssignVariableOp(resource=handle, value=placeholder))
+        return handle
 
     def run(self, session: tf.Session, operations, values: list) -> None:
         """Runs operations with the values of one step, core after core."""
         for core in range(self._num_runs):
             of_core = [value[core] for value in values]
-            session.run(operations, dict(zip(self._placeholders, of_core, strict=True)))
+            feed = dict(zip(self._placeholders, of_core, strict=True))
+            if self._kept:
+                session.run(self._kept, feed)
+            session.run(operations, feed)
 
 
-def _parts(step, wanted, operations):
-    """Finds what the wanted operations of a step need on the host.
+class _Parts:
+    """Collects what the host needs to run operations of a step.
 
-    Returns:
-      (the operations to copy, the step's tensors to send, pairs of a captured tensor and the tensor
-      of the host's graph that it is).
+    Attributes:
+      copied: list of the operations to copy.
+      sent: dict, name of a tensor of the step that the copies take -> the tensor to send for it.
+      variables: the names in `sent` that are handles of variables, whose values are sent.
+      outer_of: dict, name of a captured tensor of the step -> the tensor of the host's graph.
     """
-    captured = {inner.ref(): outer for outer, inner in step.captures}
-    copied, sent, outer_of, waiting = [], {}, {}, list(wanted)
+
+    def __init__(self, step, operations, functions):
+        self._step, self._operations, self._functions = step, operations, functions
+        self._captured = {inner.ref(): outer for outer, inner in step.captures}
+        self.copied, self.sent, self.variables, self.outer_of = [], {}, set(), {}
+
+    def add(self, wanted):
+        waiting, known = list(wanted), set()
+        while waiting:
+            operation = waiting.pop()
+            if operation in known:
+                continue
+            known.add(operation)
+            self.copied.append(operation)
+            for position, tensor in enumerate(operation.inputs):
+                if tensor.ref() in self._captured:
+                    self._add_captured(operation, position)
+                elif self._is_copied(tensor.op):
+                    waiting.append(tensor.op)
+                else:
+                    self.sent[tensor.name] = tensor
+            waiting += [o for o in operation.control_inputs if o in self._operations]
+
+    def _add_captured(self, operation, position):
+        tensor = operation.inputs[position]
+        outer = self._captured[tensor.ref()]
+        if outer.op.type != "VarHandleOp":
+            self.outer_of[tensor.name] = outer
+        elif self._functions.writes(operation.node_def, position):
+            raise ValueError(
+                f"tf.tpu.outside_compilation: {operation.name} ({operation.type}) takes the "
+                f"variable {outer.op.name}, which is on the cores. Read it before, and update it "
+                "outside of outside_compilation"
+            )
+        elif tensor.name not in self.sent:
+            # The value is read when the operation would run.
+            before = apart_from({operation}, [operation])
+            with self._step.as_default(), tf.control_dependencies(before):
+                value = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=outer.op.get_attr("dtype"))
+            value.set_shape(outer.op.get_attr("shape"))
+            self.sent[tensor.name] = value
+            self.variables.add(tensor.name)
+
+    def _is_copied(self, operation):
+        """Returns whether the host runs an operation itself, and does not get its results."""
+        if operation.type == "Const":
+            return True
+        return operation in self._operations and operation.type not in READERS
+
+
+def apart_from(
+    on_host: set[tf.Operation], operations: Iterable[tf.Operation]
+) -> list[tf.Operation]:
+    """Returns the operations of a step, and in place of those on the host what these wait for.
+
+    What comes from outside of the step is there before it, so it is left out.
+    """
+    others, known, waiting = [], set(), list(operations)
     while waiting:
         operation = waiting.pop()
-        if operation in copied:
+        if operation in known or operation.type == "Placeholder":
             continue
-        copied.append(operation)
-        for tensor in operation.inputs:
-            if tensor.ref() in captured:
-                outer = captured[tensor.ref()]
-                if outer.op.type == "VarHandleOp":
-                    raise ValueError(
-                        f"tf.tpu.outside_compilation: {operation.name} ({operation.type}) takes "
-                        f"the variable {outer.op.name}, which is on the cores. Read it before, and "
-                        "update it outside of outside_compilation"
-                    )
-                outer_of[tensor.ref()] = (tensor, outer)
-            elif _is_copied(tensor.op, operations):
-                waiting.append(tensor.op)
-            else:
-                sent[tensor.ref()] = tensor
-        waiting += [each for each in operation.control_inputs if each in operations]
-    return copied, list(sent.values()), list(outer_of.values())
-
-
-def _is_copied(operation, operations):
-    """Returns whether the host runs an operation itself, and does not get its results."""
-    if operation.type == "Const":
-        return True
-    return operation in operations and operation.type not in READERS
+        known.add(operation)
+        if operation in on_host:
+            waiting += [*(t.op for t in operation.inputs), *operation.control_inputs]
+        else:
+            others.append(operation)
+    return others
 
 
 def without_host(operations: list[tf.Operation]) -> None:
-    """Lets no operation of the step's graph wait for what the host runs."""
-    on_host = set(effects(operations))
-    for operation in graph_walk.all_after(on_host) if on_host else ():
+    """Lets no operation of the step's graph wait for what the host runs.
+
+    Instead it waits for what the host's operations wait for.
+    """
+    on_host, effective = set(operations), effects(operations)
+    if not effective:
+        return
+    for operation in graph_walk.all_after(effective):
         waits_for = list(operation.control_inputs)
         if operation not in on_host and not on_host.isdisjoint(waits_for):
             operation._remove_all_control_inputs()
-            operation._add_control_inputs([each for each in waits_for if each not in on_host])
+            operation._add_control_inputs(apart_from(on_host, waits_for))

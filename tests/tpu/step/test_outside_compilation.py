@@ -100,6 +100,28 @@ def test_summaries(tmp_path, cores):
     assert toy.scalars(tmp_path / "own", "mean") == values
 
 
+def test_conditions_and_variables(tmp_path, cores):
+    """What an outside compilation reads in a condition is the core's variable."""
+    seen = []
+
+    def part(x, weight):
+        def on_host(x):
+            def note():
+                noted = tf.py_func(lambda *a: seen.append([v.tolist() for v in a]), [x, weight], [])
+                with tf.control_dependencies([noted]):
+                    return tf.constant(1)
+
+            return tf.cond(x[0] > 1, note, lambda: tf.constant(0))
+
+        tpu.outside_compilation(on_host, x)
+        return x
+
+    make_estimator(tmp_path, part).train(toy.input_fn, max_steps=3)
+    rows = 4 // cores
+    steps = [[[2.0] * rows, 0.875], [[3.0] * rows, 0.625]]
+    assert seen == [step for step in steps for _ in range(cores)]
+
+
 def test_results_that_a_step_on_cores_would_wait_for(tmp_path, xla_runtime):
     def part(x, weight):
         def on_host(x):

@@ -52,7 +52,7 @@ class SessionStep:
             self.spec.loss,
             self._host.scalars,
             self._host.tensors,
-            outside_compilation.effects(on_host),
+            tf.group(*outside_compilation.effects(on_host)),
         ]
         if is_training:
             variable_versions.order(self._fetches)

@@ -160,17 +160,31 @@ class StepGraph:
             exchanges,
         )
 
-    def host_computation(self, num_runs: int) -> outside_compilation.HostComputation | None:
-        """Returns what outside compilations run on the host, or None. The current graph gets it.
+    def host_computations(
+        self, results, num_runs: int
+    ) -> list[outside_compilation.HostComputation]:
+        """Returns what the host runs: outside compilations, and writers of summaries.
+
+        The current graph gets it.
 
         Args:
-          num_runs: how many cores' tensors arrive for each step.
+          results: structure of what every step computes.
+          num_runs: how many cores' outside compilations run for each step.
         """
         on_host = [operation for operation in self._on_host if operation.graph is self._graph]
-        if not outside_compilation.effects(on_host):
-            return None
-        outside_compilation.without_host(on_host)
-        return outside_compilation.HostComputation(self._graph, on_host, num_runs)
+        results = [o for o in graph_walk.operations_of(results) if o.graph is self._graph]
+        known = set(on_host)
+        writes = outside_compilation.summary_writes(self._graph, results)
+        writes = [operation for operation in writes if operation not in known]
+        computations = []
+        for operations, runs in ((on_host, num_runs), (writes, 1)):
+            if outside_compilation.effects(operations):
+                outside_compilation.without_host(operations)
+                computations.append(
+                    outside_compilation.HostComputation(self._graph, operations, runs)
+                )
+        self._on_host += writes
+        return computations
 
     def lower(self, outputs: list[tf.Tensor], after) -> LoweredStep:
         """Lowers the step.
@@ -188,9 +202,8 @@ class StepGraph:
         with self._graph.as_default():
             outputs = [tf.identity(tensor) for tensor in outputs]  # An output may be an input.
         after = tf.nest.flatten(after) if after is not None else []
-        on_host = outside_compilation.effects(self._on_host)
         after = [getattr(each, "op", each) for each in after]
-        after = [operation for operation in after if operation not in on_host]
+        after = outside_compilation.apart_from(set(self._on_host), after)
         results = [tensor.op for tensor in outputs]
         if self._shards is not None:
             after += self._shards.complete(graph_walk.all_before(results + after))
@@ -367,8 +380,8 @@ def _from_outside(outer, inner, present):
         )
     if outer.op.type == "SummaryWriter":
         return RuntimeError(
-            f"{where}, the writer of a summary, which a core cannot write: on a TPU write it in "
-            "host_call, or make it with tf.compat.v1.summary"
+            f"{where}, the writer of a summary, whose result the step uses: the host writes after the "
+            "step, so only a control dependency may wait for it"
         )
     return RuntimeError(
         f"{where}, a tensor from outside of the step: on a TPU what a step needs must come through "

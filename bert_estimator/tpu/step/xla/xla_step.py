@@ -77,6 +77,12 @@ class CoreModel:
         """Returns what updates the variables, in the step's graph."""
         return self._train_op
 
+    @property
+    def results(self):
+        """Returns what every step computes, apart from what it sends."""
+        # The mode decides what a step does, whatever the spec carries.
+        return [self._loss, self._train_op if self._job.mode == ModeKeys.TRAIN else None]
+
     def session_spec(self):
         """Returns the spec for the session's graph, without tensors of the step's graph."""
         train_op = tf.no_op() if self.spec.train_op is not None else None
@@ -100,9 +106,7 @@ class CoreModel:
             # With a first axis of one, the cores' values can be put side by side.
             outputs = [tf.reshape(t, [1]) for t in (tf.cast(self._loss, tf.float32), *scalars)]
             outputs += [*sent, *(tensor[tf.newaxis] for tensor in self.summaries.tensors)]
-        # The mode decides what a step does, whatever the spec carries.
-        update = self._train_op if self._job.mode == ModeKeys.TRAIN else None
-        return self.graph.lower(outputs, update)
+        return self.graph.lower(outputs, self.results[1])
 
     def _check_sums(self):
         """Checks that the model sums something, so that the replicas' weights stay equal."""
@@ -166,8 +170,10 @@ class XlaStep:
         self._model = CoreModel(job, self._inputs)
         placeholders = self._model.graph.inputs
         self._host = HostSide(job, self._model.spec, placeholders, start_step)
-        computation = self._model.graph.host_computation(1 if job.same_batch else job.num_replicas)
-        if computation is not None:
+        for computation in self._model.graph.host_computations(
+            [self._model.results, *self._host.tensors, *self._host.scalars.values()],
+            1 if job.same_batch else job.num_replicas,
+        ):
             self._host.functions.append((computation, computation.operations))
         self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
         self.spec = host_spec(self._model.session_spec(), placeholders)
