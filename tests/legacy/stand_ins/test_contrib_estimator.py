@@ -256,7 +256,7 @@ def test_every_configuration_is_a_run_config_of_tf_estimator():
 
 def test_a_tpu_estimator_does_not_take_the_configuration_of_tf_estimator():
     def model_fn(features, mode, params):
-        """Is never called."""
+        """This function is never called."""
 
     with pytest.raises(ValueError, match=r"must be a bert_estimator\.tpu\.RunConfig, not Ours"):
         tpu.TPUEstimator(model_fn, config=Ours(), use_tpu=False)

@@ -47,7 +47,7 @@ def make_estimator(folder, write, rules):
 
 
 def at(*steps):
-    """The recording condition of SimCLR and others: a tensor."""
+    """Returns whether the step is one of these, a tensor: SimCLR and others record so."""
     current = tf.train.get_global_step()
     return tf.reduce_any([tf.equal(current, step) for step in steps])
 
@@ -125,7 +125,7 @@ def test_a_resumed_training_and_an_evaluation_write_on(tmp_path, rules):
     assert written(tmp_path / "own") == ALL[:2]
     estimator.evaluate(toy.input_fn, steps=1)
     assert written(tmp_path / "own") == ALL
-    # Nothing that predict computes waits for the summary.
+    # A prediction does not wait for the summary.
     assert [p["x"] for p in estimator.predict(toy.ending_at(3))] == [3.0] * 4
     assert written(tmp_path / "own") == ALL
 

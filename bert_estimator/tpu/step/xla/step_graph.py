@@ -380,8 +380,8 @@ def _from_outside(outer, inner, present):
         )
     if outer.op.type == "SummaryWriter":
         return RuntimeError(
-            f"{where}, the writer of a summary, whose result the step uses: the host writes after the "
-            "step, so only a control dependency may wait for it"
+            f"{where}, the writer of a summary, whose result the step uses: the host writes after "
+            "the step, so only a control dependency may wait for it"
         )
     return RuntimeError(
         f"{where}, a tensor from outside of the step: on a TPU what a step needs must come through "
