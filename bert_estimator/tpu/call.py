@@ -67,10 +67,13 @@ class TPUContext:
         )
 
     def tpu_host_placement_function(self, host_id: int) -> NoReturn:
-        """Raises RuntimeError, as `device_for_replica` does."""
+        """Raises RuntimeError, as `device_for_replica` does. mesh-tensorflow's programs call it."""
         raise RuntimeError(
             "tpu_host_placement_function: hosts are not TensorFlow devices, and each host builds "
-            "its own input_fn: leave out the tf.device"
+            "its own input_fn: leave out the tf.device. mesh-tensorflow's SimdMeshImpl is not "
+            "supported: it splits a model by TensorFlow's own TPU runtime. Run the program with "
+            "its flag for no TPU (use_tpu=False), which takes PlacementMeshImpl on this machine. "
+            "A model without mesh-tensorflow is split by TPUEstimator(sharding=...)"
         )
 
 

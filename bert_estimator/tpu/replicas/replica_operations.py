@@ -61,8 +61,9 @@ def _build_or_replace(op_type_name, name=None, **keywords):
             return _replacement(op_type_name, name, keywords)
         if op_type_name.startswith(_REFUSED):
             raise ValueError(
-                f"{name or 'an operation'} ({op_type_name}) does not know the cores that run this "
-                f"model: {_OURS}"
+                f"{name or 'an operation'} ({op_type_name}), an operation of TensorFlow's own TPU "
+                "runtime as in mesh-tensorflow's SimdMeshImpl, does not know the cores that run "
+                f"this model: {_OURS}"
             )
     return _build(op_type_name, name, **keywords)
 
