@@ -75,6 +75,21 @@ with tf.Graph().as_default():
         assert session.run(three) == 3
 assert refused(tf.Session, 3)
 
+# Scripts tell by `hasattr` whether a configuration is TPUEstimator's.
+from tensorflow_estimator.python.estimator import run_config
+from tensorflow_estimator.python.estimator.hooks import hooks
+assert run_config.RunConfig is tf.estimator.RunConfig
+assert hooks.InMemoryEvaluatorHook is tf.estimator.experimental.InMemoryEvaluatorHook
+of_tpu = tf.contrib.tpu.RunConfig()
+assert isinstance(of_tpu, tf.estimator.RunConfig) and hasattr(of_tpu, "tpu_config")
+config = tf.estimator.RunConfig("folder", 3, 5, None, 60)
+assert not hasattr(config, "tpu_config") and config.save_checkpoints_secs == 60
+try: tf.contrib.tpu.TPUEstimator(lambda features, mode, params: None, config=config, use_tpu=False)
+except ValueError as error: assert "must be" in str(error)
+else: raise AssertionError("a TPUEstimator took the configuration of tf.estimator")
+estimator = tf.estimator.Estimator(lambda features, labels, mode: None, config=config)
+assert not hasattr(estimator.config, "tpu_config")
+
 from tensorflow.contrib import framework
 with tf.Graph().as_default():
     local = framework.local_variable(1.0, name="local")
