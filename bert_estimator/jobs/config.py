@@ -348,7 +348,7 @@ class JobConfig:
         before = recorded_settings(directory.path) if directory.holds_checkpoint() else {}
         if not (self.do_train and before) or self.is_given("pack"):
             return self
-        return flags.changed(self, pack=before.get("pack", False))
+        return flags.changed(self, pack=before["pack"])
 
     def is_given(self, name: str) -> bool:
         """Returns whether the command line gives a flag."""
