@@ -23,7 +23,7 @@ _LENGTHS = np.array([128, 31, 57, 97, 22, 64, 12, 105, 41, 70, 35, 90, 18, 9, 52
 _COLOURS = (BLUE, ORANGE, "#4a9", "#a5a", "#c95", "#789")
 _EDGE, _ROW, _BAR, _SPACE = 16, 20, 16, 32  # pixels
 
-# How full records are: those of the embedded corpus, and Wikipedia's (Krell et al., 2021).
+# How full the records of the embedded corpus are, and Wikipedia (Krell et al., 2021).
 FILLS = (0.46, 0.5)
 # (sequences of a batch, cores, whether all batches have as many rows); the last is the second stage
 # of "Training BERT in 76 minutes", on the paper's pod.
