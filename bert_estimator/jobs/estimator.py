@@ -300,7 +300,8 @@ def packs(
     micro_batch_size = config.training.micro_batch_size
     # A batch that is divided has as many rows in each step.
     is_static = config.devices.use_tpu or micro_batch_size is not None
-    return Packs(num_train_steps, micro_batch_size, is_static, report)
+    is_session = not (config.plan.compile_only or _master(config.devices))
+    return Packs(num_train_steps, micro_batch_size, is_static, is_session, report)
 
 
 def make(
