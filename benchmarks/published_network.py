@@ -16,6 +16,7 @@ import ast
 import csv
 import importlib.util
 import itertools
+import math
 import os
 import random
 import re
@@ -92,7 +93,6 @@ def run_here(folder: str, model: str, seed: int) -> dict[str, Any]:
 
 def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
     """Trains once, in this process, with torch and transformers."""
-    import math
     import time
 
     import torch
@@ -126,17 +126,6 @@ def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
         for decays in (True, False)
     ]
     optimizer = torch.optim.AdamW(groups)
-    steps = TRAIN_ROWS // BATCH * EPOCHS
-
-    def set_rate(step):
-        """Sets the rate, and undoes the bias correction of torch's AdamW."""
-        warmup = steps // 10
-        rate = RATE * (step / warmup if step < warmup else (steps - step) / (steps - warmup))
-        root = math.sqrt(1 - 0.999 ** (step + 1))
-        scale = (1 - 0.9 ** (step + 1)) / root
-        for group in optimizer.param_groups:
-            group.update(lr=rate * scale, eps=1e-6 / root, weight_decay=group["decay"] / scale)
-
     classifier.train()
     start = time.perf_counter()
     for epoch in range(EPOCHS):
@@ -149,7 +138,7 @@ def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(classifier.parameters(), 1.0)
-            set_rate(epoch * (TRAIN_ROWS // BATCH) + first // BATCH)
+            _set_rate(optimizer, epoch * (TRAIN_ROWS // BATCH) + first // BATCH)
             optimizer.step()
     train_secs = time.perf_counter() - start
     classifier.eval()
@@ -160,6 +149,17 @@ def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
             guesses = logits(rows).argmax(-1).tolist()
             right += sum(labels[g] == row["label"] for g, row in zip(guesses, rows, strict=True))
     return {"accuracy": right / HELD_OUT_ROWS, "train_secs": round(train_secs)}
+
+
+def _set_rate(optimizer, step):
+    """Sets the rate of a step from 0, and undoes the bias correction of torch's AdamW."""
+    steps = TRAIN_ROWS // BATCH * EPOCHS
+    warmup = steps // 10
+    rate = RATE * (step / warmup if step < warmup else (steps - step) / (steps - warmup))
+    root = math.sqrt(1 - 0.999 ** (step + 1))
+    scale = (1 - 0.9 ** (step + 1)) / root
+    for group in optimizer.param_groups:
+        group.update(lr=rate * scale, eps=1e-6 / root, weight_decay=group["decay"] / scale)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
