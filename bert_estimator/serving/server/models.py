@@ -188,7 +188,9 @@ def _answers(directory: str, batch_size: int) -> Opened:
         with session.graph.as_default():
             loaded = tf.saved_model.load(session, [tf.saved_model.SERVING], directory)
         signature = loaded.signature_def["serving_default"]
-        inputs = {name: signature.inputs[name].name for name in ("question", "context")}
+        inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
+        if inputs.keys() != {"question", "context"}:
+            raise ValueError("it takes ids, not text")
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()
         reason = str(error).strip().splitlines()[:1] or [repr(error)]
