@@ -10,7 +10,7 @@ from bert_estimator.serving.client import BertClient
 @pytest.fixture(scope="module")
 def port():
     vectors = {"vectors": served.MODELS["vectors"], "classes": served.MODELS["classes"]}
-    with pytest.MonkeyPatch.context() as patched, served.server(patched, vectors) as client:
+    with served.server(vectors) as client:
         yield client.port
 
 
@@ -44,8 +44,8 @@ def test_what_is_refused(port, options, texts, message):
         BertClient(port=port, **options).encode(texts)
 
 
-def test_a_token_and_a_server_that_is_not_there(monkeypatch):
-    with served.server(monkeypatch, {"vectors": served.MODELS["vectors"]}, token="t") as running:
+def test_a_token_and_a_server_that_is_not_there():
+    with served.server({"vectors": served.MODELS["vectors"]}, token="t") as running:
         with pytest.raises(ValueError, match="this server wants its token"):
             BertClient(port=running.port).encode(["a"])
         assert BertClient(port=running.port, token="t").encode(["a"]).shape == (1, 3)

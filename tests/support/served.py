@@ -94,22 +94,25 @@ class Client:
 
 
 @contextlib.contextmanager
-def server(monkeypatch, opened_models=None, batch_size=4, queue_size=8, **options):
+def server(opened_models=None, batch_size=4, queue_size=8, **options):
     """Runs a server; yields its `Client`.
 
     Args:
-      monkeypatch: the fixture, for `models.open_model`.
       opened_models: name -> `Opened`; by default MODELS.
       batch_size, queue_size: as for `ServedModel`.
       options: further arguments of `app.Service`.
     """
     opened_models = opened_models or MODELS
-    monkeypatch.setattr(models, "open_model", lambda path, batch_size: opened_models[path])
 
     def open_models(report):
         return [
             models.ServedModel(
-                name, name, batch_size, queue_size, lambda batch, name=name: report(name, batch)
+                name,
+                name,
+                opened_models.__getitem__,
+                batch_size,
+                queue_size,
+                lambda batch, name=name: report(name, batch),
             )
             for name in opened_models
         ]

@@ -24,7 +24,7 @@ import socket
 import sys
 
 from bert_estimator.command_line import console
-from bert_estimator.serving import commands
+from bert_estimator.serving import commands, embed
 from bert_estimator.system import disk_files, memory
 from bert_estimator.system.errors import FlagError
 
@@ -53,37 +53,44 @@ def _parser() -> argparse.ArgumentParser:
     ):
         explained = f"allow at most this many {text} (default %(default)s)"
         add(f"--{name}", type=int, default=default, help=explained)
+    embed.add_vector_flags(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code, as `console.exit_code` does."""
-    args = _parser().parse_intermixed_args(argv[1:])
+    parser = _parser()
+    args = parser.parse_intermixed_args(argv[1:])
+    vectors = embed.pooling_and_layers(parser, args)
     # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return console.exit_code(
         "serve",
         argv,
-        lambda: _serve(args),
+        lambda: _serve(args, *vectors),
         expected=(ValueError, OSError),
         doing=None,
     )
 
 
-def _serve(args):
+def _serve(args, pooling, layers):
     """Serves until a signal comes."""
     _check(args)
     paths_by_name = _named(args.models)
     token = _token(args.token_file)
     with _listening(args.host, args.port) as listener:
         app = _app()
-        from bert_estimator.serving.server.models import ServedModel
+        from bert_estimator.serving.server import models
+
+        def open_one(path):
+            return models.open_model(path, args.batch_size, pooling, layers)
 
         def open_models(report):
             return [
-                ServedModel(
+                models.ServedModel(
                     name,
                     path,
+                    open_one,
                     args.batch_size,
                     args.max_queue,
                     lambda batch, name=name: report(name, batch),
@@ -94,6 +101,7 @@ def _serve(args):
         limits = app.Limits(args.max_texts, args.max_body_mib << 20)
         with commands.opening():
             service = app.Service(open_models, limits, token)
+        _check_vector_flags(args, service)
         _say_what(service, args, listener.getsockname()[1], token)
         server = app.Server(service)
         server.run(sockets=[listener])
@@ -114,6 +122,17 @@ def _check(args):
             raise FlagError(f"--{name}={getattr(args, name)}: must be from 1 to {greatest}")
     if not 0 <= args.port < 1 << 16:
         raise FlagError(f"--port={args.port}: must be from 0, any free port, to 65535")
+
+
+def _check_vector_flags(args, service):
+    """Raises FlagError for flags of vectors if no model gives vectors."""
+    for name in ("pooling", "layers"):
+        is_used = any(model.opened.kind == "vectors" for model in service.models.values())
+        if getattr(args, name) is not None and not is_used:
+            raise FlagError(
+                f"--{name}: is for networks that give vectors, but every MODEL_DIR has an exported "
+                "model"
+            )
 
 
 def _named(models):

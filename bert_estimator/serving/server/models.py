@@ -73,19 +73,22 @@ class Opened(NamedTuple):
         return name if name.isdecimal() else "1"
 
 
-def open_model(path: str, batch_size: int) -> Opened:
+def open_model(
+    path: str, batch_size: int, pooling: str = "mean", layers: Sequence[int] = (-1,)
+) -> Opened:
     """Opens what a directory holds, and has it answer a text.
 
     Args:
       path: the directory of an exported model, as for `Predictor`; or a network, as for `Embedder`.
       batch_size: the most texts that are computed at a time.
+      pooling, layers: which vectors a network gives, as for `Embedder`.
 
     Raises:
       ValueError: there is no model that can be opened; the message says why.
     """
     directory = _export_of(path)
     if directory is None:
-        model = _vectors(path, batch_size)
+        model = _vectors(path, batch_size, pooling, layers)
     elif _kind_of(directory) == ANSWERS:
         model = _answers(directory, batch_size)
     else:
@@ -106,7 +109,11 @@ def _export_of(path):
 
 
 def _task_file(directory):
-    return os.path.join(directory, "assets.extra", "task.json")
+    """Returns where the task of an exported model is: of a SavedModel, or of another format."""
+    of_saved_model = os.path.join(directory, "assets.extra", "task.json")
+    return (
+        of_saved_model if os.path.isfile(of_saved_model) else os.path.join(directory, "task.json")
+    )
 
 
 def _kind_of(directory):
@@ -148,12 +155,12 @@ def _predictions(directory: str, batch_size: int) -> Opened:
     )
 
 
-def _vectors(path: str, batch_size: int) -> Opened:
+def _vectors(path: str, batch_size: int, pooling: str, layers: Sequence[int]) -> Opened:
     # Loaded only now: exported models do without the network's code.
     from bert_estimator.serving.embedder import Embedder
 
     try:
-        embedder = Embedder(path, batch_size=batch_size)
+        embedder = Embedder(path, pooling, layers, batch_size=batch_size)
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and not disk_files.is_of_input(error):
             raise
@@ -236,7 +243,7 @@ def _plain(value):
 def name_of(path: str) -> str:
     """Returns the name under which a directory's model is served: its own, or its run's."""
     parts = os.path.abspath(path).split(os.sep) if not paths.is_remote(path) else path.split("/")
-    while len(parts) > 1 and (not parts[-1] or parts[-1].isdecimal() or parts[-1] == "export"):
+    while len(parts) > 1 and (parts[-1] in ("", "export", "onnx") or parts[-1].isdecimal()):
         parts.pop()
     return re.sub(r"[^\w.-]", "_", parts[-1]) or "model"
 
@@ -247,6 +254,7 @@ class ServedModel:
     Args:
       name: its name in requests.
       path: as for `open_model`.
+      open_one: function of a path that opens a model, as `open_model` does.
       batch_size, queue_size: as for `Batcher`.
       report: function that is called with each `Batch`.
 
@@ -256,19 +264,20 @@ class ServedModel:
       batcher: the `Batcher` of its requests.
 
     Raises:
-      ValueError: as `open_model` does.
+      ValueError: as `open_one` does.
     """
 
     def __init__(
         self,
         name: str,
         path: str,
+        open_one: Callable[[str], Opened],
         batch_size: int,
         queue_size: int,
         report: Callable[[Batch], None] = lambda batch: None,
     ):
-        self.name, self.path, self._batch_size = name, path, batch_size
-        self.opened = open_model(path, batch_size)
+        self.name, self.path, self._open = name, path, open_one
+        self.opened = open_one(path)
         # The directory where there was something else to serve when it was looked at last.
         self._looked_at: str | None = self.opened.directory
         self.batcher = Batcher(self._answer, batch_size, queue_size, report)
@@ -294,7 +303,7 @@ class ServedModel:
         if newest == self.opened.directory:
             return
         try:
-            opened = await asyncio.to_thread(open_model, newest, self._batch_size)
+            opened = await asyncio.to_thread(self._open, newest)
         except (ValueError, OSError) as error:
             self._say(f"{error}. Version {self.opened.version} is still served")
             return

@@ -22,7 +22,7 @@ PAIR = {"text_a": "a", "text_b": "pair"}
 
 @pytest.fixture(scope="module")
 def client():
-    with pytest.MonkeyPatch.context() as patched, served.server(patched) as client:
+    with served.server() as client:
         yield client
 
 
@@ -207,7 +207,7 @@ def test_the_page_and_its_documents(client):
     assert status == 200 and headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in headers["content-security-policy"]
     # It is one file, which fetches nothing from elsewhere.
-    assert not re.search(rb"(?:src|href)=[\"']?(?!data:)|https?://|@import|url\(", page)
+    assert not re.search(rb"(?:src|href)=(?![\"']?data:)|https?://|@import|url\(", page)
     status, document, _ = client("GET", "/openapi.json")
     routes = {
         (route.path, method) for route in client.service.app.routes for method in route.methods
@@ -252,8 +252,8 @@ def metrics_of(client):
     return {match[1]: float(match[2]) for match in matches}
 
 
-def test_a_token(monkeypatch):
-    with served.server(monkeypatch, token="secret") as client:
+def test_a_token():
+    with served.server(token="secret") as client:
         for path in ("/", "/health", "/ready", "/openapi.json"):
             assert client("GET", path)[0] == 200
         for token in ("", "secret", "Bearer ", "Bearer wrong", "Bearer secretly", "Bearer \xe9"):
@@ -316,8 +316,8 @@ def waiting(client):
     return client.service.models["slow"].batcher.num_waiting
 
 
-def test_a_full_queue_is_429(monkeypatch, gate):
-    with served.server(monkeypatch, {"slow": gate.model}, queue_size=3) as client:
+def test_a_full_queue_is_429(gate):
+    with served.server({"slow": gate.model}, queue_size=3) as client:
         asking = [Asking(client, "x")]
         gate.wait()
         asking += [Asking(client, text) for text in "abc"]
@@ -331,8 +331,8 @@ def test_a_full_queue_is_429(monkeypatch, gate):
             assert thread.answer[0] == 200
 
 
-def test_the_text_of_a_client_that_is_gone_is_not_computed(monkeypatch, gate):
-    with served.server(monkeypatch, {"slow": gate.model}) as client:
+def test_the_text_of_a_client_that_is_gone_is_not_computed(gate):
+    with served.server({"slow": gate.model}) as client:
         first = Asking(client, "x")
         gate.wait()
         body = b'{"instances": ["gone"]}'
@@ -376,7 +376,7 @@ def test_garbage_and_silence_disturb_nobody(client, data, capfd):
 def test_a_body_that_does_not_arrive_is_408(monkeypatch):
     monkeypatch.setattr(app, "_BODY_SECS", 0.05)
     with (
-        served.server(monkeypatch) as client,
+        served.server() as client,
         socket.create_connection(("127.0.0.1", client.port)) as connection,
     ):
         head = f"POST {CLASSES} HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{{"
@@ -387,13 +387,13 @@ def test_a_body_that_does_not_arrive_is_408(monkeypatch):
         assert b"the body did not arrive within" in answer.read()
 
 
-def test_a_model_that_fails_is_500_and_goes_on(monkeypatch, capfd):
+def test_a_model_that_fails_is_500_and_goes_on(capfd):
     def answer(text):
         if text == "bad":
             raise RuntimeError("the graph is broken")
         return served.label_of(text)
 
-    with served.server(monkeypatch, {"slow": served.opened(answer=answer)}) as client:
+    with served.server({"slow": served.opened(answer=answer)}) as client:
         path = "/v1/models/slow:predict"
         assert client.post(path, {"instances": ["bad"]}) == (
             500, {"error": "the model failed: the graph is broken"}
@@ -402,8 +402,8 @@ def test_a_model_that_fails_is_500_and_goes_on(monkeypatch, capfd):
     assert "RuntimeError: the graph is broken" in capfd.readouterr().err
 
 
-def test_the_end_answers_what_was_accepted(monkeypatch, gate):
-    with served.server(monkeypatch, {"slow": gate.model}, queue_size=100) as client:
+def test_the_end_answers_what_was_accepted(gate):
+    with served.server({"slow": gate.model}, queue_size=100) as client:
         asking = [Asking(client, "x")]
         gate.wait()
         asking += [Asking(client, f"{number}") for number in range(10)]

@@ -46,7 +46,7 @@ def client():
         "questions": served.opened("question_answering", answer, ("question", "context")),
         "vectors": served.opened("vectors", vector, ("text_a", "text_b"), 1),
     }
-    with pytest.MonkeyPatch.context() as patched, served.server(patched, opened_models) as client:
+    with served.server(opened_models) as client:
         yield client
 
 
@@ -175,8 +175,8 @@ def channels(color):
     return [int(number) for number in re.findall(r"\d+", color)[:3]]
 
 
-def test_a_token_is_asked_for(browser, monkeypatch):
-    with served.server(monkeypatch, token="secret") as client:
+def test_a_token_is_asked_for(browser):
+    with served.server(token="secret") as client:
         context = browser.new_context()
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{client.port}/")
