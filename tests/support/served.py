@@ -93,6 +93,11 @@ class Client:
         return self("POST", path, body, headers)[:2]
 
 
+class _Model(models.ServedModel):
+    async def look(self):
+        """Does nothing: the directory of the model is not there."""
+
+
 @contextlib.contextmanager
 def server(opened_models=None, batch_size=4, queue_size=8, **options):
     """Runs a server; yields its `Client`.
@@ -106,7 +111,7 @@ def server(opened_models=None, batch_size=4, queue_size=8, **options):
 
     def open_models(report):
         return [
-            models.ServedModel(
+            _Model(
                 name,
                 name,
                 opened_models.__getitem__,

@@ -330,6 +330,9 @@ class Server(uvicorn.Server):
         """Answers what was accepted, and closes the connections."""
         await self._service.drain()
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # its client does not read
+        await asyncio.sleep(0)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Handles a signal; the second one ends the process at once."""

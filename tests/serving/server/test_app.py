@@ -429,3 +429,18 @@ def test_the_end_answers_what_was_accepted(gate):
         assert idle.recv(10) == b""
         idle.close()
         slow.close()
+
+
+def test_a_client_that_does_not_read_does_not_hold_the_end(monkeypatch, capfd):
+    monkeypatch.setattr(app, "_LAST_SECS", 0.2)
+    vector = np.zeros(1 << 20, np.float32)
+    model = served.opened("vectors", lambda text: {"vector": vector}, ("text_a", "text_b"), 1)
+    with socket.socket() as slow, served.server({"vectors": model}) as client:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        slow.connect(("127.0.0.1", client.port))
+        body = b'{"texts": ["a", "b", "c"]}'
+        head = f"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+        slow.sendall(head.encode() + body)
+        assert slow.recv(12) == b"HTTP/1.1 200"
+        # The server ends before the client.
+    assert capfd.readouterr().err == ""

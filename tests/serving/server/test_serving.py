@@ -52,7 +52,7 @@ def is_said(line):
 
 
 class Running:
-    """Is a server in a process of its own.
+    """Runs a server in a process of its own.
 
     Attributes:
       process: the process.
