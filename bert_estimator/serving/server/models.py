@@ -182,6 +182,11 @@ def _vectors(path: str, batch_size: int, pooling: str, layers: Sequence[int]) ->
 
 
 def _answers(directory: str, batch_size: int) -> Opened:
+    export = "export it with run_squad.py --do_export --export_inputs=text"
+    if not os.path.isfile(os.path.join(directory, "saved_model.pb")):
+        raise ValueError(
+            f"{directory}: answers are served from a SavedModel that takes text; {export}"
+        )
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
 
@@ -202,8 +207,7 @@ def _answers(directory: str, batch_size: int) -> Opened:
         session.close()
         reason = str(error).strip().splitlines()[:1] or [repr(error)]
         raise ValueError(
-            f"{directory}: the exported model cannot be used: {reason[0]}. Export it again, with "
-            "run_squad.py --do_export --export_inputs=text"
+            f"{directory}: the exported model cannot be used: {reason[0]}; {export}"
         ) from None
     outputs = {name: tensor.name for name, tensor in sorted(signature.outputs.items())}
 
