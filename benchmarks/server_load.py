@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", metavar="RUN", help="use this run's directory, with its export")
     parser.add_argument("--secs", type=float, default=10, help="measure for so many seconds each")
-    parser.add_argument("--soak", type=int, default=0, help="send this many requests at the end")
+    parser.add_argument("--soak", type=int, default=0, help="add this many requests at the end")
     args = parser.parse_args(argv)
     texts = texts_of(_TEXTS)
     requests = [_request(json.dumps({"instances": [text]}).encode()) for text in texts]
