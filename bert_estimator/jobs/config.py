@@ -350,6 +350,11 @@ class JobConfig:
             return self
         return flags.changed(self, pack=before["pack"])
 
+    @property
+    def may_pack(self) -> bool:
+        """Whether rows of the training may be packed; the records may decide it."""
+        return bool(flags.values_of(self).get("pack"))
+
     def is_given(self, name: str) -> bool:
         """Returns whether the command line gives a flag."""
         return self.sources.get(name) == provenance.FLAG
