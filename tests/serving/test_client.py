@@ -1,16 +1,16 @@
 """The client for former users of bert-as-service: its shapes, and the server's sentences."""
 
+import http_served
 import numpy as np
 import pytest
-import served
 
 from bert_estimator.serving.client import BertClient
 
 
 @pytest.fixture(scope="module")
 def port():
-    vectors = {"vectors": served.MODELS["vectors"], "classes": served.MODELS["classes"]}
-    with served.server(vectors) as client:
+    vectors = {"vectors": http_served.MODELS["vectors"], "classes": http_served.MODELS["classes"]}
+    with http_served.server(vectors) as client:
         yield client.port
 
 
@@ -45,7 +45,7 @@ def test_what_is_refused(port, options, texts, message):
 
 
 def test_a_token_and_a_server_that_is_not_there():
-    with served.server({"vectors": served.MODELS["vectors"]}, token="t") as running:
+    with http_served.server({"vectors": http_served.MODELS["vectors"]}, token="t") as running:
         with pytest.raises(ValueError, match="this server wants its token"):
             BertClient(port=running.port).encode(["a"])
         assert BertClient(port=running.port, token="t").encode(["a"]).shape == (1, 3)

@@ -1,135 +1,96 @@
-"""A server in this process whose models are functions, and requests to it over HTTP."""
+"""Answers of an exported model that takes text, from a process without this project."""
 
-import contextlib
-import http.client
 import json
-import socket
-import threading
+import os
+import sys
 
+import forked
 import numpy as np
 
-from bert_estimator.serving.server import app, models
-from bert_estimator.serving.server.bodies import Inputs
-from bert_estimator.serving.server.models import Opened
+from input_pipelines.tasks import squad_files
 
-LABELS = ("low", "high")
+LOADS_A_SAVED_MODEL = """
+import json, sys
+import tensorflow as tf
+if sys.argv[4:]:
+    import tensorflow_text
+model = tf.saved_model.load(sys.argv[1])
+signature = model.signatures["serving_default"]
+texts = json.load(open(sys.argv[2]))
+found = signature(**{name: tf.constant(column) for name, column in texts.items()})
+def example(values):
+    lists = {name: tf.train.BytesList(value=[value.encode()]) for name, value in values.items()}
+    features = {name: tf.train.Feature(bytes_list=values) for name, values in lists.items()}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+examples = [example(dict(zip(texts, row))) for row in zip(*texts.values())]
+for name in {"classify", "regress"} & set(model.signatures):
+    answers = model.signatures[name](inputs=tf.constant(examples))
+    found |= {f"{name} {key}": value for key, value in answers.items()}
 
-
-def label_of(text):
-    """Answers a text as a classifier does; its length decides."""
-    share = len("".join(text)) % 11 / 10
-    return {
-        "label": LABELS[share > 0.5],
-        "labels": list(LABELS),
-        "probabilities": [1 - share, share],
-        "logits": [0.0, share],
-    }
-
-
-def opened(kind="classification", answer=label_of, inputs=("text_a",), num_needed=None, **changes):
-    """Returns an `Opened` model, whose `answer` is a function of one text."""
-    outputs = tuple(answer(inputs if len(inputs) > 1 else inputs[0]))
-    values = {
-        "kind": kind,
-        "inputs": Inputs(inputs, num_needed or len(inputs)),
-        "outputs": outputs,
-        "labels": LABELS,
-        "max_seq_length": 16,
-        "directory": "/exports/7",
-        "answer": lambda texts: list(map(answer, texts)),
-        "num_cut": lambda: 0,
-        "close": lambda: None,
-        **changes,
-    }
-    return Opened(**values)
+def as_json(value):
+    value = value.numpy().tolist() if hasattr(value, "numpy") else value
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+json.dump({name: as_json(value) for name, value in found.items()}, open(sys.argv[3], "w"))
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+assert ("tensorflow_text" in sys.modules) == bool(sys.argv[4:])
+"""
 
 
-def vector_of(text):
-    return {"vector": np.float32([len(text), isinstance(text, tuple), 0.5])}
+def answers_of(path, model, texts, *options):
+    """Returns the outputs of a process that knows TensorFlow alone, or tensorflow-text as well."""
+    (path / "texts.json").write_text(json.dumps(texts))
+    arguments = [model, str(path / "texts.json"), str(path / "found.json")]
+    forked.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments, *options], check=True)
+    return json.loads((path / "found.json").read_text())
 
 
-# Every kind of model, by name.
-MODELS = {
-    "classes": opened(),
-    "pairs": opened(inputs=("text_a", "text_b")),
-    "several": opened("multi_label", lambda text: {
-        name: value for name, value in label_of(text).items() if name != "label"}),
-    "numbers": opened("regression", lambda text: {
-        "number": float(len(text)), "logits": [float(len(text))]}),
-    "tags": opened("tagging", lambda text: {
-        "words": text.split(), "tags": ["low" for _ in text.split()], "labels": list(LABELS),
-        "probabilities": [[0.75, 0.25] for _ in text.split()],
-    }),
-    "questions": opened("question_answering", lambda text: {
-        "answer": text[1][:3], "start": 0, "end": 3, "probability": 0.5}, ("question", "context")),
-    "vectors": opened("vectors", vector_of, ("text_a", "text_b"), 1),
-}  # fmt: skip
-
-
-class Client:
-    """Sends requests to a server.
-
-    Attributes:
-      port, server, service: of the server.
-    """
-
-    def __init__(self, port, server, service):
-        self.port, self.server, self.service = port, server, service
-
-    def __call__(self, method, path, body=None, headers=None):
-        """Returns (status, JSON of the answer or its text, headers)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        with contextlib.closing(connection):
-            data = json.dumps(body) if isinstance(body, dict | list) else body
-            connection.request(method, path, data, headers or {})
-            answer = connection.getresponse()
-            content = answer.read()
-        if answer.headers.get("content-type") == "application/json":
-            return answer.status, json.loads(content), answer.headers
-        return answer.status, content, answer.headers
-
-    def post(self, path, body, **headers):
-        """Returns (status, JSON of the answer)."""
-        return self("POST", path, body, headers)[:2]
-
-
-class _Model(models.ServedModel):
-    async def look(self):
-        """Does nothing: the directory of the model is not there."""
-
-
-@contextlib.contextmanager
-def server(opened_models=None, batch_size=4, queue_size=8, **options):
-    """Runs a server; yields its `Client`.
+def check_answers(path, run, file, *options, tolerance=1e-4):
+    """Checks the exported model of a run of run_squad.py against the files of its prediction.
 
     Args:
-      opened_models: name -> `Opened`; by default MODELS.
-      batch_size, queue_size: as for `ServedModel`.
-      options: further arguments of `app.Service`.
+      path: a directory to write into.
+      run: the run's directory.
+      file: the file of the questions that were predicted.
+      options: see `answers_of`.
+      tolerance: how far probabilities may be apart. Answers that are closer may change places.
+
+    Returns:
+      The model's outputs.
     """
-    opened_models = opened_models or MODELS
-
-    def open_models(report):
-        return [
-            _Model(
-                name,
-                name,
-                opened_models.__getitem__,
-                batch_size,
-                queue_size,
-                lambda batch, name=name: report(name, batch),
-            )
-            for name in opened_models
-        ]
-
-    service = app.Service(open_models, **options)
-    running = app.Server(service)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield Client(port, running, service)
-        finally:
-            running.should_exit = True
-            thread.join()
+    asked = squad_files.read(str(file), False, True)
+    (export,) = os.listdir(run / "export")
+    texts = {"question": [q.text for q in asked], "context": [q.context for q in asked]}
+    found = answers_of(path, str(run / "export" / export), texts, *options)
+    predictions, n_best = (
+        json.loads((run / name).read_text(encoding="utf-8"))
+        for name in ("predictions.json", "nbest_predictions.json")
+    )
+    odds = {}
+    if (run / "null_odds.json").exists():
+        odds = json.loads((run / "null_odds.json").read_text())
+        expected = [odds[question.id] for question in asked]
+        np.testing.assert_allclose(found["null_odds"], expected, atol=10 * tolerance)
+    assert ("null_odds" in found) == bool(odds)
+    num_clear = 0
+    for number, question in enumerate(asked):
+        row = {name: values[number] for name, values in found.items()}
+        assert question.context[row["start"] : row["end"]] == row["answer"]
+        bounds = zip(row["n_best_starts"], row["n_best_ends"], strict=True)
+        assert [question.context[s:e] for s, e in bounds] == row["n_best_answers"]
+        expected = {item["text"]: item["probability"] for item in n_best[question.id]}
+        best = sorted(expected.values(), reverse=True)
+        count = len(expected)
+        assert row["n_best_probabilities"][count:] == [0] * (len(row["n_best_answers"]) - count)
+        listed = zip(row["n_best_answers"][:count], row["n_best_probabilities"], strict=False)
+        for text, probability in listed:
+            # The last ones may be others that are as good.
+            np.testing.assert_allclose(probability, expected.get(text, best[-1]), atol=tolerance)
+        if count == 1 or best[0] - best[1] > 2 * tolerance:
+            num_clear += 1
+            answer = predictions[question.id]
+            assert row["answer"] == answer
+            np.testing.assert_allclose(row["probability"], expected[answer], atol=tolerance)
+    assert num_clear > len(asked) / 2
+    return found

@@ -4,8 +4,8 @@ import os
 import re
 import shutil
 
+import http_served
 import pytest
-import served
 
 pytestmark = pytest.mark.slow
 playwright = pytest.importorskip("playwright.sync_api")
@@ -38,15 +38,15 @@ def client():
         return {"answer": found, "start": start, "end": start + 3, "probability": 0.5}
 
     def vector(text):
-        return {"vector": served.np.float32([text.count("a"), text.count("b"), 1])}
+        return {"vector": http_served.np.float32([text.count("a"), text.count("b"), 1])}
 
     opened_models = {
-        **served.MODELS,
-        "tags": served.opened("tagging", lambda text: entities),
-        "questions": served.opened("question_answering", answer, ("question", "context")),
-        "vectors": served.opened("vectors", vector, ("text_a", "text_b"), 1),
+        **http_served.MODELS,
+        "tags": http_served.opened("tagging", lambda text: entities),
+        "questions": http_served.opened("question_answering", answer, ("question", "context")),
+        "vectors": http_served.opened("vectors", vector, ("text_a", "text_b"), 1),
     }
-    with served.server(opened_models) as client:
+    with http_served.server(opened_models) as client:
         yield client
 
 
@@ -176,7 +176,7 @@ def channels(color):
 
 
 def test_a_token_is_asked_for(browser):
-    with served.server(token="secret") as client:
+    with http_served.server(token="secret") as client:
         context = browser.new_context()
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{client.port}/")
