@@ -94,9 +94,7 @@ def test_vectors(client):
 
 def test_models_and_their_status(client):
     status, values, _ = client("GET", "/v1/models")
-    assert status == 200 and [model["name"] for model in values["models"]] == list(
-        served.MODELS
-    )
+    assert status == 200 and [model["name"] for model in values["models"]] == list(served.MODELS)
     assert values["models"][1] == {
         "name": "pairs", "version": "7", "kind": "classification", "inputs": ["text_a", "text_b"],
         "inputs_needed": 2, "outputs": ["label", "labels", "probabilities", "logits"],
