@@ -7,8 +7,8 @@ task is to tell from the first sentence of a docstring which of twelve modules o
 library it is from, as a user's own CSV files. Here `run_classifier.py` trains; TRANSFORMERS_PYTHON
 names a Python with torch and transformers, which trains in the same way: AdamW with its decay and
 without bias correction, the rate warmed up over a tenth of the steps and then linear, and clipped
-gradients. It writes
-results/published_network.csv, skips runs that have a row there, and prints a table.
+gradients. It writes results/published_network.csv, skips runs that have a row there, and prints a
+table.
 """
 
 import argparse

@@ -35,7 +35,7 @@ def test_its_arrays_are_the_texts_vectors(port):
         (
             {"model": "classes"},
             ["a"],
-            "no model 'classes' for vectors is served; served for vector",
+            "the model 'classes', for vectors, is not served; served for vector",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def used_rows(input_mask: tf.Tensor) -> tf.Tensor | None:
     All batches may have the same number of rows. Then only the fullest one uses all of them.
 
     Args:
-      input_mask: int32 [B, F], 0 for padding; the tokens of a row are at its begin.
+      input_mask: int32 [B, F], 0 for padding; a row begins with its tokens.
 
     Returns:
       int32 scalar, at least 1; None if all rows are computed.

@@ -125,7 +125,7 @@ def _check(args):
 
 
 def _check_vector_flags(args, service):
-    """Raises FlagError for flags of vectors if no model gives vectors."""
+    """Raises FlagError for flags of vectors if the models do not give vectors."""
     for name in ("pooling", "layers"):
         is_used = any(model.opened.kind == "vectors" for model in service.models.values())
         if getattr(args, name) is not None and not is_used:

@@ -210,10 +210,10 @@ class Service:
         texts, name = bodies.read_texts(await self._body(request))
         embedding = [n for n, model in self.models.items() if model.opened.kind == VECTORS]
         if not embedding or name not in (None, *embedding):
-            wanted = "no model" if name is None else f"no model {name!r}"
+            wanted = "a model for vectors" if name is None else f"the model {name!r}, for vectors,"
             raise RequestError(
                 404,
-                f"{wanted} for vectors is served; served for vectors: "
+                f"{wanted} is not served; served for vectors: "
                 f"{', '.join(embedding) or 'nothing, since every MODEL_DIR is an exported model'}",
             )
         request.state.model = name or embedding[0]
@@ -231,7 +231,7 @@ class Service:
         name, version = request.path_params["name"], request.path_params.get("version")
         if name not in self.models:
             raise RequestError(
-                404, f"no model {name!r} is served; served are {', '.join(self.models)}"
+                404, f"the model {name!r} is not served; served are {', '.join(self.models)}"
             )
         model = self.models[name]
         if version not in (None, model.opened.version):
