@@ -96,6 +96,8 @@ class Embedder:
         config = bert_config_file and config_json.read_any_config(bert_config_file)
         source = source.with_files(config or None, vocab_file)
         self._config, self._source, self._pooling = source.config, source, pooling
+        if folder is None:
+            self._check_weights()
         if do_lower_case is None:
             do_lower_case = source.do_lower_case
         if strip_accents is None:
@@ -182,12 +184,13 @@ class Embedder:
             )
         return commands.example_of(number, text, is_pair, "a string or a pair of strings")
 
+    def _check_weights(self):
+        shapes = {n: s for n, s in self._source.shapes.items() if n.startswith("bert/")}
+        network_variables.check(self._config, shapes, self._source.path)
+        self._check_pooler(any(name.startswith(network_variables.POOLER) for name in shapes))
+
     def _open_weights(self):
         """Opens the network in TensorFlow."""
-        path = self._source.path
-        shapes = {n: s for n, s in self._source.shapes.items() if n.startswith("bert/")}
-        network_variables.check(self._config, shapes, path)
-        self._check_pooler(any(name.startswith(network_variables.POOLER) for name in shapes))
         self._session = tf.Session(graph=tf.Graph())
         with self._session.graph.as_default():
             self._inputs, self._vectors, self._token_vectors = self._graph()

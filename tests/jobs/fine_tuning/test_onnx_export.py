@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -36,14 +37,22 @@ FILES = [
     "bert_config.json", "config.json", "model.onnx", "task.json", "tokenizer.json",
     "tokenizer_config.json", "vocab.txt",
 ]  # fmt: skip
-KINDS = ("classification", "multi_label", "regression", "tagging", "answers")
+KINDS = [
+    "classification",
+    pytest.param("multi_label", marks=pytest.mark.slow),
+    pytest.param("regression", marks=pytest.mark.slow),
+    "tagging",
+    "answers",
+]
 _LABELS = {"multi_label": lambda place: ["a", "b", "c"][: place % 4], "regression": float}
 
 
-def write_files(path, kind, network=bert_config(30)):
+def write_files(path, kind, **changes):
     """Writes a task of a kind with its vocabulary and network; returns its flags."""
     write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
-    (path / "bert_config.json").write_text(json.dumps({**network, "initializer_range": 0.3}))
+    (path / "bert_config.json").write_text(
+        json.dumps({**bert_config(30), "initializer_range": 0.3, **changes})
+    )
     of_export = {"use_tpu": False, "do_export": True, "export_format": "onnx", "do_predict": True}
     for name, number, seed in (("train", 16, 1), ("dev", 7, 2)):
         write_pairs(path / f"{name}.tsv", pairs(number, seed))
@@ -137,18 +146,9 @@ def test_every_task_becomes_a_model_with_the_same_answers(tmp_path, capsys, kind
     predictor.close()
 
 
-INT8_KINDS = [
-    "classification",
-    pytest.param("regression", marks=pytest.mark.slow),
-    "tagging",
-    "answers",
-]
-
-
-@pytest.mark.parametrize("kind", INT8_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_of_int8_is_measured(tmp_path, capsys, kind):
-    network = {**bert_config(30), "hidden_size": 64, "intermediate_size": 128}
-    flags = write_files(tmp_path, kind, network)
+    flags = write_files(tmp_path, kind, hidden_size=64, intermediate_size=128)
     flags = [flag for flag in flags if not flag.startswith(("--do_predict", "--export_format"))]
     flags += ["--do_train", "--do_eval", "--export_format=onnx_int8"]
     assert main(kind, flags) == 0
@@ -157,7 +157,7 @@ def test_the_loss_of_int8_is_measured(tmp_path, capsys, kind):
         r"(\w+) of the model with int8: (\S+) \(with float32: (\S+); the loss: (\S+)\)", out
     ).groups()
     # The float32 model's metric is what the run's own evaluation finds.
-    evaluated = re.search(rf"Evaluation at step 2: {metric} ([\d.]+)", out)[1]
+    evaluated = re.search(rf"Evaluation at step \d: {metric} ([\d.]+)", out)[1]
     assert float(exact) == pytest.approx(float(evaluated), abs=1.01e-4)
     assert float(exact) - float(rounded) == pytest.approx(float(loss), abs=1.01e-4)
     (export_dir,) = exports(tmp_path)
@@ -181,8 +181,8 @@ def test_a_model_with_other_outputs_is_not_delivered(tmp_path, capsys, monkeypat
     monkeypatch.setattr(model_directory.network_graph, "make", spoiled)
     assert main("classification", flags) == 2
     assert re.search(
-        r"--export_format=onnx: logits of the ONNX model differs by 0\.000\d+ from what TensorFlow "
-        r"computes.* Nothing was kept",
+        r"--export_format=onnx: logits of the ONNX model differs from what TensorFlow computes by "
+        r"0\.000\d+, which is more than 0\.0001\. Nothing was kept",
         capsys.readouterr().err,
     )
     assert exports(tmp_path) == []
@@ -239,14 +239,12 @@ def test_flags_that_do_not_fit_are_refused(tmp_path, capsys, script, flags, mess
 
 
 def test_a_missing_package_is_named_before_training(tmp_path, capsys, monkeypatch):
-    def missing(name):
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(runtime.importlib, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     assert main("classification", [*write_files(tmp_path, "classification"), "--do_train"]) == 2
     message = (
-        "--export_format=onnx: an ONNX model needs the package onnx, which cannot be loaded (No "
-        "module named 'onnx'). Install it: pip install 'bert-estimator[onnx]'"
+        "--export_format=onnx: an ONNX model needs the package onnx, which cannot be loaded "
+        "(import of onnx halted; None in sys.modules). Install it: pip install "
+        "'bert-estimator[onnx]'"
     )
     assert message in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("model.ckpt*"))
