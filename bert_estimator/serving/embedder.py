@@ -248,7 +248,7 @@ class Embedder:
 
 
 class _OnnxSession:
-    """An ONNX model, by the methods of a `tf.Session`.
+    """Runs an ONNX model by the methods of a `tf.Session`.
 
     Args:
       model: the model.

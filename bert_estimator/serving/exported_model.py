@@ -273,7 +273,7 @@ def _check_signature(signature, task):
 
 
 class _OnnxSession:
-    """An ONNX model, by the methods of a `tf.Session`."""
+    """Runs an ONNX model by the methods of a `tf.Session`."""
 
     def __init__(self, model: runtime.Model, kind: str):
         self._model, self._kind = model, kind

@@ -79,7 +79,7 @@ def write(
 
 
 def _task(source, weights, tokenizer):
-    """Returns the contents of task.json, in which nothing that a reader needs is left out."""
+    """Returns the contents of task.json; all that the predictor needs has a value."""
     kind, labels = source.kind, source.labels
     if f"{ANSWER}/output_weights" in weights:
         kind = "question_answering"
@@ -116,7 +116,7 @@ def check(
     Args:
       folder: the directory of the model.
       config, weights: the network.
-      batches: the features of examples, as of `weights.fixed_batch`.
+      batches: the features of examples, by the names that `weights.fixed_batch` has.
 
     Returns:
       output -> greatest absolute difference. Padding does not count.
@@ -146,7 +146,7 @@ def check(
 
 
 def _ours(outputs, name):
-    """Returns an output of an ONNX model among those of `weights.logits_of`."""
+    """Returns the output of `weights.logits_of` that an ONNX model calls `name`."""
     if name in runtime.ENDS:
         return outputs["answer_logits"][..., runtime.ENDS.index(name)]
     return outputs[_OURS[name]]

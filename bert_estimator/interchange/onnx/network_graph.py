@@ -5,8 +5,8 @@
                `end_logits` [B, F] for answers. Then `last_hidden_state` [B, F, H], and with a
                pooler `pooler_output` [B, H]
 
-Inputs and outputs have the names that they have in transformers, weights those of the variables,
-and all numbers are float32. The operations are ONNX's own, arranged as onnxruntime looks for them
+Inputs and outputs have transformers' names, and weights have the names of the variables. All
+numbers are float32. The operations are ONNX's own, arranged as onnxruntime looks for them
 when it opens a model. It makes one operation of the attention of a layer, of a sum with the layer
 norm after it, and of GELU. It finds attention only in an OPSET of 12 or less.
 
@@ -42,7 +42,7 @@ def check_size(config: BertConfig) -> None:
 
 
 def make(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Any:
-    """Returns a network as an `onnx.ModelProto`, which onnx has checked.
+    """Returns a network as a model of the package onnx, which has checked it.
 
     Args:
       config: the network.

@@ -45,7 +45,7 @@ def is_model(folder: str) -> bool:
 
 
 class Model:
-    """A model in onnxruntime, on the processors of this machine.
+    """Runs a model in onnxruntime, on the processors of this machine.
 
     It may be called from several threads at a time.
 
@@ -64,6 +64,8 @@ class Model:
         path = os.path.join(folder, FILE)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ERROR
+        # Its threads would use the processors while texts become ids, and other programs wait.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(
                 path, options, providers=["CPUExecutionProvider"]
@@ -100,11 +102,11 @@ class Model:
 
 
 def write_quantized(folder: str) -> None:
-    """Replaces a directory's model by one whose products are of int8.
+    """Rounds the products of a directory's model to int8.
 
-    onnxruntime first makes its own operations of the parts of the network, such as one for
-    attention, since their products can be of int8, too; so the model is for onnxruntime alone. The
-    embeddings stay float32.
+    First, onnxruntime puts its own operations in the place of parts of the network, such as
+    attention, since it can round the products of these, too. So the model is for onnxruntime alone.
+    The embeddings stay float32.
 
     Raises:
       ValueError: onnx or onnxruntime is not installed.
