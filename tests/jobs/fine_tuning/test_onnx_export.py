@@ -157,7 +157,7 @@ def test_the_loss_of_int8_is_measured(tmp_path, capsys, kind):
         r"(\w+) of the model with int8: (\S+) \(with float32: (\S+); the loss: (\S+)\)", out
     ).groups()
     # The float32 model's metric is what the run's own evaluation finds.
-    evaluated = re.search(rf"Evaluation at step \d: {metric} ([\d.]+)", out)[1]
+    evaluated = re.search(rf"Evaluation at step \d: {metric} ([-.\d]+)", out)[1]
     assert float(exact) == pytest.approx(float(evaluated), abs=1.01e-4)
     assert float(exact) - float(rounded) == pytest.approx(float(loss), abs=1.01e-4)
     (export_dir,) = exports(tmp_path)
