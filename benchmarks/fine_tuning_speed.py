@@ -81,7 +81,8 @@ class Work:
                 f"--precision={precision}", f"--output_dir={run}", *flags,
             ]  # fmt: skip
             training = Process([*command, "--do_train"])
-            token_share = re.search(r"([\d.]+)% of the positions are tokens", training.output)
+            pattern = r"([\d.]+)% of the computed positions are tokens"
+            token_share = re.search(pattern, training.output)
             with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as reader:
                 records = [json.loads(line) for line in reader]
             assert len(records) == _WARMUP + self._steps

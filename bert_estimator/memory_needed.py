@@ -104,13 +104,14 @@ def of_conversion(config: BertConfig) -> int:
     return int(_LIBRARIES + 4 * _weights(config))
 
 
-def check(needed: int, what: str, remedy: str) -> str | None:
+def check(needed: int, what: str, remedy: str, least: int | None = None) -> str | None:
     """Compares what is needed with this machine's memory, and warns on stderr near it.
 
     Args:
       needed: bytes.
       what: what needs them, such as a flag with its value, or the path of a model.
       remedy: what to do if they are too many, a clause without a full stop.
+      least: bytes that are needed in any case, if `needed` is the most that may be.
 
     Returns:
       A line that says both; None if the system does not tell how much memory it has.
@@ -122,7 +123,9 @@ def check(needed: int, what: str, remedy: str) -> str | None:
     if available is None:
         return None
     line = f"about {needed / _GIB:,.1f} GiB of this machine's {available / _GIB:.1f} GiB of memory"
-    if needed > _FAR_BEYOND * available:
+    if least is not None:
+        line = f"at most {line}"
+    if (needed if least is None else least) > _FAR_BEYOND * available:
         raise TooLargeError(f"{what}: needs {line}; {remedy}")
     if needed > _NEARLY_ALL * available:
         print(f"Warning: {what}: needs {line}; if it does not fit, {remedy}.", file=sys.stderr)

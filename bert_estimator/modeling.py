@@ -22,6 +22,7 @@ equal the outputs of sequences in rows of their own, up to rounding (Krell et al
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -91,44 +92,38 @@ class BertModel:
         attention_rate = config.attention_probs_dropout_prob if is_training else 0.0
         if dropout is None:
             _check_no_dropout(hidden_rate, attention_rate)
-        input_ids = tf.convert_to_tensor(input_ids)
-        sequence_length = _check_inputs(
-            config,
-            input_ids,
-            input_mask=input_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-        )
-        _check_packing(input_mask, position_ids, sequence_starts)
+        features = input_mask, token_type_ids, position_ids
+        inputs = _checked(config, input_ids, *features, sequence_starts)
         self._position_ids, self._sequence_starts = position_ids, sequence_starts
-        if input_mask is None:
-            input_mask = tf.ones_like(input_ids)
-        if token_type_ids is None:
-            token_type_ids = tf.zeros_like(input_ids)
+        is_packed = sequence_starts is not None
+        rows = inputs.computed_rows() if is_packed else inputs
 
         # A default name would be made unique in each call; with a given name, calls under reuse
         # open the same scope.
         with tf.variable_scope(scope or "bert", use_resource=True):
             with tf.variable_scope("embeddings"):
                 hidden, self._embedding_table = embed(
-                    config, input_ids, token_type_ids, use_one_hot_embeddings, position_ids
+                    config,
+                    rows.input_ids,
+                    rows.token_type_ids,
+                    use_one_hot_embeddings,
+                    rows.position_ids,
                 )
                 if hidden_rate:
                     hidden = dropout(hidden, hidden_rate)
                 # Because of this cast the encoder runs in the compute dtype.
                 hidden = tf.cast(hidden, precision.compute_dtype())
-                self._embedding_output = hidden
                 hidden = tf.reshape(hidden, [-1, config.embedding_width()])
-            is_packed = sequence_starts is not None
-            layer = _layer_fn(config, input_mask, is_packed, hidden_rate, attention_rate)
+            layer = _layer_fn(config, rows.input_mask, is_packed, hidden_rate, attention_rate)
             if recompute and is_training:
                 layer = functools.partial(recompute_lib.recompute, layer)
             with tf.variable_scope("encoder"):
                 if config.embedding_width() != config.hidden_size:
-                    hidden, self._embedding_output = _widened(config, hidden, sequence_length)
+                    hidden = _widened(config, hidden)
+                self._embedding_output = inputs.with_empty_rows(hidden, rows)
                 layers = _stack(layer, config, hidden, dropout)
-            shape = [-1, sequence_length, config.hidden_size]
-            self._all_encoder_layers = [tf.reshape(layer, shape) for layer in layers]
+            self._tokens = layers[-1]  # of the rows that are computed, one after the other
+            self._all_encoder_layers = [inputs.with_empty_rows(layer, rows) for layer in layers]
             with tf.variable_scope("pooler"):
                 self._pooled_output = _pooled(config, self._first_tokens())
         self.config = config
@@ -146,10 +141,9 @@ class BertModel:
 
         If rows are packed, the positions [M] are places among the B * F tokens of all rows: [M, H].
         """
-        tokens = self.get_sequence_output()
         if self._sequence_starts is not None:
-            return tf.gather(_flat(tokens), positions)
-        tokens = tf.gather(tokens, positions, batch_dims=1)
+            return tf.gather(self._tokens, positions)
+        tokens = tf.gather(self.get_sequence_output(), positions, batch_dims=1)
         return tf.reshape(tokens, [-1, self.config.hidden_size])
 
     def by_sequence(self, values: tf.Tensor, padding: float = 0.0) -> tf.Tensor:
@@ -166,15 +160,14 @@ class BertModel:
         # itself is a token as far from its start as its position says.
         position_ids = tf.gather(tf.reshape(self._position_ids, [-1]), places)
         is_own = tf.equal(position_ids, positions)[..., tf.newaxis]
-        own = tf.gather(_flat(values), places)
+        own = tf.gather(tf.reshape(values, [-1, values.shape.as_list()[-1]]), places)
         return tf.where_v2(is_own, own, tf.constant(padding, values.dtype))
 
     def _first_tokens(self):
         """Returns the last layer's output at the first token of each sequence, [S, H]."""
-        tokens = self.get_sequence_output()
         if self._sequence_starts is None:
-            return kernels.of_graph().first_token(tokens)
-        return tf.gather(_flat(tokens), self._sequence_starts)
+            return kernels.of_graph().first_token(self.get_sequence_output())
+        return tf.gather(self._tokens, self._sequence_starts)
 
     def get_all_encoder_layers(self) -> list[tf.Tensor]:
         """Returns the outputs of all layers in order, each [B, F, H] in the compute dtype."""
@@ -187,6 +180,29 @@ class BertModel:
     def get_embedding_table(self) -> tf.Variable:
         """Returns the word embeddings, a float32 variable [vocab_size, E]."""
         return self._embedding_table
+
+
+class _Inputs(NamedTuple):
+    """Holds the features of rows, int32 [B, F]; `position_ids` may be None."""
+
+    input_ids: tf.Tensor
+    input_mask: tf.Tensor
+    token_type_ids: tf.Tensor
+    position_ids: tf.Tensor | None
+
+    def computed_rows(self) -> "_Inputs":
+        """Returns the features of the packed rows that are to be computed."""
+        number = kernels.of_graph().used_rows(self.input_mask)
+        return self if number is None else _Inputs(*(feature[:number] for feature in self))
+
+    def with_empty_rows(self, values: tf.Tensor, computed: "_Inputs") -> tf.Tensor:
+        """Returns values [tokens of the computed rows, n] as [B, F, n], with zeros for the rest."""
+        values = tf.reshape(values, [-1, length_of(self.input_ids), values.shape.as_list()[1]])
+        if computed is self:
+            return values
+        missing = tf.shape(self.input_ids)[0] - tf.shape(values)[0]
+        values = tf.pad(values, [[0, missing], [0, 0], [0, 0]])
+        return tf.ensure_shape(values, self.input_ids.shape.concatenate(values.shape[-1]))
 
 
 def embed(
@@ -340,11 +356,10 @@ def _kernel_and_bias(x, units, initializer_range, dtype=None):
     return kernel, bias
 
 
-def _widened(config, x, sequence_length):
-    """Maps embeddings x [B * F, E] to the hidden size; returns them as [B * F, H] and [B, F, H]."""
+def _widened(config, x):
+    """Maps embeddings x [B * F, E] to the hidden size: [B * F, H]."""
     name = "embedding_hidden_mapping_in"  # ALBERT's; ELECTRA calls it embeddings_project
-    x = dense(x, config.hidden_size, config.initializer_range, name)
-    return x, tf.reshape(x, [-1, sequence_length, config.hidden_size])
+    return dense(x, config.hidden_size, config.initializer_range, name)
 
 
 def _layer_fn(config, input_mask, is_packed, hidden_rate, attention_rate):
@@ -384,9 +399,37 @@ def _check_no_dropout(hidden_rate, attention_rate):
         )
 
 
-def _flat(tokens):
-    """Returns the tokens of all rows [B, F, H], one row after the other: [B * F, H]."""
-    return tf.reshape(tokens, [-1, tokens.shape.as_list()[-1]])
+def _checked(config, input_ids, input_mask, token_type_ids, position_ids, sequence_starts):
+    """Returns the features as `_Inputs`; raises ValueError if one is missing or does not fit."""
+    input_ids = tf.convert_to_tensor(input_ids)
+    shape = input_ids.shape
+    if shape.rank != 2:
+        raise ValueError(
+            f"input_ids ({input_ids.name}) has shape {shape}, not [batch, sequence length]."
+        )
+    sequence_length = shape.as_list()[1]
+    if (sequence_length or 0) > config.max_position_embeddings:
+        raise ValueError(
+            f"input_ids ({input_ids.name}): sequences of {sequence_length} tokens, but "
+            f"max_position_embeddings={config.max_position_embeddings}; use shorter sequences, "
+            "or a configuration with more positions."
+        )
+    others = {
+        "input_mask": input_mask,
+        "token_type_ids": token_type_ids,
+        "position_ids": position_ids,
+    }
+    for name, other in others.items():
+        if other is not None and not other.shape.is_compatible_with(shape):
+            raise ValueError(
+                f"{name} has shape {other.shape}; it must have input_ids' shape {shape}."
+            )
+    _check_packing(input_mask, position_ids, sequence_starts)
+    if input_mask is None:
+        input_mask = tf.ones_like(input_ids)
+    if token_type_ids is None:
+        token_type_ids = tf.zeros_like(input_ids)
+    return _Inputs(input_ids, input_mask, token_type_ids, position_ids)
 
 
 def _check_packing(input_mask, position_ids, sequence_starts):
@@ -402,25 +445,3 @@ def _check_packing(input_mask, position_ids, sequence_starts):
         raise ValueError(
             f"sequence_starts has shape {sequence_starts.shape}; it must be [sequences]."
         )
-
-
-def _check_inputs(config, input_ids, **others):
-    """Returns the sequence length; raises ValueError if a shape does not fit."""
-    shape = input_ids.shape
-    if shape.rank != 2:
-        raise ValueError(
-            f"input_ids ({input_ids.name}) has shape {shape}, not [batch, sequence length]."
-        )
-    sequence_length = shape.as_list()[1]
-    if (sequence_length or 0) > config.max_position_embeddings:
-        raise ValueError(
-            f"input_ids ({input_ids.name}): sequences of {sequence_length} tokens, but "
-            f"max_position_embeddings={config.max_position_embeddings}; use shorter sequences, "
-            "or a configuration with more positions."
-        )
-    for name, other in others.items():
-        if other is not None and not other.shape.is_compatible_with(shape):
-            raise ValueError(
-                f"{name} has shape {other.shape}; it must have input_ids' shape {shape}."
-            )
-    return length_of(input_ids)

@@ -45,6 +45,15 @@ def test_memory_that_is_missing_is_told(monkeypatch, capsys, gibibytes, warns, i
     assert capsys.readouterr().err == (warning if warns else "")
 
 
+def test_the_most_that_may_be_needed_is_not_refused(monkeypatch, capsys):
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 5 * GIB)
+    line = "at most about 10.0 GiB of this machine's 5.0 GiB of memory"
+    assert memory_needed.check(10 * GIB, "it", "run", 7 * GIB) == line
+    assert f"Warning: it: needs {line}; " in capsys.readouterr().err
+    with pytest.raises(memory_needed.TooLargeError, match=f"^it: needs {line}; run$"):
+        memory_needed.check(10 * GIB, "it", "run", 8 * GIB)
+
+
 def test_a_system_that_does_not_tell_its_memory_is_not_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(memory, "machine_bytes", lambda: None)
     assert memory_needed.check(1 << 60, "it", "run") is None

@@ -15,6 +15,7 @@ import run_squad
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.legacy import __main__ as legacy
 from bert_estimator.serving import embed, predictor
+from bert_estimator.serving.server import __main__ as serve
 from input_pipelines import create_pretraining_data, create_vocabulary
 from tests.support import project
 
@@ -32,6 +33,7 @@ PROJECT = project.read()
         create_pretraining_data,
         predictor,
         embed,
+        serve,
         interchange,
         legacy,
     ],

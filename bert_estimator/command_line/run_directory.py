@@ -192,8 +192,6 @@ class RunDirectory:
         if not self.holds_checkpoint():
             return
         before = recorded_settings(self.path)
-        if before:
-            before.setdefault("pack", False)  # runs of earlier versions
         settings = json_files.parse(json.dumps(settings), "the settings")
         for name, value in settings.items():
             if before.get(name, value) == value:
@@ -420,7 +418,9 @@ def recorded_settings(path: str) -> dict[str, Any]:
     Raises:
       FlagError: the file cannot be read.
     """
-    return {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
+    settings = {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
+    # Runs of versions before 0.2 did not pack rows, and do not say so.
+    return {"pack": False, **settings} if settings else {}
 
 
 def delivered_best(path: str) -> str | None:

@@ -43,6 +43,7 @@ class Plan:
     price_per_chip_hour: float | None = flags.field(
         None,
         "Print, with --compile_only, what the training costs at this price of a chip's hour.",
+        flags.not_negative,
         below="tpu_topology",
     )
 
@@ -66,7 +67,6 @@ class Plan:
         flags.check(use_tpu, "compile_only", True, rule)
         rule = "names cores to run on; with --compile_only nothing runs, leave it out"
         flags.check(not tpu_name, "tpu_name", tpu_name, rule)
-        flags.not_negative("price_per_chip_hour", self.price_per_chip_hour)
         flags.check(
             not os.path.exists(os.path.join(output_dir, "config.json")),
             "output_dir",

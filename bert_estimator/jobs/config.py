@@ -348,7 +348,12 @@ class JobConfig:
         before = recorded_settings(directory.path) if directory.holds_checkpoint() else {}
         if not (self.do_train and before) or self.is_given("pack"):
             return self
-        return flags.changed(self, pack=before.get("pack", False))
+        return flags.changed(self, pack=before["pack"])
+
+    @property
+    def may_pack(self) -> bool:
+        """Whether rows of the training may be packed; the records may decide it."""
+        return bool(flags.values_of(self).get("pack"))
 
     def is_given(self, name: str) -> bool:
         """Returns whether the command line gives a flag."""

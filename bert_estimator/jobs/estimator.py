@@ -146,9 +146,9 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
     is_on_device = not cores and (master or tf.config.list_physical_devices("GPU"))
     num_hosts = flags.find_hosts().number
 
-    def needed(name):
+    def needed(name, rows):
         step = memory_needed.Computation(
-            rows=0 if is_on_device else values[name] // num_hosts,
+            rows=0 if is_on_device else rows // num_hosts,
             length=config.data.max_seq_length,
             precision=config.network.precision,
             replicas=cores // num_hosts // asked.num_cores_per_replica,
@@ -163,7 +163,7 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
     names = [
         name for name, verbs in _VERBS_OF_BATCHES.items() if any(values.get(verb) for verb in verbs)
     ]
-    name = max(names, key=needed)
+    name = max(names, key=lambda name: needed(name, values[name]))
     rule = (
         f"take a smaller network than one of {bert_config.num_parameters():,} weights, shorter "
         "sequences, or a smaller batch"
@@ -171,7 +171,11 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
     if name == "train_batch_size":
         rule += "; --micro_batch_size and --recompute save memory, too"
     try:
-        line = memory_needed.check(needed(name), f"--{name}={values[name]}", rule)
+        # A packed batch has fewer rows, and their number is not known yet.
+        is_packed = name == "train_batch_size" and config.may_pack
+        least = needed(name, num_hosts) if is_packed else None
+        most = needed(name, values[name])
+        line = memory_needed.check(most, f"--{name}={values[name]}", rule, least)
     except memory_needed.TooLargeError as error:
         raise flags.FlagError(str(error)) from None
     if line is not None:
@@ -300,7 +304,8 @@ def packs(
     micro_batch_size = config.training.micro_batch_size
     # A batch that is divided has as many rows in each step.
     is_static = config.devices.use_tpu or micro_batch_size is not None
-    return Packs(num_train_steps, micro_batch_size, is_static, report)
+    is_session = not (config.plan.compile_only or _master(config.devices))
+    return Packs(num_train_steps, micro_batch_size, is_static, is_session, report)
 
 
 def make(

@@ -21,7 +21,6 @@ from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import Mirror
 from bert_estimator.system import disk_files, json_files, lock, paths
-from bert_estimator.tpu import checkpoints
 
 _ROLLBACKS = "rollbacks.json"
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
@@ -203,13 +202,10 @@ class Run:
         with self.directory.going_on_from_another_program():
             if not self._is_complete(num_train_steps, length_flag, best_checkpoint):
                 self._train(make_input_fn, num_train_steps, best_checkpoint)
-            elif not self._names_newest():
-                # A kill came before the saver named it. A training of no steps does.
+            else:
+                # A kill may have come before the saver named the newest checkpoint, or had deleted
+                # an old one. A training of no steps makes up for it.
                 self.estimator.train(make_input_fn(()), max_steps=self.estimator.global_step())
-
-    def _names_newest(self):
-        newest = self.estimator.latest_checkpoint()
-        return newest is None or checkpoints.is_named(self.config.output_dir, newest)
 
     def _is_complete(self, num_train_steps, length_flag, best_checkpoint):
         """Returns whether nothing is left to train, and says so."""

@@ -164,19 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         default="npy",
         help="write this format (default %(default)s)",
     )
-    add(
-        "--pooling",
-        choices=POOLINGS,
-        help="make a text's vector of its tokens' vectors: their mean or maximum, without padding; "
-        "[CLS]'s; or the pooler's output (default mean)",
-    )
-    add(
-        "--layers",
-        type=_layers,
-        help="take these layers, and put their vectors side by side: 1 is the first layer, 0 the "
-        "sum of the embeddings, -1 the last layer (default -1; extract_features.py's default is "
-        "--layers=-1,-2,-3,-4)",
-    )
+    add_vector_flags(parser)
     add(
         "--max_seq_length",
         type=int,
@@ -214,6 +202,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def add_vector_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --pooling and --layers."""
+    parser.add_argument(
+        "--pooling",
+        choices=POOLINGS,
+        help="make a text's vector of its tokens' vectors: their mean or maximum, without padding; "
+        "[CLS]'s; or the pooler's output (default mean)",
+    )
+    parser.add_argument(
+        "--layers",
+        type=_layers,
+        help="take these layers, and put their vectors side by side: 1 is the first layer, 0 the "
+        "sum of the embeddings, -1 the last layer (default -1; extract_features.py's default is "
+        "--layers=-1,-2,-3,-4)",
+    )
+
+
+def pooling_and_layers(
+    parser: argparse.ArgumentParser, args: argparse.Namespace
+) -> tuple[str, list[int]]:
+    """Returns what --pooling and --layers ask for; ends the command if they do not go together."""
+    if args.pooling == "pooled" and args.layers is not None:
+        parser.error("--layers is not for --pooling=pooled, which is of the last layer")
+    return args.pooling or "mean", args.layers or [-1]
+
+
 def _layers(text):
     try:
         return [int(number) for number in text.split(",")]
@@ -229,9 +243,7 @@ def _arguments(argv):
     args = parser.parse_args(argv[1:])
     if args.format == "jsonl" and args.pooling is not None:
         parser.error("--pooling is for --format=npy: --format=jsonl writes the tokens' own vectors")
-    if args.pooling == "pooled" and args.layers is not None:
-        parser.error("--layers is not for --pooling=pooled, which is of the last layer")
-    args.pooling, args.layers = args.pooling or "mean", args.layers or [-1]
+    args.pooling, args.layers = pooling_and_layers(parser, args)
     return args
 
 

@@ -276,6 +276,7 @@ class Filling(NamedTuple):
       empty_share: the share of the rows that are empty.
       unpacked_share: the share of the positions that would be tokens if each sequence had a row of
         this length of its own.
+      skips_empty: whether empty rows are not computed.
     """
 
     row_length: int
@@ -283,12 +284,15 @@ class Filling(NamedTuple):
     token_share: float
     empty_share: float
     unpacked_share: float
+    skips_empty: bool
 
     def __str__(self) -> str:
+        skipped = ", and are not computed" if self.skips_empty and self.empty_share else ""
         return (
             f"sequences share rows of {self.row_length} tokens, {self.rows:,.6g} a batch; "
-            f"{self.empty_share:.1%} of them are empty. {self.token_share:.1%} of the positions "
-            f"are tokens; if each had a row of its own, {self.unpacked_share:.1%} would be."
+            f"{self.empty_share:.1%} of them are empty{skipped}. {self.token_share:.1%} of the "
+            f"computed positions are tokens; if each had a row of its own, "
+            f"{self.unpacked_share:.1%} would be."
         )
 
 
@@ -304,6 +308,7 @@ def plan(
     num_batches: int,
     is_static: bool,
     predictions: Callable[[np.ndarray], np.ndarray] | None = None,
+    skips_empty: bool = False,
 ) -> tuple[Packing, Filling]:
     """Plans the rows of all batches of a pass or a training.
 
@@ -315,6 +320,7 @@ def plan(
       is_static: whether all batches are to have the same number of rows, slots and predictions.
       predictions: function of lengths that returns how many words are to be predicted at most; None
         if there are no words to predict.
+      skips_empty: whether empty rows are not computed.
 
     Returns:
       (the packing, how full its rows are).
@@ -334,17 +340,19 @@ def plan(
         if predictions and is_static:
             of_rows = np.bincount(rows, predictions(lengths), num_rows)
             words.append(of_rows.astype(np.int32))
-    computed = sum(map(len, counts))
+    all_rows = sum(map(len, counts))
     if is_static:
         spare = _SPARE_DEVIATIONS if planned < num_batches else 0
         packing = _with_static_sizes(packing, batch_size, counts, words, spare)
-        computed = planned * packing.rows_of_part * num_parts
+        all_rows = planned * packing.rows_of_part * num_parts
+    computed = max(used, 1) if skips_empty else all_rows
     filling = Filling(
         packing.row_length,
-        computed / planned,
+        all_rows / planned,
         tokens / (computed * packing.row_length),
-        1 - used / computed,
+        1 - used / all_rows,
         tokens / (planned * batch_size * packing.row_length),
+        skips_empty,
     )
     return packing, filling
 
@@ -388,12 +396,14 @@ class Packs:
       micro_batch_size: sequences of a core's batch that are computed at a time; None for all.
       is_static: whether all batches have the same number of rows, as by the rules of TPUs; else a
         batch has as many as it needs.
+      skips_empty: whether empty rows are not computed, as in sessions.
       report: gets how full the rows are.
     """
 
     num_batches: int | None = None
     micro_batch_size: int | None = None
     is_static: bool = True
+    skips_empty: bool = False
     report: Callable[[Filling], None] = lambda filling: None
 
     def of(
@@ -417,6 +427,8 @@ class Packs:
         num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
         packing = Packing(row_length, num_parts, deals_parts=self.num_batches is None)
         num_batches = self.num_batches or num_batches
-        packing, filling = plan(packing, lengths_of, num_batches, self.is_static, predictions)
+        packing, filling = plan(
+            packing, lengths_of, num_batches, self.is_static, predictions, self.skips_empty
+        )
         self.report(filling)
         return packing

@@ -336,8 +336,8 @@ def input_fn_builder(
       vocab_size: size of the network's vocabulary. None: ids need only fit int32.
       type_vocab_size: number of the network's segments. None: segment ids need only fit int32.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
-      packs, lengths: how rows are packed, and the lengths of the records; None for a row for each
-        example.
+      packs, lengths: how rows of a training are packed, and the lengths of the records; None for a
+        row for each example.
       max_bad_records: how many different records that are damaged, or not what they should be, may
         be left out. Each is logged, and padding with `is_real_example` 0 takes its place.
 
@@ -348,14 +348,16 @@ def input_fn_builder(
       [B]. B is `params["batch_size"]`. Packed batches are as `packed_rows.Packing.pack` says.
 
     Raises:
-      ValueError: from the builder, if the precision is unknown; from the `input_fn`, if
-        `open_pretraining_records` refuses the files.
+      ValueError: from the builder, if the precision is unknown, or the rows of an evaluation are to
+        be packed; from the `input_fn`, if `open_pretraining_records` refuses the files.
       tf.errors.InvalidArgumentError: from the session: a record is damaged, has features of other
         kinds or lengths, or holds a value out of its range; the message names file, record and
         byte.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}; it must be {' or '.join(PRECISIONS)}.")
+    if packs is not None and not is_training:
+        raise ValueError("packs is given, but only the records of a training are packed.")
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]

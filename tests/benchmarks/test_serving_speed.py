@@ -9,8 +9,8 @@ import run_classifier
 from benchmarks import serving_speed
 
 
-@pytest.mark.slow
-def test_every_figure_is_there(tmp_path, capsys, monkeypatch):
+def made_run(tmp_path):
+    """Trains and exports a tiny network for single texts; returns the run's directory."""
     texts = serving_speed.texts_of(40)
     rows = [json.dumps({"text": text, "label": "it" if " it " in text else "no"}) for text in texts]
     (tmp_path / "train.jsonl").write_text("\n".join([*rows, '{"text": "it", "label": "it"}']))
@@ -31,8 +31,14 @@ def test_every_figure_is_there(tmp_path, capsys, monkeypatch):
     ]  # fmt: skip
     flags += ["--do_train", "--do_export", "--max_seq_length=64", "--train_batch_size=8"]
     assert run_classifier.main(["run_classifier.py", *flags]) == 0
+    return str(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_every_figure_is_there(tmp_path, capsys, monkeypatch):
+    run = made_run(tmp_path)
     capsys.readouterr()
-    serving_speed.main([str(tmp_path / "run"), "--passes=1"])
+    serving_speed.main([run, "--passes=1"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["tensorflow"]["1"]["requests"] == 640
     assert result["tensorflow"]["32"]["requests"] == 20

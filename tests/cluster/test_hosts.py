@@ -146,23 +146,23 @@ print("its metrics:", estimator.evaluate(input_fn, steps=2))
 """
 
 
-def start(folder, steps, cores=4, cluster=None, index=0):
+def start(folder, steps, cores=4, cluster=None, index=0, program=PROGRAM, errors=None):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     if cluster:
         task = {"type": "worker" if index else "chief", "index": 0}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
     return forked.start(
-        [sys.executable, "-c", PROGRAM, str(folder), str(steps), str(cores)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        [sys.executable, "-c", program, str(folder), str(steps), str(cores)],
+        stdout=subprocess.PIPE, stderr=errors or subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
 
 
-def start_two(folder, steps, cores=4):
+def start_two(folder, steps, cores=4, program=PROGRAM, errors=(None, None)):
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
         port = listening.getsockname()[1]
     cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
-    return [start(folder, steps, cores, cluster, index) for index in (0, 1)]
+    return [start(folder, steps, cores, cluster, index, program, errors[index]) for index in (0, 1)]
 
 
 def output_of(process):
@@ -248,6 +248,56 @@ def test_hosts_that_were_killed_resume(tmp_path, killed):
     )
     for name in expected.get_variable_to_shape_map():
         np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name))
+
+
+# The data of host 1 do not come from batch 4 on, as long as there is a file `hangs`.
+HANGS = PROGRAM.replace(
+    "    return data.map(",
+    """
+    def wait(k):
+        while k == 4 and context.current_host == 1 and os.path.exists(folder + "/hangs"):
+            time.sleep(0.1)
+        return k
+
+    data = data.map(lambda k: tf.ensure_shape(tf.numpy_function(wait, [k], tf.int64), []))
+    return data.map(""",
+)
+HANGS = HANGS.replace("import sys\n", "import os, sys, time\n", 1)
+HANGS = HANGS.replace("log = ", "tf.logging.set_verbosity('INFO')\nlog = ", 1)
+HANGS = HANGS.replace("params={},", "params={}, log_every_secs=1,")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["the data come", "Ctrl-C, twice", "killed"])
+@pytest.mark.usefixtures("xla_runtime")
+def test_the_data_of_one_host_hang(tmp_path, ends):
+    """Both hosts say that they still wait; then the step goes on, or all hosts end."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "hangs").touch()
+    errors = [tmp_path / "chief", tmp_path / "worker"]
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context(path.open("w")) for path in errors]
+        processes = start_two(folder, 8, program=HANGS, errors=files)
+        opened.callback(lambda: [process.kill() for process in processes])
+        says = "step 4/8 has taken 0:0"
+        toy.wait_until(lambda: all(says in path.read_text() for path in errors), secs=240)
+        if ends == "the data come":
+            (folder / "hangs").unlink()
+        else:
+            for sent in [signal.SIGINT] * 2 if ends == "Ctrl-C, twice" else [signal.SIGKILL]:
+                processes[1].send_signal(sent)
+                time.sleep(1)
+        outs = [process.communicate(timeout=60)[0] for process in processes]
+    codes = [process.returncode for process in processes]
+    if ends == "the data come":
+        assert codes == [0, 0]
+        assert "[32.0, 33.0, 34.0, 35.0, 36.0, 37.0, 38.0, 39.0], [40.0" in outs[0]
+        return
+    assert codes == [1, {"Ctrl-C, twice": 130, "killed": -signal.SIGKILL}[ends]]
+    (sentence,) = (line for line in errors[0].read_text().splitlines() if ": error: " in line)
+    assert "host 1 of TF_CONFIG (localhost:1) is lost" in sentence
+    assert f"The last checkpoint, {folder}/model.ckpt-3, was written before" in sentence
 
 
 @pytest.mark.usefixtures("xla_runtime")

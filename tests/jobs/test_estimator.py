@@ -213,6 +213,22 @@ def test_a_run_says_how_much_memory_it_needs(tmp_path, monkeypatch, capsys, chan
     assert least < float(said[1]) < most
 
 
+def test_a_packed_batch_is_refused_only_if_a_row_of_it_is_too_large(tmp_path, monkeypatch, capsys):
+    large = {"optimizer": "lamb", "train_batch_size": 512, "max_seq_length": 128}
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 16 << 30)
+    with pytest.raises(FlagError, match=r"^--train_batch_size=512: needs about 1"):
+        job_estimator.check_memory(config_of(tmp_path, **large), LARGE)
+    config = config_of(tmp_path, **large, predict_batch_size=8)
+    assert config.training.pack  # as fine-tunings do by default
+    job_estimator.check_memory(config, LARGE)
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Memory: at most about 1")
+    assert printed.err.startswith("Warning: --train_batch_size=512: needs at most about 1")
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 5 << 30)
+    with pytest.raises(FlagError, match=r"^--train_batch_size=512: needs at most about 1"):
+        job_estimator.check_memory(config, LARGE)
+
+
 MOMENTS = [
     ({"optimizer": "lamb"}, 2.0),
     ({"optimizer": "lamb", "bfloat16_first_moments": True}, 1.5),

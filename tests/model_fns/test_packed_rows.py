@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import tpu
+from bert_estimator import modeling, tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.layers import dropout
 from bert_estimator.model_fns import (
     classification,
     fine_tuning,
@@ -194,3 +195,50 @@ def test_answers_equal_those_of_windows_without_padding():
     assert totals.keys() == packed.keys()
     # Each window's gradients were clipped by themselves, so only losses can be compared.
     np.testing.assert_allclose(packed["loss"], totals["loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_session_does_not_compute_empty_rows(rate, recompute):
+    """Outputs, dropout included, are the same as without the empty rows, and they are zeros."""
+    config = dataclasses.replace(
+        CONFIG, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate
+    )
+
+    def outputs(features):
+        with tf.Graph().as_default() as graph, tf.Session() as session:
+            tf.set_random_seed(3)
+            tensors = {name: tf.constant(value) for name, value in features.items()}
+            model = modeling.BertModel(
+                config,
+                is_training=True,
+                input_ids=tensors["input_ids"],
+                input_mask=tensors["input_mask"],
+                dropout=dropout.Dropout(1, 5),
+                recompute=recompute,
+                position_ids=tensors["position_ids"],
+                sequence_starts=tensors["sequence_starts"],
+            )
+            tokens, pooled = model.get_sequence_output(), model.get_pooled_output()
+            assert tokens.shape == (*features["input_ids"].shape, 8)
+            (table,) = tf.gradients([tokens, pooled], [model.get_embedding_table()])
+            products = [
+                op.outputs[0]
+                for op in graph.get_operations()
+                if op.type == "MatMul" and "layer_1/intermediate" in op.name
+            ]
+            session.run(tf.global_variables_initializer())
+            *values, product = session.run([tokens, pooled, table, products[0]])
+        return values, len(product) // F
+
+    features = features_of("classification", is_packed=True)
+    assert not features["input_mask"][3].any()
+    (tokens, *others), num_rows = outputs(features)
+    assert num_rows == 3 and not tokens[3].any()
+    for name in ("input_ids", "input_mask", "position_ids"):
+        features[name] = features[name][:3]
+    (expected, *expected_others), num_rows = outputs(features)
+    assert num_rows == 3
+    np.testing.assert_array_equal(tokens[:3], expected)
+    for value, twin in zip(others, expected_others, strict=True):
+        np.testing.assert_array_equal(value, twin)

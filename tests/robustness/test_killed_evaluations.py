@@ -36,7 +36,7 @@ def flags(data, output_dir, runtime):
         **runtime,
         save_checkpoints_steps=2,
         learning_rate=0.1,
-        random_seed=2,  # of the four evaluations, the second is the best
+        random_seed=3,  # of the four evaluations, the second is the best
         keep_best_checkpoint=True,
         early_stopping_patience=9,
         do_train=True,
@@ -123,6 +123,7 @@ def whole(data, tmp_path_factory):
                 for place, call in PLACES.items():
                     copy_at(patched, *call, path, copies[place])
                 run(data, path, runtime)
+            assert all(copy.exists() for copy in copies.values()), "take another random_seed"
             found[name] = left_by(path), variables_of(path, 8), list(modes), copies
         return found[name]
 

@@ -215,6 +215,18 @@ def test_the_last_checkpoint_is_named_if_a_kill_came_before(script, rerun, capsy
     assert steps_of(output_dir) == [0, 4, 8]
 
 
+def test_what_a_kill_left_of_an_old_checkpoint_goes_though_nothing_is_left_to_train(script, rerun):
+    output_dir, run = rerun
+    before = sorted(path.name for path in output_dir.glob("model.ckpt-*"))
+    shutil.copy(
+        output_dir / "model.ckpt-4.data-00000-of-00001",
+        output_dir / "model.ckpt-2.data-00000-of-00001",
+    )
+    (output_dir / "model.ckpt-2.deleting.tmp").touch()
+    assert run() == 0
+    assert sorted(path.name for path in output_dir.glob("model.ckpt-*")) == before
+
+
 def test_a_longer_run_goes_on(script, rerun, capsys):
     output_dir, run = rerun
     assert run(**script.steps(12), iterations_per_loop=1) == 0

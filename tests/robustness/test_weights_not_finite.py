@@ -87,6 +87,8 @@ REFUSED = [
     *(("convert", [model, "output"]) for model in MODELS),
     *(("embed", [model, "text.txt"]) for model in MODELS),
     ("predict", ["run"]),
+    ("serve", ["run", "--port=0"]),
+    ("serve", ["hf_classifier", "--port=0"]),
     ("pretraining", ["--init_checkpoint=encoder", *TRAIN]),
     ("classifier", ["--init_checkpoint=run", *TRAIN]),
     ("squad", ["--init_checkpoint=run", "--bert_config_file=run/bert_config.json", *TRAIN]),

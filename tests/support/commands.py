@@ -47,6 +47,7 @@ MAINS = {
     "convert": _main_of("bert_estimator.interchange.__main__"),
     "predict": _main_of("bert_estimator.serving.predictor"),
     "embed": _main_of("bert_estimator.serving.embed"),
+    "serve": _main_of("bert_estimator.serving.server.__main__"),
     "legacy": _main_of("bert_estimator.legacy.__main__"),
     "run_program": _main_of("bert_estimator.tpu.run_program"),
 }
@@ -56,7 +57,7 @@ CONSOLE = dict(
     zip(
         [
             "pretraining", "classifier", "squad", "text", "vocabulary", "records", "predict",
-            "embed", "convert", "legacy", "run_program",
+            "embed", "serve", "convert", "legacy", "run_program",
         ],
         project.read()["scripts"].values(),
         strict=True,
@@ -101,6 +102,7 @@ def arguments(command, folder, output):
         "convert": lambda: [f"{folder}/hf_classifier", str(output)],
         "predict": lambda: [f"{folder}/exported"],
         "embed": lambda: [f"{folder}/hf_classifier", f"{folder}/text.txt"],
+        "serve": lambda: [f"{folder}/hf_classifier", "--port=0"],
         "legacy": lambda: [f"{folder}/script.py"],
         "run_program": lambda: [f"{folder}/program"],
     }[command]()  # fmt: skip

@@ -8,7 +8,8 @@ A graph is built for one of three targets, each a module with the same functions
     portable   TensorFlow's own operations and gradients alone, for exports (`primitives.portable`)
 
 The functions are `attention`, `bias_add`, `cross_entropy`, `draw_mask`, `first_token`, `gather`,
-`gelu`, `gelu_erf`, `layer_norm`, `look_up_types` and `mask_and_scale`. session.py describes them.
+`gelu`, `gelu_erf`, `layer_norm`, `look_up_types`, `mask_and_scale` and `used_rows`. session.py
+describes them.
 """
 
 from types import ModuleType

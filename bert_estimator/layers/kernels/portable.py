@@ -16,7 +16,7 @@ from bert_estimator.layers.kernels import formulas, masks, program
 bias_add, gelu_erf, layer_norm = tf.nn.bias_add, formulas.gelu_erf, formulas.layer_norm
 cross_entropy, draw_mask = program.cross_entropy, program.draw_mask
 gather = look_up_types = tf.gather
-mask_and_scale = program.mask_and_scale
+mask_and_scale, used_rows = program.mask_and_scale, program.used_rows
 
 
 def attention(

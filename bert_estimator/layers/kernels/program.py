@@ -54,6 +54,11 @@ def attention(
     return attend(heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale)
 
 
+def used_rows(input_mask: tf.Tensor) -> tf.Tensor | None:
+    """Does what `session.used_rows` does: the shapes of a program are static."""
+    return None
+
+
 def attend(
     query: tf.Tensor,
     key: tf.Tensor,

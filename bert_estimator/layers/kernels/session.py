@@ -25,7 +25,8 @@ _LEAST_OF_LAYER_NORM = 1 << 20
 # TensorFlow's own cross-entropy takes 4 nanoseconds for an element, and the compiled one takes 1.
 _LEAST_LOGITS = 1 << 22
 
-_USUAL_ROWS = 4096  # stands for a number of rows that is not known
+# They stand for a number that is not known when the graph is built.
+_USUAL_TOKENS, _USUAL_EXAMPLES = 4096, 16
 
 
 def attention(
@@ -134,6 +135,21 @@ def _scores_gradient_in(dtype):
     return scores_gradient
 
 
+def used_rows(input_mask: tf.Tensor) -> tf.Tensor | None:
+    """Returns how many of the packed rows are to be computed: all before the last one with a token.
+
+    All batches may have the same number of rows. Then only the fullest one uses all of them.
+
+    Args:
+      input_mask: int32 [B, F], 0 for padding; a row begins with its tokens.
+
+    Returns:
+      int32 scalar, at least 1; None if all rows are computed.
+    """
+    numbers = tf.range(1, tf.shape(input_mask)[0] + 1)
+    return tf.maximum(1, tf.reduce_max(numbers * tf.cast(input_mask[:, 0] > 0, tf.int32)))
+
+
 def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Adds a bias [n] to each row of x [..., n]; in bfloat16 its gradient is summed in float32."""
     if x.dtype != tf.bfloat16:
@@ -172,20 +188,25 @@ def draw_mask(
     Returns:
       bool, or uint8 if it is packed.
     """
-    if tf.is_tensor(shape[0]) or math.prod(shape) * masks.BLOCK_ELEMENTS < _LEAST_OF_MASKS:
+    rows, *of_row = shape
+    usual = _USUAL_EXAMPLES if tf.is_tensor(rows) else rows
+    if usual * math.prod(of_row) * masks.BLOCK_ELEMENTS < _LEAST_OF_MASKS:
         return masks.draw(shape, key, counter, threshold)
-    packed = primitives.fused(_compiled_packed(shape), key, counter, threshold)
+    like = tf.zeros([rows, 0])  # its shape is known when it is compiled
+    packed = primitives.fused(_compiled_packed(tuple(of_row)), like, key, counter, threshold)
     return packed if may_pack else primitives.fused(masks.unpacked, packed)
 
 
 @functools.cache
-def _compiled_packed(shape):
-    """Returns a function of (key, counter, threshold) that gives a packed mask, uint8 [*shape].
+def _compiled_packed(of_row):
+    """Returns a function of (like [rows, 0], key, counter, threshold) that gives a packed mask,
+    uint8 [rows, *of_row].
 
     The result is a single tensor: XLA would compute the words of a block again for each of several.
     """
 
-    def packed(key, counter, threshold):
+    def packed(like, key, counter, threshold):
+        shape = [tf.shape(like)[0], *of_row]
         parts = masks.parts(masks.blocks(key, counter, math.prod(shape)), threshold)
         bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, masks.BITS, strict=True)]
         return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
@@ -216,9 +237,7 @@ def _gelu_erf_gradient(op, gradient, *_):
 
 def layer_norm(gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
     """Normalizes the last dimension of a sum [..., H], and scales and shifts it."""
-    shape = addends[0].shape
-    elements = shape.num_elements() or _USUAL_ROWS * shape.as_list()[-1]
-    if elements < _LEAST_OF_LAYER_NORM:
+    if _num_elements(addends[0].shape, _USUAL_TOKENS) < _LEAST_OF_LAYER_NORM:
         return formulas.layer_norm(gamma, beta, *addends)
     return primitives.fused_both_ways(formulas.layer_norm, gamma, beta, *addends)
 
@@ -287,10 +306,17 @@ def first_token(sequence: tf.Tensor) -> tf.Tensor:
 def _fused_if_large(least_elements, function, *tensors):
     """Calls a function, as one XLA computation if the first tensor is large, and else directly.
 
-    It is called directly, too, if the first tensor's size or any tensor's rank is unknown when the
-    graph is built. See `primitives.fused`.
+    It is called directly, too, if the first tensor's size, but for the number of examples, or any
+    tensor's rank is unknown when the graph is built. See `primitives.fused`.
     """
     is_known = all(tensor.shape.rank is not None for tensor in tensors)
-    if (tensors[0].shape.num_elements() or 0) < least_elements or not is_known:
+    if not is_known or _num_elements(tensors[0].shape, _USUAL_EXAMPLES) < least_elements:
         return function(*tensors)
     return primitives.fused(function, *tensors)
+
+
+def _num_elements(shape, usual):
+    """Returns how many elements a tensor has, if the first dimension is `usual` where it is
+    unknown; 0 if another dimension is unknown."""
+    first, *others = shape.as_list()
+    return 0 if None in others else math.prod([usual if first is None else first, *others])

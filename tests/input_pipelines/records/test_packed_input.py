@@ -108,6 +108,11 @@ def test_a_resumed_training_packs_as_an_uninterrupted_one(files):
             np.testing.assert_array_equal(batch[name], expected[name])
 
 
+def test_the_rows_of_an_evaluation_are_not_packed(files):
+    with pytest.raises(ValueError, match="only the records of a training are packed"):
+        input_fn_builder(files, F, P, is_training=False, packs=Packs(9))
+
+
 def test_hosts_read_their_own_slots(files, monkeypatch):
     """Together they have what a single host has on as many parts."""
     function = input_fn(files, Packs(3, micro_batch_size=BATCH // 2))

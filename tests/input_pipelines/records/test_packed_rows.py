@@ -133,8 +133,9 @@ def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
         return np.random.default_rng(number).integers(0, 33, 24)
 
     fillings = []
-    packs = packed_rows.Packs(200, micro_batch_size=3, report=fillings.append)
-    packing = packs.of(32, lengths_of, 0, 6, 4, words)
+    for skips_empty in (False, True):
+        packs = packed_rows.Packs(200, 3, skips_empty=skips_empty, report=fillings.append)
+        packing = packs.of(32, lengths_of, 0, 6, 4, words)
     assert packing.num_parts == 8 and max(asked) == (19 if planned else 199)
     tokens, used = 0, 0
     for number in range(200):
@@ -149,10 +150,12 @@ def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
     assert planned or packing.slots_of_part < 24
     assert packing.predictions_of_part < 4 * 24
     if not planned:
-        ((_, rows_a_batch, token_share, empty_share, unpacked_share),) = fillings
-        assert unpacked_share == tokens / (200 * 24 * 32)
-        assert rows_a_batch == rows and token_share == tokens / (200 * rows * 32)
-        assert empty_share == pytest.approx(1 - used / (200 * rows))
+        empty_share = pytest.approx(1 - used / (200 * rows))
+        unpacked_share = tokens / (200 * 24 * 32)
+        assert fillings == [
+            (32, rows, tokens / (200 * rows * 32), empty_share, unpacked_share, False),
+            (32, rows, tokens / (used * 32), empty_share, unpacked_share, True),
+        ]
         sizes = {packing.slots(lengths_of(n)).numbers.size for n in range(200)}
         assert sizes == {8 * packing.slots_of_part}
 

@@ -514,6 +514,18 @@ def test_too_many_bad_records_end_the_run(bad_file, caplog):
     assert "There are more than 3 bad records." in caplog.text
 
 
+def test_each_host_counts_its_own_bad_records(bad_file, caplog):
+    """Of four bad records, each of two hosts reads two."""
+    caplog.set_level(logging.WARNING, "tensorflow")
+    for host in range(2):
+        params = {"batch_size": 2, "context": context(0, host, 2)}
+        caplog.clear()
+        batches(checked_input_fn([bad_file], False, max_bad_records=2), params)
+        assert len(caplog.records) == 2
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"bad\.tfrecord: record \d"):
+            batches(checked_input_fn([bad_file], False, max_bad_records=1), params)
+
+
 def test_the_unigram_baseline_leaves_out_damaged_records(files):
     whole = unigram_cross_entropy(files, np.ones(50))
     damage(files[0], 2)

@@ -153,7 +153,7 @@ def test_packed_batches_have_the_examples_of_unpacked_batches(
     features = of_lengths(kind)
     number = 9 if is_training else 2
     said = []
-    packs = Packs(number if is_training else None, micro_batch_size, is_static, said.append)
+    packs = Packs(number if is_training else None, micro_batch_size, is_static, report=said.append)
     options = {"is_training": is_training, "random_seed": 3}
     whole = batches(input_fn_builder(features, **options), number)
     packed = input_fn_builder(features, **options, packs=packs)

@@ -115,6 +115,6 @@ def test_transformers_keeps_the_facts(tmp_path):
     source = write_google(tmp_path / "run", CLASSIFIER, **PAIRS)
     write_theirs(tmp_path / "hf", source)
     fixtures.transformers("again", tmp_path / "hf", tmp_path / "saved")
-    for name in ("vocab.txt", "tokenizer_config.json"):
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "saved" / name).write_bytes((tmp_path / "hf" / name).read_bytes())
     assert facts_of(open_source(str(tmp_path / "saved"))) == facts_of(source)

@@ -1,0 +1,113 @@
+"""Draws docs/packed_rows.svg, and prints how full the packed rows of batches of many sizes are.
+
+    python -m benchmarks.packed_rows
+
+The picture has the sequences of a batch in rows of their own, and packed. The table is of batches
+of pretraining records of 512 tokens, with lengths as `run_pretraining.py --compile_only --fill`
+takes them to be. `input_pipelines.records.packed_rows` makes the rows of both.
+"""
+
+import os
+
+import numpy as np
+
+from benchmarks import main_job
+from benchmarks.speed_picture import frame, text
+from bert_estimator.command_line.charts import BLUE, GREY, ORANGE, WIDTH
+from input_pipelines.records import packed_rows, record_lengths
+from input_pipelines.records.order import BatchOrder
+
+PICTURE = os.path.join(main_job.ROOT, "docs", "packed_rows.svg")
+_ROW_LENGTH = 128
+_LENGTHS = np.array([128, 31, 57, 97, 22, 64, 12, 105, 41, 70, 35, 90, 18, 9, 52, 27])
+_COLOURS = (BLUE, ORANGE, "#4a9", "#a5a", "#c95", "#789")
+_EDGE, _ROW, _BAR, _SPACE = 16, 20, 16, 32  # pixels
+
+# How full the records of the embedded corpus are, and Wikipedia (Krell et al., 2021).
+FILLS = (0.46, 0.5)
+# (sequences of a batch, cores, or None for a session); the last is the second stage of "Training
+# BERT in 76 minutes", on the paper's pod.
+BATCHES = ((32, None), (32, 1), (256, 8), (4096, 256), (32768, 2048))
+_RECORD_LENGTH, _PREDICTIONS = 512, 76
+_PLANNED = 2**21  # sequences
+
+
+def svg() -> str:
+    """Returns the picture as the text of an SVG file."""
+    width = (WIDTH - 2 * _EDGE - _SPACE) / 2
+    own = packed_rows.Deal(np.arange(len(_LENGTHS)), np.zeros_like(_LENGTHS), len(_LENGTHS))
+    parts, bottom = [], 0
+    for left, title, dealt in (
+        (_EDGE, "a row for each sequence", own),
+        (_EDGE + width + _SPACE, "packed rows", packed_rows.deal(_LENGTHS, _ROW_LENGTH)),
+    ):
+        share = _LENGTHS.sum() / (dealt.num_rows * _ROW_LENGTH)
+        title = f"{title}: {dealt.num_rows} rows, {share:.0%} tokens"
+        parts.append(text(left, _EDGE + 4, title, "font-weight='bold'"))
+        top = _EDGE + _ROW
+        for row in range(dealt.num_rows):
+            y = top + row * _ROW
+            parts.append(_bar(left, y, width, "#eee", f"stroke='{GREY}' stroke-width='0.5'"))
+            for number in np.flatnonzero(dealt.rows == row):
+                x = left + dealt.offsets[number] / _ROW_LENGTH * width
+                colour = _COLOURS[number % len(_COLOURS)]
+                parts.append(_bar(x, y, _LENGTHS[number] / _ROW_LENGTH * width, colour))
+                parts.append(text(x + 3, y + _BAR - 4, str(number + 1), "fill='white'"))
+        bottom = max(bottom, top + dealt.num_rows * _ROW)
+    return frame(parts, bottom + _EDGE)
+
+
+def _bar(x, y, width, colour, attributes=""):
+    return (
+        f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{_BAR}' fill='{colour}' "
+        f"{attributes}/>"
+    )
+
+
+def filling(fill: float, batch_size: int, cores: int | None) -> packed_rows.Filling:
+    """Returns how full the rows of batches are.
+
+    Args:
+      fill: how full the records are.
+      batch_size: the sequences of a batch.
+      cores: the number of cores that share its rows; None for a session.
+    """
+    lengths = record_lengths.evenly_spread(fill, _RECORD_LENGTH, _PREDICTIONS)
+    order = BatchOrder(len(lengths.tokens), batch_size, seed=1)
+    fillings = []
+    num_batches = min(1000, _PLANNED // batch_size)
+    is_session, cores = cores is None, cores or 1
+    packs = packed_rows.Packs(num_batches, skips_empty=is_session, report=fillings.append)
+    packs.of(
+        _RECORD_LENGTH,
+        lambda number: lengths.of(order.record_numbers(number)),
+        0,
+        batch_size // cores,
+        cores,
+        lengths.predictions,
+    )
+    return fillings[0]
+
+
+def line(batch_size: int, cores: int | None) -> str:
+    """Returns a line of the table."""
+    cells = [f"{batch_size}", f"{cores}" if cores else "a session"]
+    for fill in FILLS:
+        result = filling(fill, batch_size, cores)
+        computed = result.rows * (1 - result.empty_share * result.skips_empty)
+        cells.append(f"{computed:,.0f} rows, {100 * result.token_share:.0f} % tokens")
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    with open(PICTURE, "w", encoding="utf-8") as writer:
+        writer.write(svg())
+    heads = [f"records {100 * fill:.0f} % full" for fill in FILLS]
+    print(f"| examples of a batch | cores | {' | '.join(heads)} |")
+    print("|---|---|---|---|")
+    for batch in BATCHES:
+        print(line(*batch), flush=True)
+
+
+if __name__ == "__main__":
+    main()

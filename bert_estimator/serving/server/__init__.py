@@ -1,0 +1,1 @@
+"""The server `bert-serve`: models answer over HTTP, and on a page in a browser."""

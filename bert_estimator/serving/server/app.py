@@ -1,0 +1,417 @@
+"""The server itself: routes, limits, the token, and an end that answers what was accepted.
+
+Only this module imports starlette and uvicorn. Every answer but the page and the metrics is JSON;
+an error is `{"error": "a sentence"}`, as in TensorFlow Serving.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bert_estimator.serving.server import bodies, metrics
+from bert_estimator.serving.server.batcher import Batch, QueueFullError
+from bert_estimator.serving.server.bodies import RequestError
+from bert_estimator.serving.server.models import VECTORS, ServedModel
+
+_BODY_SECS = 30  # a body that is not there by then is refused
+_LAST_SECS = 10  # at the end, clients have so long to read their answers
+_LOOK_SECS = 5  # how often newer models are looked for
+_NPY = "application/x-npy"
+_FILES = {
+    "page.html": ("text/html; charset=utf-8", True),
+    "openapi.json": ("application/json", False),
+}
+# The page has its script and style in itself, and asks nobody but this server.
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Limits(NamedTuple):
+    """Says what is refused.
+
+    Attributes:
+      max_texts: the most texts of a request.
+      max_body_bytes: the most bytes of its body.
+    """
+
+    max_texts: int = 1024
+    max_body_bytes: int = 8 << 20
+
+
+_LIMITS = Limits()
+
+
+class Service:
+    """Answers requests with models.
+
+    Args:
+      open_models: function of a function that is called with the name of a model and each of its
+        `Batch`es; it returns the models.
+      limits: what is refused.
+      token: what requests must carry as `Authorization: Bearer TOKEN`, or "".
+
+    Attributes:
+      app: the ASGI application.
+      models: name -> `ServedModel`.
+      is_closing: whether it refuses further requests, since the server is about to end.
+    """
+
+    def __init__(
+        self,
+        open_models: Callable[[Callable[[str, Batch], None]], Sequence[ServedModel]],
+        limits: Limits = _LIMITS,
+        token: str = "",
+    ):
+        self._metrics = metrics.Metrics()
+        self.models = {model.name: model for model in open_models(self._count_batch)}
+        self._limits, self._token = limits, token
+        self.is_closing = False
+        self._reading: set[asyncio.Future] = set()
+        handlers = {HTTPException: _http_error}
+        self.app = Starlette(
+            routes=self._routes(), lifespan=self._lifespan, exception_handlers=handlers
+        )
+
+    def _routes(self):
+        def route(path, handler, verb="", method="GET", is_open=False):
+            return Route(path, self._endpoint(handler, verb, is_open), methods=[method])
+
+        routes = [
+            route("/", _file("page.html"), is_open=True),
+            route("/health", self._health, is_open=True),
+            route("/ready", self._ready, is_open=True),
+            route("/openapi.json", _file("openapi.json"), is_open=True),
+            route("/metrics", self._show_metrics),
+            route("/v1/models", self._list),
+            route("/embed", self._embed, "embed", "POST"),
+        ]
+        for model in ("/v1/models/{name}", "/v1/models/{name}/versions/{version}"):
+            routes.append(route(model, self._status))
+            for verb in ("predict", "classify", "regress"):
+                routes.append(route(f"{model}:{verb}", self._answer, verb, "POST"))
+        return routes
+
+    def _endpoint(self, handler: Handler, verb: str, is_open: bool) -> Handler:
+        """Returns what answers a route: a handler, with the token, errors and metrics around it."""
+
+        async def endpoint(request):
+            start = time.monotonic()
+            request.state.verb = verb
+            try:
+                if not is_open:
+                    self._check_token(request)
+                response = await handler(request)
+            except Exception as error:
+                response = _error_of(error)
+            if self.is_closing:
+                response.headers["Connection"] = "close"
+            model = request.path_params.get("name", getattr(request.state, "model", ""))
+            labels = {"model": model if model in self.models else "", "verb": verb}
+            if verb:
+                self._metrics.requests.add(**labels, status=str(response.status_code))
+                self._metrics.request_secs.add(time.monotonic() - start, **labels)
+            return response
+
+        return endpoint
+
+    def _check_token(self, request):
+        if self._token:
+            given = request.headers.get("authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+                raise RequestError(
+                    401, "this server wants its token, in the header Authorization: Bearer TOKEN"
+                )
+
+    async def _health(self, request):
+        return _json({"status": "ok"})
+
+    async def _ready(self, request):
+        if self.is_closing:
+            raise _closing_error()
+        return _json({"status": "ready"})
+
+    async def _list(self, request):
+        models = [
+            {
+                "name": model.name,
+                "version": model.opened.version,
+                "kind": model.opened.kind,
+                "inputs": list(model.opened.inputs.names),
+                "inputs_needed": model.opened.inputs.num_needed,
+                "outputs": list(model.opened.outputs),
+                "labels": list(model.opened.labels),
+                "max_seq_length": model.opened.max_seq_length,
+            }
+            for model in self.models.values()
+        ]
+        return _json({"models": models})
+
+    async def _status(self, request):
+        status = {
+            "version": self._model(request).opened.version,
+            "state": "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": ""},
+        }
+        return _json({"model_version_status": [status]})
+
+    async def _show_metrics(self, request):
+        self._metrics.models.clear()
+        for name, model in self.models.items():
+            opened = model.opened
+            self._metrics.waiting.set(model.batcher.num_waiting, model=name)
+            self._metrics.cut.set(opened.num_cut(), model=name)
+            self._metrics.models.set(1, model=name, kind=opened.kind, version=opened.version)
+        return Response(self._metrics.text(), media_type=metrics.CONTENT_TYPE)
+
+    def _count_batch(self, name, batch):
+        self._metrics.texts.add(batch.num_texts, model=name)
+        self._metrics.batch_texts.add(batch.num_texts, model=name)
+        self._metrics.batch_secs.add(batch.secs, model=name)
+        for secs in batch.waited:
+            self._metrics.waited_secs.add(secs, model=name)
+
+    async def _answer(self, request):
+        """Answers :predict, :classify and :regress."""
+        model, verb = self._model(request), request.state.verb
+        opened = model.opened
+        if verb != "predict":
+            bodies.check_results(verb, opened.outputs, opened.kind)
+        asked = bodies.read(await self._body(request), verb, opened.inputs)
+        answers = await self._answers(request, model, asked.texts)
+        if opened.kind == VECTORS:
+            answers = [{"vector": answer["vector"].tolist()} for answer in answers]
+        if verb == "predict":
+            return _json(bodies.predictions(answers, asked.is_columnar))
+        return _json(bodies.results(answers, verb))
+
+    async def _embed(self, request):
+        texts, name = bodies.read_texts(await self._body(request))
+        embedding = [n for n, model in self.models.items() if model.opened.kind == VECTORS]
+        if not embedding or name not in (None, *embedding):
+            wanted = "a model for vectors" if name is None else f"the model {name!r}, for vectors,"
+            raise RequestError(
+                404,
+                f"{wanted} is not served; served for vectors: "
+                f"{', '.join(embedding) or 'nothing, since every MODEL_DIR is an exported model'}",
+            )
+        request.state.model = name or embedding[0]
+        answers = await self._answers(request, self.models[request.state.model], texts)
+        vectors = [answer["vector"] for answer in answers]
+        if _NPY in request.headers.get("accept", ""):
+            array = io.BytesIO()
+            np.save(array, np.stack(vectors) if vectors else np.zeros([0, 0], np.float32))
+            return Response(array.getvalue(), media_type=_NPY)
+        rows = [vector.tolist() for vector in vectors]
+        return _json({"model": request.state.model, "vectors": rows})
+
+    def _model(self, request):
+        """Returns the model that a request names; raises RequestError if it is not served."""
+        name, version = request.path_params["name"], request.path_params.get("version")
+        if name not in self.models:
+            raise RequestError(
+                404, f"the model {name!r} is not served; served are {', '.join(self.models)}"
+            )
+        model = self.models[name]
+        if version not in (None, model.opened.version):
+            raise RequestError(
+                404, f"{name}: version {version!r} is not served, but {model.opened.version}"
+            )
+        return model
+
+    async def _body(self, request):
+        """Returns the body; raises RequestError if it is too long, or does not arrive."""
+        most = self._limits.max_body_bytes
+        read = asyncio.ensure_future(_read(request, most))
+        self._reading.add(read)
+        try:
+            return await asyncio.wait_for(read, _BODY_SECS)
+        except asyncio.TimeoutError:
+            raise RequestError(408, f"the body did not arrive within {_BODY_SECS} s") from None
+        except asyncio.CancelledError:
+            if self.is_closing:
+                raise _closing_error() from None
+            raise
+        finally:
+            self._reading.discard(read)
+
+    async def _answers(self, request, model, texts):
+        """Returns a model's answers; raises ClientDisconnect if the client goes away meanwhile."""
+        if len(texts) > self._limits.max_texts:
+            raise RequestError(
+                413, f"{len(texts)} texts are more than {self._limits.max_texts}; send fewer"
+            )
+        if self.is_closing:
+            raise _closing_error()
+        answers = asyncio.ensure_future(model.batcher(texts))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not answers.done():
+                answers.cancel()
+        if not answers.done():
+            raise ClientDisconnect
+        return answers.result()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app):
+        looks = asyncio.create_task(self._look())
+        yield
+        looks.cancel()
+        for model in self.models.values():
+            await model.batcher.close()
+
+    async def _look(self):
+        """Looks for newer models until the end."""
+        while True:
+            await asyncio.sleep(_LOOK_SECS)
+            for model in self.models.values():
+                try:
+                    await model.look()
+                except Exception:  # whatever it is, the open models go on
+                    traceback.print_exc()
+
+    async def drain(self) -> None:
+        """Refuses further requests, and waits until the accepted ones have answers."""
+        self.is_closing = True
+        await asyncio.sleep(0)  # a request that was accepted just now is in its queue then
+        for reading in self._reading:
+            reading.cancel()
+        for model in self.models.values():
+            await model.batcher.drain()
+
+
+class Server(uvicorn.Server):
+    """Runs a service until SIGTERM or Ctrl-C.
+
+    Attributes:
+      stopped_by: the number of the signal that ended it, or None.
+    """
+
+    def __init__(self, service: Service):
+        config = uvicorn.Config(
+            service.app,
+            log_config=None,
+            log_level="critical",  # garbage would be a line each; errors are told above
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=_LAST_SECS,
+        )
+        super().__init__(config)
+        self._service = service
+        self.stopped_by: int | None = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answers what was accepted, and closes the connections."""
+        await self._service.drain()
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # its client does not read
+        await asyncio.sleep(0)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Handles a signal; the second one ends the process at once."""
+        if self.stopped_by is not None:
+            os._exit(128 + sig)
+        self.stopped_by, self.should_exit = sig, True
+        print(
+            f"\n{signal.Signals(sig).name}: the server answers what it has accepted, and ends. "
+            "Send it again to exit at once.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+async def _read(request, most):
+    """Returns the body of a request; raises RequestError if it has more bytes than `most`."""
+    parts, size = [], int(request.headers.get("content-length", 0))
+    if size <= most:
+        size = 0
+        async for part in request.stream():
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                break
+    if size > most:
+        raise RequestError(413, f"the body is longer than {most} bytes; send less at a time")
+    return b"".join(parts)
+
+
+async def _disconnected(request):
+    """Returns when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _file(name):
+    """Returns the handler of a file beside this module."""
+    media_type, is_page = _FILES[name]
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as reader:
+        content = reader.read()
+    headers = {"Content-Security-Policy": _PAGE_POLICY} if is_page else None
+
+    async def handler(request):
+        return Response(content, media_type=media_type, headers=headers)
+
+    return handler
+
+
+def _json(values, status=200, headers=None):
+    content = json.dumps(values, separators=(",", ":")).encode()
+    return Response(content, status, headers, media_type="application/json")
+
+
+def _closing_error():
+    return RequestError(503, "the server is about to end; ask another one")
+
+
+def _error_of(error: Exception) -> Response:
+    """Returns the response to a request that was not answered."""
+    headers = None
+    if isinstance(error, ClientDisconnect):
+        status, message = 499, "the client has closed the connection"  # nobody reads it
+    elif isinstance(error, RequestError):
+        status, message = error.status, str(error)
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}.get(status)
+    elif isinstance(error, QueueFullError):
+        status, message, headers = 429, str(error), {"Retry-After": "1"}
+    elif isinstance(error, ValueError):
+        status, message = 400, str(error)
+    else:
+        traceback.print_exception(error)
+        status, message = 500, f"the model failed: {str(error).strip() or type(error).__name__}"
+    return _json({"error": message}, status, headers)
+
+
+async def _http_error(request, error):
+    """Answers a path that is not there, or another method than the path has."""
+    message = {
+        404: f"{request.url.path} is not here; GET /openapi.json lists the paths",
+        405: f"{request.method} is not for {request.url.path}",
+    }.get(error.status_code, error.detail)
+    return _json({"error": message}, error.status_code, error.headers)

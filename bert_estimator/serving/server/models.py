@@ -1,0 +1,322 @@
+"""The models that are served: opened from what a directory holds, and opened again if it is newer.
+
+A directory with an exported model is served as its task says; any other network gives vectors.
+
+| kind | a text is | outputs |
+|---|---|---|
+| classification | `text_a`, and `text_b` for pairs | `label`, `labels`, `probabilities`, `logits` |
+| multi_label | the same | `labels`, `probabilities`, `logits` |
+| regression | the same | `number`, `logits` |
+| tagging | `text_a`, with words at white space | `words`, `tags`, `labels`, `probabilities` |
+| question_answering | `question` and `context` | see `serving.graph.answer_model` |
+| vectors | `text_a`, and `text_b` if the text is a pair | `vector` |
+
+Names and values are what the signature `serving_default` of an exported model gives, so that a
+request gets the same from TensorFlow Serving.
+"""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_estimator.serving import exported_model
+from bert_estimator.serving.predictor import Predictor, words_of
+from bert_estimator.serving.server.batcher import Batch, Batcher
+from bert_estimator.serving.server.bodies import Inputs
+from bert_estimator.system import disk_files, json_files, paths
+
+VECTORS, ANSWERS = "vectors", "question_answering"
+_SAMPLE = "a text"  # which a model answers before it is served
+_OUTPUTS = {
+    "classification": ("label", "labels", "probabilities", "logits"),
+    "multi_label": ("labels", "probabilities", "logits"),
+    "regression": ("number", "logits"),
+    "tagging": ("words", "tags", "labels", "probabilities"),
+    VECTORS: ("vector",),
+}
+
+
+class Opened(NamedTuple):
+    """Holds an open model.
+
+    Attributes:
+      kind: what it answers, as in the table above.
+      inputs: what a text of it consists of.
+      outputs: the names of its outputs.
+      labels: the labels in the order of their probabilities.
+      max_seq_length: tokens to which a text is cut; None if it is not known.
+      directory: where it was opened.
+      answer: function of a list of texts that returns output name -> JSON value, for each.
+      num_cut: function that returns how many texts have been cut so far.
+      close: function that frees it.
+    """
+
+    kind: str
+    inputs: Inputs
+    outputs: tuple[str, ...]
+    labels: tuple[str, ...]
+    max_seq_length: int | None
+    directory: str
+    answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
+    num_cut: Callable[[], int]
+    close: Callable[[], None]
+
+    @property
+    def version(self) -> str:
+        """Returns the number of the export, or "1" if the directory does not have a number."""
+        name = os.path.basename(os.path.normpath(self.directory))
+        return name if name.isdecimal() else "1"
+
+
+def open_model(
+    path: str, batch_size: int, pooling: str = "mean", layers: Sequence[int] = (-1,)
+) -> Opened:
+    """Opens what a directory holds, and has it answer a text.
+
+    Args:
+      path: the directory of an exported model, as for `Predictor`; or a network, as for `Embedder`.
+      batch_size: the most texts that are computed at a time.
+      pooling, layers: which vectors a network gives, as for `Embedder`.
+
+    Raises:
+      ValueError: there is no model that can be opened; the message says why.
+    """
+    directory = _export_of(path)
+    if directory is None:
+        model = _vectors(path, batch_size, pooling, layers)
+    elif _kind_of(directory) == ANSWERS:
+        model = _answers(directory, batch_size)
+    else:
+        model = _predictions(directory, batch_size)
+    sample = (_SAMPLE,) * model.inputs.num_needed
+    model.answer([sample if len(sample) > 1 else _SAMPLE])
+    return model
+
+
+def _export_of(path):
+    """Returns the directory of the exported model that a path means, or None."""
+    try:
+        directory = exported_model.find(path)
+    except ValueError:
+        return None
+    # A module of TF Hub is a SavedModel without a task.
+    return directory if os.path.isfile(_task_file(directory)) else None
+
+
+def _task_file(directory):
+    """Returns where the task of an exported model is: of a SavedModel, or of another format."""
+    of_saved_model = os.path.join(directory, "assets.extra", "task.json")
+    return (
+        of_saved_model if os.path.isfile(of_saved_model) else os.path.join(directory, "task.json")
+    )
+
+
+def _kind_of(directory):
+    path = _task_file(directory)
+    return json_files.field(json_files.read(path), "kind", str, path)
+
+
+def _predictions(directory: str, batch_size: int) -> Opened:
+    predictor = Predictor(directory, batch_size)
+
+    def answer(texts):
+        outputs = predictor.predict(texts)
+        columns = {name: [row.tolist() for row in rows] for name, rows in outputs.items()}
+        labels = list(predictor.labels)
+        if predictor.kind == "regression":
+            columns["number"] = [row[0] for row in columns["logits"]]
+        else:
+            columns["labels"] = [labels] * len(texts)
+        if predictor.kind in ("classification", "tagging"):
+            best = [np.argmax(rows, axis=-1) if len(rows) else [] for rows in outputs["logits"]]
+            if predictor.kind == "tagging":
+                columns["words"] = list(map(words_of, texts))
+                columns["tags"] = [[labels[tag] for tag in tags] for tags in best]
+            else:
+                columns["label"] = [labels[label] for label in best]
+        names = _OUTPUTS[predictor.kind]
+        return [{name: columns[name][number] for name in names} for number in range(len(texts))]
+
+    return Opened(
+        kind=predictor.kind,
+        inputs=Inputs(("text_a", "text_b")[: 1 + predictor.is_pair], 1 + predictor.is_pair),
+        outputs=_OUTPUTS[predictor.kind],
+        labels=predictor.labels,
+        max_seq_length=predictor.max_seq_length,
+        directory=directory,
+        answer=answer,
+        num_cut=lambda: predictor.num_cut,
+        close=predictor.close,
+    )
+
+
+def _vectors(path: str, batch_size: int, pooling: str, layers: Sequence[int]) -> Opened:
+    # Loaded only now: exported models do without the network's code.
+    from bert_estimator.serving.embedder import Embedder
+
+    try:
+        embedder = Embedder(path, pooling, layers, batch_size=batch_size)
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and not disk_files.is_of_input(error):
+            raise
+        raise ValueError(
+            f"{error}. Nor does {path} hold an exported model, such as run_classifier.py "
+            "--do_export makes"
+        ) from None
+    return Opened(
+        kind=VECTORS,
+        inputs=Inputs(("text_a", "text_b"), 1),
+        outputs=_OUTPUTS[VECTORS],
+        labels=(),
+        max_seq_length=embedder.max_seq_length,
+        directory=path,
+        answer=lambda texts: [{"vector": vector} for vector in embedder(texts)],
+        num_cut=lambda: embedder.num_cut,
+        close=embedder.close,
+    )
+
+
+def _answers(directory: str, batch_size: int) -> Opened:
+    export = "export it with run_squad.py --do_export --export_inputs=text"
+    if not os.path.isfile(os.path.join(directory, "saved_model.pb")):
+        raise ValueError(
+            f"{directory}: answers are served from a SavedModel that takes text; {export}"
+        )
+    # TensorFlow takes seconds to load; a wrong directory has been reported before.
+    import tensorflow.compat.v1 as tf
+
+    from bert_estimator.serving.graph import graph_sentencepiece
+
+    task, path = json_files.read(_task_file(directory)), _task_file(directory)
+    if json_files.field(task, "vocab_file", str, path).endswith(".model"):
+        graph_sentencepiece.load_operations()
+    session = tf.Session(graph=tf.Graph())
+    try:
+        with session.graph.as_default():
+            loaded = tf.saved_model.load(session, [tf.saved_model.SERVING], directory)
+        signature = loaded.signature_def["serving_default"]
+        inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
+        if inputs.keys() != {"question", "context"}:
+            raise ValueError("it takes ids, not text")
+    except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
+        session.close()
+        reason = str(error).strip().splitlines()[:1] or [repr(error)]
+        raise ValueError(
+            f"{directory}: the exported model cannot be used: {reason[0]}; {export}"
+        ) from None
+    outputs = {name: tensor.name for name, tensor in sorted(signature.outputs.items())}
+
+    def answer(texts):
+        answers = []
+        for first in range(0, len(texts), batch_size):
+            questions, contexts = zip(*texts[first : first + batch_size], strict=True)
+            feeds = {inputs["question"]: questions, inputs["context"]: contexts}
+            rows = session.run(outputs, feeds)
+            columns = {name: _plain(values.tolist()) for name, values in rows.items()}
+            answers += [
+                {name: column[number] for name, column in columns.items()}
+                for number in range(len(questions))
+            ]
+        return answers
+
+    return Opened(
+        kind=ANSWERS,
+        inputs=Inputs(("question", "context"), 2),
+        outputs=tuple(outputs),
+        labels=(),
+        max_seq_length=json_files.field(task, "max_seq_length", int, path),
+        directory=directory,
+        answer=answer,
+        num_cut=lambda: 0,  # contexts are split
+        close=session.close,
+    )
+
+
+def _plain(value):
+    """Returns a value with strings in place of bytes."""
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def name_of(path: str) -> str:
+    """Returns the name under which a directory's model is served: its own, or its run's."""
+    parts = os.path.abspath(path).split(os.sep) if not paths.is_remote(path) else path.split("/")
+    while len(parts) > 1 and (parts[-1] in ("", "export", "onnx") or parts[-1].isdecimal()):
+        parts.pop()
+    return re.sub(r"[^\w.-]", "_", parts[-1]) or "model"
+
+
+class ServedModel:
+    """Answers the requests of one model, the newest of its directory.
+
+    Args:
+      name: its name in requests.
+      path: as for `open_model`.
+      open_one: function of a path that opens a model, as `open_model` does.
+      batch_size, queue_size: as for `Batcher`.
+      report: function that is called with each `Batch`.
+
+    Attributes:
+      name, path: as above.
+      opened: the `Opened` model.
+      batcher: the `Batcher` of its requests.
+
+    Raises:
+      ValueError: as `open_one` does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        open_one: Callable[[str], Opened],
+        batch_size: int,
+        queue_size: int,
+        report: Callable[[Batch], None] = lambda batch: None,
+    ):
+        self.name, self.path, self._open = name, path, open_one
+        self.opened = open_one(path)
+        # The directory where there was something else to serve when it was looked at last.
+        self._looked_at: str | None = self.opened.directory
+        self.batcher = Batcher(self._answer, batch_size, queue_size, report)
+
+    def _answer(self, texts):
+        return self.opened.answer(texts)
+
+    async def look(self) -> None:
+        """Opens the newest exported model of the directory, if it is not the open one.
+
+        The old model answers until the new one is open, and goes on if that fails. What happens is
+        said on standard error, once.
+        """
+        if self.opened.kind == VECTORS or paths.is_remote(self.path):
+            return
+        newest = await asyncio.to_thread(_export_of, self.path)
+        if newest == self._looked_at:
+            return
+        self._looked_at = newest
+        if newest is None:
+            self._say(f"{self.opened.directory} is gone; it is served from memory")
+            return
+        if newest == self.opened.directory:
+            return
+        try:
+            opened = await asyncio.to_thread(self._open, newest)
+        except (ValueError, OSError) as error:
+            self._say(f"{error}. Version {self.opened.version} is still served")
+            return
+        await self.batcher.soon(lambda: self._replace(opened))
+        self._say(f"version {opened.version} is served now")
+
+    def _replace(self, opened):
+        old, self.opened = self.opened, opened
+        old.close()
+
+    def _say(self, what):
+        print(f"serve: {self.name}: {what}.", file=sys.stderr, flush=True)
