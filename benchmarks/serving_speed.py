@@ -8,10 +8,13 @@ requests of 32; its memory is read after every tenth of them. If the environment
 TRANSFORMERS_PYTHON names a Python with torch and transformers, a pipeline there answers the same
 texts with the same weights, which `bert_estimator.interchange` converts; and if that Python has
 onnxruntime and onnxscript, onnxruntime does, after transformers' tokenizer. The probabilities have
-to be equal. The last line is JSON.
+to be equal. In this Python, if onnxruntime and the package tokenizers are installed, they answer
+with the ONNX model that `bert_estimator.interchange` writes, whose probabilities have to be equal,
+too; and then with its products rounded to int8. The last line is JSON.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,12 +22,14 @@ import sys
 import tempfile
 
 from benchmarks.main_job import machine
+from bert_estimator.command_line.run_directory import recorded_settings
 from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.interchange.onnx import runtime
 from bert_estimator.serving import exported_model
 from input_pipelines.embedded import embedded_corpus
 
 BATCHES = (1, 32)
-SIDES = ("tensorflow", "transformers", "onnxruntime")
+SIDES = ("tensorflow", "onnx", "onnx_int8", "transformers", "onnxruntime")
 _TEXTS = 640
 # The memory of the others is not measured, and their rates need fewer passes over the texts.
 _SHARE_OF_OTHERS = 8
@@ -129,6 +134,44 @@ print(json.dumps(result))
 )
 
 
+_ONNX = (
+    _COMMON
+    + """
+import numpy as np
+try:
+    import onnxruntime, tokenizers
+    tokenizer = tokenizers.Tokenizer.from_file(os.path.join(model, "tokenizer.json"))
+except Exception:  # tokenizers has no class of its own for a missing file
+    print("null")
+    sys.exit()
+task = json.load(open(os.path.join(model, "task.json")))
+tokenizer.enable_truncation(task["max_seq_length"])
+tokenizer.enable_padding()
+session = onnxruntime.InferenceSession(
+    os.path.join(model, "model.onnx"), providers=["CPUExecutionProvider"]
+)
+
+def answer(part):
+    encodings = tokenizer.encode_batch(part)
+    inputs = {
+        "input_ids": np.array([encoding.ids for encoding in encodings]),
+        "attention_mask": np.array([encoding.attention_mask for encoding in encodings]),
+        "token_type_ids": np.array([encoding.type_ids for encoding in encodings]),
+    }
+    (logits,) = session.run(["logits"], inputs)
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+result = {str(batch): measured(answer, batch) for batch in batches}
+found = answer(texts[:64])
+result["probabilities"] = found.max(axis=-1).tolist()
+result["labels"] = [task["labels"][number] for number in found.argmax(axis=-1)]
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+print(json.dumps(result))
+"""
+)
+
+
 def texts_of(number: int) -> list[str]:
     """Returns sentences of the embedded corpus."""
     documents = embedded_corpus.load().held_out
@@ -157,6 +200,8 @@ def measure(run: str, passes: int) -> dict:
       SystemExit: others' answers differ.
     """
     model = exported_model.find(os.path.abspath(run))
+    if runtime.is_model(model):
+        raise SystemExit(f"{run}: its newest export is an ONNX model; export a SavedModel again")
     task = exported_model.read_task(model)
     if task.kind != "classification" or task.is_pair:
         texts = "pairs of texts" if task.is_pair else "texts"
@@ -167,12 +212,16 @@ def measure(run: str, passes: int) -> dict:
             json.dump(texts_of(_TEXTS), writer)
         ours = run_in(sys.executable, _TENSORFLOW, model, texts_file, passes)
         result = {"machine": machine(), "tensorflow": ours}
+        share = max(1, passes // _SHARE_OF_OTHERS)
+        result |= _of_onnx(os.path.abspath(run), os.path.join(folder, "onnx"), texts_file, share)
+        is_exact = recorded_settings(run).get("precision") != "bfloat16"
+        if "onnx" in result and is_exact:  # ONNX models are of float32
+            _check_equal("onnx", ours, result["onnx"])
         python = os.environ.get("TRANSFORMERS_PYTHON")
         if python:
             target = os.path.join(folder, "hf")
             if interchange.main(["interchange", os.path.abspath(run), target]):
                 raise SystemExit("the run was not converted")
-            share = max(1, passes // _SHARE_OF_OTHERS)
             for name, code in (("transformers", _TRANSFORMERS), ("onnxruntime", _ONNXRUNTIME)):
                 theirs = run_in(python, code, target, texts_file, share)
                 if theirs is not None:
@@ -182,6 +231,20 @@ def measure(run: str, passes: int) -> dict:
         for name in {"probabilities", "labels"} & set(answers):
             del answers[name]
     return result
+
+
+def _of_onnx(run, folder, texts_file, passes):
+    """Returns side -> its figures, for the ONNX model of a run; nothing if it cannot be run."""
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime")):
+        return {}
+    if interchange.main(["interchange", run, folder, "--to=onnx"]):
+        raise SystemExit("the run was not converted to ONNX")
+    exact = run_in(sys.executable, _ONNX, folder, texts_file, passes)
+    if exact is None:
+        return {}
+    runtime.write_quantized(folder)
+    rounded = run_in(sys.executable, _ONNX, folder, texts_file, passes)
+    return {"onnx": exact, "onnx_int8": rounded}
 
 
 def _check_equal(name, ours, theirs):

@@ -20,6 +20,9 @@ TASK_KINDS = ("classification", "multi_label", "regression", "tagging")
 # What an exported model may take.
 EXPORT_INPUTS = ("text", "ids")
 
+# What a run exports: a SavedModel of TensorFlow's, or an ONNX model, whose products may be of int8.
+SAVED_MODEL, ONNX, ONNX_INT8 = EXPORT_FORMATS = ("saved_model", "onnx", "onnx_int8")
+
 # How the vectors of a text's tokens become one vector.
 POOLINGS = ("mean", "cls", "max", "pooled")
 

@@ -1,4 +1,5 @@
-"""Converts BERT: google-research/bert's checkpoints, Hugging Face's files, TF Hub's modules.
+"""Converts BERT: google-research/bert's checkpoints, Hugging Face's files, TF Hub's modules; to
+ONNX, too.
 
     python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased
 
@@ -9,7 +10,8 @@ run's predictions and its exported model come from: the best one if the run kept
 newest.
 
 The written files are read again: their weights must equal the source's bit for bit, and so must
-the logits on a fixed batch.
+the logits on a fixed batch. An ONNX model is for onnxruntime alone: its logits must equal the
+source's to 1e-4.
 """
 
 import argparse
@@ -30,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
 
     from bert_estimator.interchange import conversion, open_source, weights
     from bert_estimator.interchange.hugging_face import config_json
-    from bert_estimator.interchange.source import HUGGING_FACE, TF1
+    from bert_estimator.interchange.source import HUGGING_FACE, ONNX, TF1
 
     console.set_up(tf.get_logger())
     try:
@@ -51,7 +53,8 @@ def run(args: argparse.Namespace) -> None:
     # The path of an unpacked archive says nothing to a user.
     read = args.source if os.path.isfile(args.source) else source.checkpoint or args.source
     print(weights.table(f"{read} ({source.format}) -> {args.target} ({to})", rows))
-    print("Weights read back bit for bit. Greatest difference on a fixed batch:")
+    read_back = "" if to == ONNX else "Weights read back bit for bit. "
+    print(f"{read_back}Greatest difference on a fixed batch:")
     for name, difference in differences.items():
         print(f"  {name:20} {difference:g}")
 
@@ -64,8 +67,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(
         "--to",
-        choices=["tf1", "hf", "hub"],
-        help="write this format: a checkpoint, Hugging Face's files, or a module of TF Hub's",
+        choices=["tf1", "hf", "hub", "onnx"],
+        help="write this format: a checkpoint, Hugging Face's files, a module of TF Hub's, or an "
+        "ONNX model",
     )
     parser.add_argument(
         "--checkpoint",

@@ -13,13 +13,19 @@ from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hub import saved_model
 from bert_estimator.interchange.hugging_face import weight_files
+from bert_estimator.interchange.onnx import model_directory
 from bert_estimator.interchange.opening import open_source
-from bert_estimator.interchange.source import HUB, HUGGING_FACE, TAGGING, TF1, Source
-from bert_estimator.interchange.weights import logits_of, open_network
+from bert_estimator.interchange.source import HUB, HUGGING_FACE, ONNX, TAGGING, TF1, Source
+from bert_estimator.interchange.weights import fixed_batch, logits_of, open_network
 from bert_estimator.system import paths
 from bert_estimator.system.errors import listed
 
-WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: weight_files.write, HUB: saved_model.write}
+WRITERS = {
+    TF1: tf1_checkpoint.write,
+    HUGGING_FACE: weight_files.write,
+    HUB: saved_model.write,
+    ONNX: model_directory.write,
+}
 
 # The weights are copied, not computed: on one machine the logits are the same bit for bit, unless
 # its threads split a sum differently.
@@ -71,7 +77,11 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
         partial = os.path.join(folder, name)  # within, since the outer one is for its owner only
         os.mkdir(partial)
         WRITERS[to](partial, source, weights, tokenizer)
-        differences = compare(source.config, weights, open_source(partial), target)
+        if to == ONNX:
+            batches = [fixed_batch(source.config)]
+            differences = model_directory.check(partial, source.config, weights, batches)
+        else:
+            differences = compare(source.config, weights, open_source(partial), target)
         os.replace(partial, target)
     return differences
 
@@ -83,6 +93,8 @@ def names_left_out(source: Source, to: str) -> list[str]:
       ValueError: the source is not a BERT of its configuration.
     """
     heads = network_variables.check(source.config, source.shapes, source.path)
+    if to == ONNX:
+        return model_directory.names_left_out(source, heads)
     if to == HUB:
         return saved_model.names_left_out(source)
     if to == HUGGING_FACE and (source.kind == TAGGING or network_variables.ANSWER in heads):

@@ -61,9 +61,19 @@ def write(folder: str, source: Source) -> None:
     with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as writer:
         writer.write(source.config.to_json_string())
     if source.vocab_file is not None:
-        name = SENTENCE_PIECE if source.vocab_file.endswith(".model") else VOCABULARY
-        shutil.copyfile(source.vocab_file, os.path.join(folder, name))
-    task = {
+        shutil.copyfile(source.vocab_file, os.path.join(folder, name_of_vocabulary(source)))
+    with open(os.path.join(folder, TASK), "w", encoding="utf-8") as writer:
+        writer.write(json.dumps(task_of_source(source), indent=2) + "\n")
+
+
+def name_of_vocabulary(source: Source) -> str:
+    """Returns the name of the file to which `write` copies the vocabulary."""
+    return SENTENCE_PIECE if source.vocab_file.endswith(".model") else VOCABULARY
+
+
+def task_of_source(source: Source) -> dict[str, Any]:
+    """Returns what task.json says of a source."""
+    return {
         "kind": source.kind,
         "labels": list(source.labels),
         "output_names": list(source.output_names),
@@ -73,8 +83,6 @@ def write(folder: str, source: Source) -> None:
         "max_seq_length": source.max_seq_length,
         "version_2_with_negative": source.version_2_with_negative,
     }
-    with open(os.path.join(folder, TASK), "w", encoding="utf-8") as writer:
-        writer.write(json.dumps(task, indent=2) + "\n")
 
 
 def _read_task(folder):

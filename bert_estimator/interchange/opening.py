@@ -14,6 +14,7 @@ from bert_estimator.command_line import run_directory
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hub import reader
 from bert_estimator.interchange.hugging_face import weight_files
+from bert_estimator.interchange.onnx import runtime
 from bert_estimator.interchange.source import Source
 from bert_estimator.storage import remote, staging
 from bert_estimator.system import disk_files, paths, zip_files
@@ -84,6 +85,11 @@ def open_source(path: str, choice: str | None = None) -> Source:
         )
     if weight_files.is_model(folder):
         return weight_files.open_directory(folder, path)
+    if runtime.is_model(folder):
+        raise ValueError(
+            f"{path}: is an ONNX model, whose weights are not read here; bert-predict and "
+            "bert-embed answer with it. Give the model that it was made from"
+        )
     if os.path.isfile(os.path.join(folder, *_TASK_OF_EXPORT)):
         raise ValueError(
             f"{path}: is an exported model, which answers by bert_estimator.serving.predictor; "

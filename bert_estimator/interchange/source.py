@@ -8,7 +8,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import TASK_KINDS
 from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer, say_unused_rows
 
-TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
+TF1, HUGGING_FACE, HUB, ONNX = "tf1", "hf", "hub", "onnx"
 
 BERT, ALBERT, ELECTRA = ARCHITECTURES = ("bert", "albert", "electra")
 
@@ -34,7 +34,7 @@ class Source:
 
     Attributes:
       path: what the user called the model.
-      format: TF1, HUGGING_FACE or HUB.
+      format: TF1, HUGGING_FACE, HUB or ONNX, whose weights cannot be read.
       shapes: name -> shape, a list of ints, of each weight, under google-research/bert's names.
       read: function name -> numpy array of that shape.
       checkpoint: path of the TF1 checkpoint that is read, without .index; None for the other

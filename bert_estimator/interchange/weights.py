@@ -22,11 +22,13 @@ from bert_estimator.interchange.network_variables import (
     NEXT_SENTENCE,
 )
 from bert_estimator.interchange.source import Source
+from bert_estimator.layers import primitives
 
 RESTORED, NEW, UNUSED, INITIALIZED = "restored", "new", "unused", "initialized"
 _ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)  # of the table's rows
 
 _BATCH, _LENGTH = 3, 32  # of the fixed batch
+_IDS = ("input_ids", "input_mask", "segment_ids")
 
 
 def load(
@@ -130,10 +132,16 @@ def logits_of(
 
 @contextlib.contextmanager
 def open_network(
-    config: BertConfig, names: Collection[str], batch: Mapping[str, np.ndarray] | None = None
-) -> Iterator[Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]]:
-    """Builds a network once, for weights of these names; yields what `compute` does as a function
-    of the weights alone."""
+    config: BertConfig,
+    names: Collection[str],
+    batch: Mapping[str, np.ndarray] | None = None,
+    has_any_shape: bool = False,
+) -> Iterator[Callable[..., dict[str, np.ndarray]]]:
+    """Builds a network once, for weights of these names; yields what `logits_of` does as a function
+    of the weights; or, with `has_any_shape`, of the weights and a batch of any shape.
+
+    A network for batches of any shape does not have the heads of pretraining.
+    """
     batch = fixed_batch(config) if batch is None else batch
     size, length = batch["input_ids"].shape
     fed = {}
@@ -147,13 +155,17 @@ def open_network(
         tf.Graph().as_default(),
         tf.variable_scope("", custom_getter=placeholder),
         tf.Session() as session,
+        primitives.portable() if has_any_shape else contextlib.nullcontext(),
     ):
+        ids = {name: tf.constant(value) for name, value in batch.items() if name in _IDS}
+        if has_any_shape:
+            ids = {name: tf.placeholder_with_default(x, [None, None]) for name, x in ids.items()}
         model = modeling.BertModel(
             config,
             is_training=False,
-            input_ids=tf.constant(batch["input_ids"]),
-            input_mask=tf.constant(batch["input_mask"]),
-            token_type_ids=tf.constant(batch["segment_ids"]),
+            input_ids=ids["input_ids"],
+            input_mask=ids["input_mask"],
+            token_type_ids=ids["segment_ids"],
         )
         outputs = {"sequence_output": model.get_sequence_output()}
         if "bert/pooler/dense/kernel" in names:
@@ -165,8 +177,9 @@ def open_network(
         if f"{NEXT_SENTENCE}/output_bias" in names:
             outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
 
-        def outputs_of(weights):
+        def outputs_of(weights, batch=None):
             feed = {fed[name]: weights[name] for name in fed if name in weights}
+            feed.update((ids[name], batch[name]) for name in _IDS if batch is not None)
             return _with_logits(session.run(outputs, feed), weights)
 
         yield outputs_of

@@ -18,8 +18,9 @@ token (Devlin et al., 2018, section 4.1), with dropout 0.1 in training.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu
@@ -146,6 +147,30 @@ def model_fn_builder(
         )
 
     return model_fn
+
+
+def scores(
+    head: Head, batches: Iterable[tuple[dict[str, np.ndarray], np.ndarray]]
+) -> dict[str, float]:
+    """Returns what an evaluation reports, of logits that another program has computed.
+
+    Args:
+      head: the head.
+      batches: (the features of an evaluation, the logits float32 [B, ..., L]) of each batch.
+    """
+    with tf.Graph().as_default(), tf.Session() as session:
+        fed, metrics = {}, {}
+        for features, logits in batches:
+            values = {**features, "logits": logits}
+            if not fed:
+                fed = {n: tf.placeholder(v.dtype, [None, *v.shape[1:]]) for n, v in values.items()}
+                losses = _losses(head, fed["logits"], fed["label_ids"])
+                metric_fn, tensors = head.eval_metrics(fed, fed["logits"], losses)
+                metrics = metric_fn(**tensors)
+                session.run(tf.local_variables_initializer())
+            updates = [update for _, update in metrics.values()]
+            session.run(updates, {fed[name]: value for name, value in values.items()})
+        return session.run({name: value for name, (value, _) in metrics.items()})
 
 
 def _logits(network, head, features, dropout):

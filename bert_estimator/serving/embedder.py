@@ -14,11 +14,17 @@ from bert_estimator import interchange, memory_needed, modeling
 from bert_estimator.command_line.choices import LEAST_TOKENS, POOLINGS
 from bert_estimator.interchange import network_variables, weights
 from bert_estimator.interchange.hugging_face import config_json
+from bert_estimator.interchange.onnx import model_directory, runtime
 from bert_estimator.layers import primitives
 from bert_estimator.serving import commands
 from bert_estimator.serving.commands import Text
+from bert_estimator.storage import remote
+from bert_estimator.system import paths
 from bert_estimator.system.errors import listed
 from input_pipelines.tasks.features import Features
+
+_IDS = ("input_ids", "input_mask", "segment_ids")
+_VECTORS, _TOKENS = "vectors", "tokens"  # what is fetched from an ONNX model
 
 
 class Embedder:
@@ -33,7 +39,8 @@ class Embedder:
 
     Args:
       path: what `interchange.open_source` opens: the directory of a run, a checkpoint of
-        google-research/bert or a directory of Hugging Face, or a zip archive of either.
+        google-research/bert or a directory of Hugging Face, or a zip archive of either. Or a
+        directory with an ONNX model, which gives the last layer alone.
       pooling: how the vectors of a text's tokens become one vector: "mean" or "max" over all
         tokens, with [CLS] and [SEP] but without padding; "cls", the vector of [CLS]; or "pooled",
         the pooler's output, which the next-sentence task has trained.
@@ -77,17 +84,20 @@ class Embedder:
         commands.check_batch_size(batch_size)
         if pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
-        source = interchange.open_source(path, checkpoint)
+        folder = _onnx_directory(path)
+        if folder is None:
+            source = interchange.open_source(path, checkpoint)
+        elif checkpoint is None:
+            source = model_directory.open_directory(folder, path)
+        else:
+            raise ValueError(
+                f"{path}: is an ONNX model, not the directory of a run; leave --checkpoint out"
+            )
         config = bert_config_file and config_json.read_any_config(bert_config_file)
         source = source.with_files(config or None, vocab_file)
         self._config, self._source, self._pooling = source.config, source, pooling
-        encoder = {name: s for name, s in source.shapes.items() if name.startswith("bert/")}
-        network_variables.check(source.config, encoder, path)
-        if pooling == "pooled" and not any(n.startswith(network_variables.POOLER) for n in encoder):
-            raise ValueError(
-                f"pooling='pooled': {path} does not have a pooler, since its task does not use it; "
-                "use another pooling"
-            )
+        if folder is None:
+            self._check_weights()
         if do_lower_case is None:
             do_lower_case = source.do_lower_case
         if strip_accents is None:
@@ -101,10 +111,10 @@ class Embedder:
         step = memory_needed.Computation(batch_size, self.max_seq_length)
         needed = memory_needed.of_running(source.config, step)
         memory_needed.check(needed, path, "give a smaller batch_size or max_seq_length")
-        self._session = tf.Session(graph=tf.Graph())
-        with self._session.graph.as_default():
-            self._inputs, self._vectors, self._token_vectors = self._graph()
-        self._load()
+        if folder is None:
+            self._open_weights()
+        else:
+            self._open_onnx(folder)
 
     def __call__(self, texts: Sequence[Text]) -> np.ndarray:
         """Returns a vector for each text, in order: float32 [number of texts, width].
@@ -174,12 +184,41 @@ class Embedder:
             )
         return commands.example_of(number, text, is_pair, "a string or a pair of strings")
 
+    def _check_weights(self):
+        shapes = {n: s for n, s in self._source.shapes.items() if n.startswith("bert/")}
+        network_variables.check(self._config, shapes, self._source.path)
+        self._check_pooler(any(name.startswith(network_variables.POOLER) for name in shapes))
+
+    def _open_weights(self):
+        """Opens the network in TensorFlow."""
+        self._session = tf.Session(graph=tf.Graph())
+        with self._session.graph.as_default():
+            self._inputs, self._vectors, self._token_vectors = self._graph()
+        self._load()
+
+    def _open_onnx(self, folder):
+        """Opens an ONNX model; its session is called as TensorFlow's."""
+        model, last = runtime.Model(folder), self._config.num_hidden_layers
+        self._check_pooler(runtime.POOLED in model.outputs)
+        if set(self._layers) != {last}:
+            raise ValueError(
+                f"layers: {self._source.path} is an ONNX model, which gives its last layer alone, "
+                f"-1 or {last}. For other layers, open the model that it was made from"
+            )
+        self._inputs = {name: name for name in _IDS}
+        self._vectors, self._token_vectors = _VECTORS, _TOKENS
+        self._session = _OnnxSession(model, self._pooling, len(self._layers))
+
+    def _check_pooler(self, has_pooler):
+        if self._pooling == "pooled" and not has_pooler:
+            raise ValueError(
+                f"pooling='pooled': {self._source.path} does not have a pooler, since its task "
+                "does not use it; use another pooling"
+            )
+
     def _graph(self):
         """Adds the network to the current graph: (inputs, vectors [B, width], layers [B, F, H])."""
-        inputs = {
-            name: tf.placeholder(tf.int32, [None, None], name)
-            for name in ("input_ids", "input_mask", "segment_ids")
-        }
+        inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in _IDS}
         with primitives.portable():  # batches of all shapes, none of which has to be compiled
             model = modeling.BertModel(
                 self._config,
@@ -206,6 +245,50 @@ class Embedder:
             raise ValueError(f"{self._source.path}: these weights are not finite: {listed(bad)}")
         # A pooler that the file does not have is not used.
         self._session.run(others)
+
+
+class _OnnxSession:
+    """Runs an ONNX model by the methods of a `tf.Session`.
+
+    Args:
+      model: the model.
+      pooling: as for `Embedder`.
+      num_layers: how many times the last layer was asked for.
+    """
+
+    def __init__(self, model: runtime.Model, pooling: str, num_layers: int):
+        self._model, self._pooling, self._num_layers = model, pooling, num_layers
+
+    def run(self, fetch: str, feed: Mapping[str, np.ndarray]) -> np.ndarray | list[np.ndarray]:
+        """Returns the vectors of texts, or of their tokens for each layer."""
+        if fetch == _VECTORS and self._pooling == "pooled":
+            return self._model.run(feed, [runtime.POOLED])[runtime.POOLED]
+        hidden = self._model.run(feed, [runtime.HIDDEN])[runtime.HIDDEN]
+        if fetch == _TOKENS:
+            return [hidden] * self._num_layers
+        vectors = _pool_arrays(self._pooling, hidden, feed["input_mask"])
+        return np.concatenate([vectors] * self._num_layers, axis=-1)
+
+    def close(self) -> None:
+        """Frees the memory of the model."""
+        del self._model
+
+
+def _onnx_directory(path):
+    """Returns the directory of an ONNX model, copied here if it is remote; or None."""
+    if paths.is_remote(path) and remote.check(f"{path}/{runtime.FILE}"):
+        return remote.local_directory(path)
+    return path if runtime.is_model(path) else None
+
+
+def _pool_arrays(pooling, layer, input_mask):
+    """Does what `_pool` does, for arrays."""
+    if pooling == "cls":
+        return layer[:, 0]
+    is_token = (input_mask > 0)[..., np.newaxis]
+    if pooling == "max":
+        return np.where(is_token, layer, -np.inf).max(axis=1)
+    return np.where(is_token, layer, 0).sum(axis=1) / is_token.sum(axis=1)
 
 
 def _pool(pooling: str, layer: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:

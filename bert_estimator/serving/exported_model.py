@@ -1,4 +1,9 @@
-"""An exported model's directory: found, opened and checked, whatever lies in it."""
+"""An exported model's directory: found, opened and checked, whatever lies in it.
+
+It holds a SavedModel, whose task.json and vocabulary lie in `assets.extra`, or an ONNX model, which
+has them beside it. Below the directory of a run, SavedModels are in export/, and ONNX models in
+export/onnx/, each in a directory whose name is a number.
+"""
 
 import dataclasses
 import os
@@ -10,12 +15,14 @@ import numpy as np
 from bert_estimator import memory_needed, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import LEAST_TOKENS, TASK_KINDS
+from bert_estimator.interchange.onnx import runtime
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
 
-_EXPORTS = "export"  # the directory of a run's exported models
-_REGRESSION, _TAGGING = "regression", "tagging"
+_EXPORTS, _ONNX = "export", "onnx"  # the directories of a run's exported models
+_MODEL_FILES = ("saved_model.pb", runtime.FILE)
+_REGRESSION, _TAGGING, _MULTI_LABEL = "regression", "tagging", "multi_label"
 _OUTPUTS = ("logits", "probabilities")
 # What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
@@ -60,28 +67,38 @@ def find(path: str) -> str:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     for folder in (path, os.path.join(path, _EXPORTS)):
-        if _is_saved_model(folder):
+        if _is_model(folder):
             return folder
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        numbers = [n for n in names if n.isdecimal() and _is_saved_model(os.path.join(folder, n))]
-        if numbers:
-            return os.path.join(folder, max(numbers, key=int))
+        exports = [e for f in (folder, os.path.join(folder, _ONNX)) for e in _numbered(f)]
+        if exports:
+            return max(exports, key=lambda export: int(os.path.basename(export)))
     raise ValueError(
         f"{path} does not hold an exported model: neither it nor its {_EXPORTS}/ has a "
-        "saved_model.pb, or a numbered directory with a saved_model.pb. Export a model: "
+        f"{' or '.join(_MODEL_FILES)}, or a numbered directory with one of them. Export a model: "
         "run_classifier.py --do_export"
     )
 
 
+def _is_model(folder):
+    return any(os.path.isfile(os.path.join(folder, name)) for name in _MODEL_FILES)
+
+
+def _numbered(folder):
+    """Returns the exported models in a directory whose names are numbers."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    exports = [os.path.join(folder, name) for name in names if name.isdecimal()]
+    return [export for export in exports if _is_model(export)]
+
+
 def _fetched(url):
     """Copies the newest exported model of a remote directory here; returns the copy's directory."""
-    saved = [name for name in remote.files(url) if name.rpartition("/")[2] == "saved_model.pb"]
-    folders = [name.removesuffix("saved_model.pb") for name in saved]
-    allowed = re.compile(rf"({_EXPORTS}/)?(\d*)/?")
+    parts = [name.rpartition("/") for name in remote.files(url)]
+    folders = [folder + slash for folder, slash, name in parts if name in _MODEL_FILES]
+    allowed = re.compile(rf"({_EXPORTS}/)?({_ONNX}/)?(\d*)/?")
     folders = [folder for folder in folders if allowed.fullmatch(folder)]
     if not folders:
         raise ValueError(f"{url}: does not hold an exported model, or is not there")
-    newest = max(folders, key=lambda folder: int(allowed.fullmatch(folder)[2] or 0))
+    newest = max(folders, key=lambda folder: int(allowed.fullmatch(folder)[3] or 0))
     return remote.local_directory(url, lambda name: name.startswith(newest))
 
 
@@ -92,7 +109,7 @@ def read_task(export_dir: str) -> TextTask:
       ValueError: task.json or the vocabulary is missing, or task.json is damaged; the message names
         the file.
     """
-    extra = os.path.join(export_dir, "assets.extra")
+    extra = export_dir if runtime.is_model(export_dir) else os.path.join(export_dir, "assets.extra")
     path = os.path.join(extra, "task.json")
     if not os.path.isfile(path):
         raise ValueError(
@@ -126,7 +143,7 @@ class OpenModel(NamedTuple):
     """Holds an exported model in a session.
 
     Attributes:
-      session: a `tf.Session`.
+      session: a `tf.Session`, or what is like it: it has `run` and `close`.
       inputs: feature name -> name of its tensor.
       outputs: output name -> name of its tensor.
       pads_to_longest: whether a batch is as long as its longest example. Models that were exported
@@ -143,9 +160,11 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     """Loads an exported model into a session, whose batches have at most so many examples.
 
     Raises:
-      ValueError: the SavedModel is damaged, is not a classifier of the task, has weights that are
-        not finite, or needs far more memory than this machine has.
+      ValueError: the model is damaged, is not a classifier of the task, has weights that are not
+        finite, or needs far more memory than this machine has; or onnxruntime is not installed.
     """
+    if runtime.is_model(export_dir):
+        return _open_onnx(export_dir, task, batch_size)
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
 
@@ -191,7 +210,6 @@ def _check_sizes(export_dir, task, batch_size):
     if not layers or None in embeddings:
         return  # not a network of this project
     hidden, inner = shapes[layers[0]]
-    _check_vocabulary(export_dir, task, embeddings[0][0])
     network = BertConfig(
         vocab_size=embeddings[0][0],
         hidden_size=hidden,
@@ -201,6 +219,12 @@ def _check_sizes(export_dir, task, batch_size):
         intermediate_size=inner,
         max_position_embeddings=embeddings[1][0],
     )
+    _check_network(export_dir, network, task, batch_size)
+
+
+def _check_network(export_dir, network, task, batch_size):
+    """Does what `_check_sizes` does, for the network of a model."""
+    _check_vocabulary(export_dir, task, network.vocab_size)
     step = memory_needed.Computation(batch_size, task.max_seq_length)
     needed = memory_needed.of_running(network, step)
     memory_needed.check(needed, export_dir, "give a smaller batch_size")
@@ -248,5 +272,47 @@ def _check_signature(signature, task):
     return length == _ANY
 
 
-def _is_saved_model(folder):
-    return os.path.isfile(os.path.join(folder, "saved_model.pb"))
+class _OnnxSession:
+    """Runs an ONNX model by the methods of a `tf.Session`."""
+
+    def __init__(self, model: runtime.Model, kind: str):
+        self._model, self._kind = model, kind
+
+    def run(self, outputs: dict[str, str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns `logits`, and `probabilities` if they are asked for."""
+        values = self._model.run(feeds, [runtime.LOGITS])
+        logits = values[runtime.LOGITS]
+        if "probabilities" in outputs:
+            values["probabilities"] = _probabilities(logits, self._kind)
+        return values
+
+    def close(self) -> None:
+        """Frees the memory of the model."""
+        del self._model
+
+
+def _probabilities(logits, kind):
+    """Returns the probabilities of labels, of the shape of their logits [..., L]."""
+    with np.errstate(over="ignore"):  # the probability of a logit below -88 is 0
+        if kind == _MULTI_LABEL:
+            return 1 / (1 + np.exp(-logits))
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _open_onnx(export_dir, task, batch_size):
+    """Does what `open_session` does, for an ONNX model."""
+    network = BertConfig.from_json_file(os.path.join(export_dir, "bert_config.json"))
+    _check_network(export_dir, network, task, batch_size)
+    model = runtime.Model(export_dir)
+    expected = [None, *([None] if task.kind == _TAGGING else []), len(task.labels) or 1]
+    shape = model.outputs.get(runtime.LOGITS)
+    if shape != expected:
+        raise ValueError(
+            f"{export_dir}: the exported model cannot be used: logits has the shape {shape}, which "
+            "does not fit task.json's labels. Export it again"
+        )
+    names = ("logits",) if task.kind == _REGRESSION else _OUTPUTS
+    session = _OnnxSession(model, task.kind)
+    inputs = {name: name for name in _FEATURES[:3]}
+    return OpenModel(session, inputs, {name: name for name in names}, pads_to_longest=True)

@@ -11,6 +11,8 @@ import errno
 import json
 import logging
 import os
+import re
+import shutil
 import socket
 import sys
 import threading
@@ -56,6 +58,21 @@ def held(directory: str, what: str | None = None) -> Iterator[None]:
     """
     with _held_in(directory, FILE, what or directory):
         yield
+
+
+def remove_leftovers(directory: str) -> None:
+    """Removes what killed processes did not complete: its directories `temp-` with a time.
+
+    A process that is filling such a directory holds its lock.
+    """
+    names = os.listdir(directory) if os.path.isdir(directory) else ()
+    for name in names:
+        if not re.fullmatch(r"temp-\d{10}", name):
+            continue
+        with contextlib.suppress(InUseError):
+            unfinished = os.path.join(directory, name)
+            with held(unfinished):
+                shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def is_free(directory: str) -> bool:

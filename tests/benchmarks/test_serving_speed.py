@@ -1,5 +1,6 @@
 """Tests that the benchmark of served requests measures what it says, on a tiny network."""
 
+import importlib.util
 import json
 
 import pytest
@@ -43,6 +44,9 @@ def test_every_figure_is_there(tmp_path, capsys, monkeypatch):
     assert result["tensorflow"]["32"]["requests"] == 20
     assert len(result["tensorflow"]["1"]["megabytes"]) == 10
     assert all(megabytes > 50 for megabytes in result["tensorflow"]["1"]["megabytes"])
+    if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "tokenizers")):
+        for name in ("onnx", "onnx_int8"):
+            assert result[name]["1"]["requests"] == 640
     with pytest.raises(SystemExit, match=r"transformers answers differently, by up to 0\.5"):
         serving_speed._check_equal(
             "transformers",

@@ -18,6 +18,8 @@ import pytest
 import run_classifier
 from benchmarks import published_network
 from bert_estimator import interchange
+from bert_estimator.interchange import __main__ as converter
+from bert_estimator.interchange.onnx import runtime
 from bert_estimator.serving.embedder import Embedder
 
 MODEL = published_network.network()
@@ -108,3 +110,16 @@ def test_an_embedded_task_is_learnt(tmp_path):
     accuracy = float(re.search(r"Evaluation at step \d+: accuracy ([\d.]+)", out.getvalue())[1])
     words = float(re.search(r"accuracy of bag of words: ([\d.]+)", out.getvalue())[1])
     assert accuracy > 0.7 > 0.6 > words
+
+
+def test_vectors_of_its_onnx_model_are_the_same(tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    assert converter.main(["interchange", MODEL, str(tmp_path / "onnx"), "--to=onnx"]) == 0
+    expected, exact = Embedder(MODEL)(TEXTS), Embedder(str(tmp_path / "onnx"))(TEXTS)
+    np.testing.assert_allclose(exact, expected, rtol=0, atol=1e-5)
+    runtime.write_quantized(str(tmp_path / "onnx"))
+    rounded = Embedder(str(tmp_path / "onnx"))(TEXTS)
+    lengths = np.linalg.norm(expected, axis=-1) * np.linalg.norm(rounded, axis=-1)
+    cosines = (expected * rounded).sum(axis=-1) / lengths
+    assert 0.98 < cosines.min() < 0.9999

@@ -196,7 +196,7 @@ def task_of(
     keys = ("labels", *_FACTS)
     facts = network_files.task_of({key: own.get(key) for key in keys}, f"{path}: {OWN}")
     names = _names_of(values, path, num_outputs) if num_outputs else ()
-    is_default = names == _default_labels(num_outputs)
+    is_default = names == default_labels(num_outputs)
     if is_default and not facts["labels"]:
         names = ()
     if [own.get("class")] != values.get("architectures") or facts["labels"] != names:
@@ -211,7 +211,7 @@ def _names_of(values, path, num_outputs):
     The arguments and errors are as for `task_of`."""
     names = json_files.field(values, "id2label", dict, path, default={})
     if not names:
-        return _default_labels(num_outputs)
+        return default_labels(num_outputs)
     if len(names) != num_outputs:
         raise ValueError(
             f"{path}: id2label: {len(names)} labels, but the number of the classifier's outputs, "
@@ -251,7 +251,7 @@ def kind_of(values: dict[str, Any], path: str, num_outputs: int) -> str | None:
     kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
     kind = kinds.get(json_files.field(values, "problem_type", str, path, default=None))
     if kind is None and any(str(name).endswith(_SEQUENCE_CLASSIFIER) for name in classes):
-        return REGRESSION if num_outputs == 1 else CLASSIFICATION
+        return usual_kind(num_outputs)
     return kind
 
 
@@ -284,14 +284,13 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     if known or any(fact is not None for fact in facts.values()):
         values[OWN] = {"class": architecture, "labels": list(known), **facts}
     if num_labels:
-        labels = known or _default_labels(num_labels)
+        labels = known or default_labels(num_labels)
         if len(labels) != num_labels:
             raise ValueError(
                 f"{source.path}: the classifier has {num_labels} outputs, but {len(labels)} labels "
                 f"are beside it: {', '.join(labels)}. Correct the labels, or remove their file"
             )
-        # A classifier with a single output has nothing to choose from: it tells a number.
-        kind = source.kind or (REGRESSION if num_labels == 1 else CLASSIFICATION)
+        kind = source.kind or usual_kind(num_labels)
         if kind in _PROBLEM_TYPES:
             values["problem_type"] = _PROBLEM_TYPES[kind]
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -317,5 +316,14 @@ def write_json(path: str, values: Any) -> None:
         writer.write(json.dumps(values, indent=2) + "\n")
 
 
-def _default_labels(number):
+def usual_kind(num_outputs: int) -> str:
+    """Returns what the outputs of a classifier are, if nothing says it.
+
+    A classifier with a single output has nothing to choose from: it tells a number.
+    """
+    return REGRESSION if num_outputs == 1 else CLASSIFICATION
+
+
+def default_labels(number: int) -> tuple[str, ...]:
+    """Returns the labels that transformers gives to outputs without labels."""
     return tuple(f"LABEL_{i}" for i in range(number))

@@ -233,17 +233,8 @@ def _strips_accents(whole, folder, lower, recorded, is_any):
     )
 
 
-def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
-    """Writes the vocabulary, and how text meets it.
-
-    Args:
-      folder: the directory.
-      source: `Source`, with its vocabulary and its configuration.
-      tokenizer: the tokenizer of that vocabulary, cased as the vocabulary tells.
-
-    Raises:
-      ValueError: the vocabulary is SentencePiece, and the network is not an ALBERT.
-    """
+def check_vocabulary(source: Source) -> None:
+    """Raises ValueError if the vocabulary is SentencePiece, and the network is not an ALBERT."""
     is_pieces = source.vocab_file.endswith(".model")
     if is_pieces and network_variables.architecture_of(source) != ALBERT:
         raise ValueError(
@@ -252,6 +243,17 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
             "ALBERT does. BERT converts with a WordPiece vocabulary (vocab.txt) only; --to=tf1 "
             "keeps the model beside the weights"
         )
+
+
+def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
+    """Writes the vocabulary, and how text meets it.
+
+    Args:
+      folder: the directory.
+      source: `Source`, with its configuration, and a vocabulary that `check_vocabulary` allows.
+      tokenizer: the tokenizer of that vocabulary, cased as the vocabulary tells.
+    """
+    is_pieces = source.vocab_file.endswith(".model")
     # An ALBERT is written as it is published, with its SentencePiece model.
     name = SENTENCE_PIECE if is_pieces else VOCABULARY
     shutil.copyfile(source.vocab_file, os.path.join(folder, name))

@@ -171,27 +171,61 @@ def write(
         or there are labels, but not one for each output.
     """
     shapes = {name: list(value.shape) for name, value in weights.items()}
-    heads = network_variables.check(source.config, shapes, source.path)
+    model_class = class_of(source, shapes)
+    write_description(folder, source, shapes, tokenizer, model_class)
     architecture = network_variables.architecture_of(source)
-    if architecture == ALBERT:
-        check_layer_groups(source.config, TRANSFORMERS, source.path)
-    _check_class(source, heads, shapes, architecture)
-    tokenizer_files.write(folder, source, tokenizer)
     tensors = {
         network_variables.to_transformers(name, architecture): (
             value.T if _is_transposed(name) else value
         )
         for name, value in weights.items()
     }
-    if not heads:
+    if model_class == _PREFIX[architecture] + _CLASSES[()]:
         tensors = {name.removeprefix(f"{architecture}."): v for name, v in tensors.items()}
     safetensors_files.write(os.path.join(folder, safetensors_files.FILE), tensors)
-    num_labels = shapes.get(CLASSIFIER, [0])[0]
+
+
+def class_of(source: Source, shapes: Mapping[str, list[int]]) -> str:
+    """Returns the class of transformers that has a network with its heads.
+
+    Args:
+      source: `Source` of the network, with its configuration and its vocabulary.
+      shapes: name -> shape of its weights.
+
+    Raises:
+      ValueError: transformers does not have one, or would compute or tokenize something else.
+    """
+    heads = network_variables.check(source.config, shapes, source.path)
+    architecture = network_variables.architecture_of(source)
+    if architecture == ALBERT:
+        check_layer_groups(source.config, TRANSFORMERS, source.path)
+    _check_class(source, heads, shapes, architecture)
+    tokenizer_files.check_vocabulary(source)
     end = _CLASSES[heads]
     if CLASSIFIER in heads and source.kind == TAGGING:
         end = config_json.TOKEN_CLASSIFIER
-    name = _PREFIX[architecture] + end
-    config_json.write(folder, source, name, num_labels, tokenizer.pad_id)
+    return _PREFIX[architecture] + end
+
+
+def write_description(
+    folder: str,
+    source: Source,
+    shapes: Mapping[str, list[int]],
+    tokenizer: Tokenizer,
+    model_class: str,
+) -> None:
+    """Writes what lies beside the weights: config.json and the files of the tokenizer.
+
+    Args:
+      folder, source, tokenizer: as for `write`.
+      shapes, model_class: as for `class_of`, and what it returned.
+
+    Raises:
+      ValueError: there are labels, but not one for each output.
+    """
+    tokenizer_files.write(folder, source, tokenizer)
+    num_labels = shapes.get(CLASSIFIER, [0])[0]
+    config_json.write(folder, source, model_class, num_labels, tokenizer.pad_id)
 
 
 def _check_known(values, path, architecture):

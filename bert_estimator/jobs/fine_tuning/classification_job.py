@@ -7,13 +7,15 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.command_line import flags
 from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
+from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.fine_tuning import export
+from bert_estimator.jobs.fine_tuning import export, onnx_export
 from bert_estimator.jobs.fine_tuning.job import FineTuning, write_lines
 from bert_estimator.model_fns import (
     classification,
@@ -23,6 +25,9 @@ from bert_estimator.model_fns import (
     update,
 )
 from bert_estimator.storage import remote
+from input_pipelines.tasks.features_input import BatchesOfLength
+
+_SCORED = 32  # examples that an exported model answers at a time, to be scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +43,18 @@ class Classification(FineTuning):
     def model_fn(
         self, network: fine_tuning.Network, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
-        task, class_weights = self.data.task, self.config.data.class_weights
         flags.check(
-            not task.is_pair or network.bert_config.type_vocab_size > 1,
+            not self.data.task.is_pair or network.bert_config.type_vocab_size > 1,
             "bert_config_file",
             self.config.network.bert_config_file,
             "has type_vocab_size 1, but pairs of texts have 2 segments; give a network that was "
             "made for pairs",
         )
+        return classification.model_fn_builder(network, self._head(), rule)
+
+    def _head(self):
+        """Returns the head of the network; raises FlagError if --class_weights do not fit it."""
+        task, class_weights = self.data.task, self.config.data.class_weights
         num_labels = len(task.labels) or 1
         weights = class_weights and tuple(map(float, class_weights.split(",")))
         flags.check(
@@ -58,12 +67,9 @@ class Classification(FineTuning):
         reports = task.kind in classification_report.KINDS
         positive = 1 if task.positive is None else task.labels.index(task.positive)
         of_head = (task.kind, num_labels, task.metrics, weights or None, reports, positive)
-        head = (
-            tagging.TaggingHead(*of_head, labels=task.labels)
-            if task.kind == "tagging"
-            else classification.Head(*of_head)
-        )
-        return classification.model_fn_builder(network, head, rule)
+        if task.kind == "tagging":
+            return tagging.TaggingHead(*of_head, labels=task.labels)
+        return classification.Head(*of_head)
 
     def task(self) -> dict[str, Any]:
         """Returns the contents of task.json, which tells a reader of the weights their task:
@@ -166,6 +172,19 @@ class Classification(FineTuning):
                 probabilities = f"probabilities of {', '.join(task.labels)}"
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
             print(f"Predictions: {remote.shown(path)} ({what})")
+
+    def examples(self) -> list[BatchesOfLength]:
+        task = self.data.task
+        sets = task.train, *task.evaluate.values(), *task.predict.values()
+        return [features for features in sets if features]
+
+    def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
+        features = next(iter(self.data.task.evaluate.values()))
+        parts = np.array_split(np.arange(len(features)), -(-len(features) // _SCORED))
+        batches = (features.batch(part) for part in parts)
+        head = dataclasses.replace(self._head(), reports=False)
+        scores = classification.scores(head, ((b, answer(b)[runtime.LOGITS]) for b in batches))
+        return self.data.deciding_metric, float(scores[self.data.deciding_metric])
 
     def takes_text(self) -> bool:
         return export.labels_take_text(self.config.evaluation.export_inputs, self.data.task)

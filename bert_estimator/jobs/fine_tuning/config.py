@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.command_line.choices import EXPORT_INPUTS
+from bert_estimator.command_line.choices import (
+    EXPORT_FORMATS,
+    EXPORT_INPUTS,
+    ONNX_INT8,
+    SAVED_MODEL,
+)
 from bert_estimator.jobs import config
 from bert_estimator.jobs.config import BATCH_CHECKS, JobConfig
 from bert_estimator.recipes import embedded
@@ -84,6 +89,12 @@ class Evaluation(config.Evaluation):
     export_inputs: str | None = flags.field(
         None, "Export a model that takes text or ids.", flags.one_of(EXPORT_INPUTS)
     )
+    export_format: str = flags.field(
+        SAVED_MODEL,
+        "Export a SavedModel, or an ONNX model for onnxruntime, in float32 or with the products of "
+        f"weights in int8: {', '.join(EXPORT_FORMATS)}.",
+        flags.one_of(EXPORT_FORMATS),
+    )
 
 
 @flags.group(flags.TASKS, may_differ=True)
@@ -110,8 +121,13 @@ class FineTuningConfig(JobConfig):
     )
 
     def evaluates(self) -> bool:
-        """Returns whether the run evaluates, at its end or on the way."""
-        return self.do_eval or self.evaluates_while_training()
+        """Returns whether the run evaluates, at its end, on the way or when it exports."""
+        return self.do_eval or self.evaluates_while_training() or self.exports_int8()
+
+    def exports_int8(self) -> bool:
+        """Returns whether the run exports a model that computes with rounded numbers, whose loss is
+        measured by an evaluation."""
+        return self.do_export and self.evaluation.export_format == ONNX_INT8
 
     def check(self) -> None:
         """Checks what can be checked before TensorFlow is loaded, except for the data's own flags.
@@ -128,8 +144,12 @@ class FineTuningConfig(JobConfig):
             "is for --do_export; add it, or leave this out",
         )
         # --nodo_export may override the --config of an earlier run that exported.
-        is_meant = inputs is None or self.do_export or self.is_given("do_export")
-        flags.check(is_meant, "export_inputs", inputs, rule)
+        is_meant = self.do_export or self.is_given("do_export")
+        flags.check(inputs is None or is_meant, "export_inputs", inputs, rule)
+        kind = self.evaluation.export_format
+        flags.check(kind == SAVED_MODEL or is_meant, "export_format", kind, rule)
+        rule = f"is for SavedModels; with --export_format={kind}, which takes ids, leave this out"
+        flags.check(inputs is None or kind == SAVED_MODEL, "export_inputs", inputs, rule)
 
     def check_network_and_hosts(self) -> None:
         """Checks what comes last: the files of the network, and that there is one host.
@@ -171,6 +191,8 @@ class FineTuningConfig(JobConfig):
                 needed |= dict.fromkeys(self.evaluation.while_training(), "eval_file")
             if self.do_predict:
                 needed["do_predict"] = "predict_file"
+            if self.exports_int8():
+                needed["export_format=onnx_int8"] = "eval_file"
         for verb, name in needed.items():
             rule = f"is needed for --{verb}; or turn it off"
             flags.check(getattr(self.data, name), name, None, rule)

@@ -16,10 +16,12 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, optimization, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
+from bert_estimator.command_line.choices import SAVED_MODEL
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.estimator import print_filling
+from bert_estimator.jobs.fine_tuning import onnx_export
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
 from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
 from bert_estimator.jobs.run import Run, evaluation_line, locked
@@ -30,7 +32,7 @@ from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
 from input_pipelines.records.packed_rows import Filling, Packs
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features_input import Batches, ReorderedBatches
+from input_pipelines.tasks.features_input import Batches, BatchesOfLength, ReorderedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -142,6 +144,14 @@ class FineTuning(abc.ABC):
         """Returns what makes the export take text, if it is to take text."""
 
     @abc.abstractmethod
+    def examples(self) -> Sequence[BatchesOfLength]:
+        """Returns all that was read of the task's files."""
+
+    @abc.abstractmethod
+    def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
+        """Returns the deciding metric and its value, if a model answers the evaluation's file."""
+
+    @abc.abstractmethod
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
         """Evaluates a checkpoint, or the newest; returns metric -> value, the deciding metric
         first, since it is printed first."""
@@ -188,7 +198,10 @@ class FineTuning(abc.ABC):
 
     @functools.cached_property
     def _export_takes_text(self):
-        return self.config.do_export and self.takes_text()
+        return self.config.do_export and not self._exports_onnx() and self.takes_text()
+
+    def _exports_onnx(self):
+        return self.config.do_export and self.config.evaluation.export_format != SAVED_MODEL
 
     def check(self) -> None:
         """Checks that data, network, directory and checkpoints fit, before step 0.
@@ -211,6 +224,9 @@ class FineTuning(abc.ABC):
         else:
             self._check_is_trained()
         _ = self._export_takes_text  # it says so now
+        if self._exports_onnx():
+            with flags.named(f"export_format={config.evaluation.export_format}"):
+                onnx_export.check(data.bert_config)
 
     def _check_is_trained(self):
         """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""
@@ -365,6 +381,24 @@ class FineTuning(abc.ABC):
             yield from features_input.in_order(predictions)
 
     def export(self) -> None:
+        """Writes the best checkpoint's model, or else the newest's, as --export_format says."""
+        if self._exports_onnx():
+            self._export_onnx()
+        else:
+            self._export_saved_model()
+
+    def _export_onnx(self):
+        """Writes an ONNX model, below export/onnx/."""
+        checkpoint, task = self.run.best() or self.run.estimator.latest_checkpoint(), self.task()
+        source = onnx_export.fine_tuned(
+            checkpoint, self.data.bert_config, self.data.vocab_file, task
+        )
+        base = os.path.join(self.config.output_dir, "export", "onnx")
+        score = self.score if self.config.exports_int8() else None
+        with flags.named(f"export_format={self.config.evaluation.export_format}"):
+            onnx_export.write(base, source, task, self.examples(), score)
+
+    def _export_saved_model(self):
         """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.
 
         Ids are `input_ids`, `input_mask` and `segment_ids`, int32 [any, any]. A reader finds what

@@ -9,15 +9,19 @@ import numpy as np
 
 from bert_estimator import tokenization, tpu
 from bert_estimator.interchange.network_variables import ANSWER
+from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.fine_tuning import export
+from bert_estimator.jobs.fine_tuning import export, onnx_export
 from bert_estimator.jobs.fine_tuning.job import FineTuning
 from bert_estimator.model_fns import fine_tuning, question_answering, update
 from bert_estimator.serving.graph.answer_model import Settings
 from bert_estimator.storage import remote
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Search
+from input_pipelines.tasks.features_input import BatchesOfLength
 from input_pipelines.tasks.windows import Windows
+
+_SCORED = 32  # windows that an exported model answers at a time, to be scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +61,19 @@ class QuestionAnswering(FineTuning):
 
     def head(self) -> tuple[str, ...]:
         return (f"{ANSWER}/output_weights",)
+
+    def examples(self) -> list[BatchesOfLength]:
+        sets = self.data.train, self.data.evaluate, self.data.predict
+        return list({id(windows): windows for windows in sets if windows}.values())
+
+    def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
+        windows = self.data.evaluate
+        scorer = Scorer(windows, self._search())
+        for part in np.array_split(np.arange(len(windows)), -(-len(windows) // _SCORED)):
+            outputs = answer(windows.batch(part))
+            scorer.add(part, *(outputs[name] for name in runtime.ENDS))
+        metric = self.data.deciding_metric
+        return metric, dict(zip(scorer.names, scorer.scores(), strict=True))[metric]
 
     def takes_text(self) -> bool:
         data = self.data

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import re
-import shutil
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -60,7 +58,7 @@ def export(
             f"are {list(_ORDER)}"
         )
     checkpoint = _checkpoint(jobs[modes[0]], checkpoint_path)
-    _remove_leftovers(os.fspath(export_dir_base))
+    lock.remove_leftovers(os.fspath(export_dir_base))
     export_dir = model_utils.get_timestamped_export_dir(os.fspath(export_dir_base))
     unfinished = tf.compat.as_str(model_utils.get_temp_export_dir(export_dir))
     try:
@@ -93,18 +91,6 @@ def _copy_extra(assets, export_dir):
         path = os.path.join(export_dir, "assets.extra", relative)
         tf.io.gfile.makedirs(os.path.dirname(path))
         tf.io.gfile.copy(source, path)
-
-
-def _remove_leftovers(export_dir_base):
-    """Removes SavedModels that killed processes did not complete."""
-    names = os.listdir(export_dir_base) if os.path.isdir(export_dir_base) else ()
-    for name in names:
-        if not re.fullmatch(r"temp-\d{10}", name):
-            continue
-        with contextlib.suppress(lock.InUseError):  # another process is writing it
-            unfinished = os.path.join(export_dir_base, name)
-            with lock.held(unfinished):
-                shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _checkpoint(job, checkpoint_path):

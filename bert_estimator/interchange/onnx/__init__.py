@@ -1,0 +1,1 @@
+"""ONNX models: written from weights, run by onnxruntime."""

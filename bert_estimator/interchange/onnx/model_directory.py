@@ -1,0 +1,172 @@
+"""A directory with an ONNX model: written, and compared with the network that it was made from.
+
+    model.onnx                          the network, as `network_graph` makes it
+    task.json                           what its outputs mean, and how text becomes ids
+    bert_config.json                    its sizes
+    vocab.txt, or vocab.model           the vocabulary
+    config.json, tokenizer.json, tokenizer_config.json, spiece.model
+                                        the same for transformers, if it has such a model
+
+Predictor and embedder read the first four, transformers and the package tokenizers the others.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import network_files
+from bert_estimator.interchange.hugging_face import config_json, weight_files
+from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
+from bert_estimator.interchange.onnx import network_graph, runtime
+from bert_estimator.interchange.source import ONNX, REGRESSION, TAGGING, Source
+from bert_estimator.interchange.weights import open_network
+from bert_estimator.tokenization import Tokenizer
+
+# How far outputs may be from what TensorFlow computes in float32; further in proportion, if there
+# are numbers above _LARGE among them.
+TOLERANCE, _LARGE = 1e-4, 10.0
+
+
+def names_left_out(source: Source, heads: Iterable[str]) -> list[str]:
+    """Returns the names of a source's weights that its ONNX model does not have.
+
+    These are the heads of pretraining, and the pooler of a network that does not use it.
+    """
+    is_unused = source.kind == TAGGING or ANSWER in heads
+    left_out = ("cls/predictions/", "cls/seq_relationship/", *[POOLER] * is_unused)
+    return [name for name in source.shapes if name.startswith(left_out)]
+
+
+def write(
+    folder: str,
+    source: Source,
+    weights: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer,
+    task: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a directory; says what transformers cannot read, and why.
+
+    Args:
+      folder: an empty directory.
+      source: `Source` of the network, with its configuration and its vocabulary.
+      weights: name -> float32 array: the source's weights.
+      tokenizer: the tokenizer of the source's vocabulary.
+      task: what else task.json says, by its keys.
+
+    Raises:
+      ValueError: the network is too large for ONNX, or onnx is not installed.
+    """
+    model = network_graph.make(source.config, weights)
+    with open(os.path.join(folder, runtime.FILE), "wb") as writer:
+        writer.write(model.SerializeToString())
+    network_files.write(folder, source)
+    values = {**_task(source, weights, tokenizer), **(task or {})}
+    with open(os.path.join(folder, network_files.TASK), "w", encoding="utf-8") as writer:
+        writer.write(json.dumps(values, indent=2) + "\n")
+    shapes = {name: list(value.shape) for name, value in weights.items()}
+    try:
+        model_class = weight_files.class_of(source, shapes)
+    except ValueError as error:
+        reason = str(error).partition("; --to=tf1")[0]
+        tf.logging.warning("transformers cannot read the ONNX model's directory: %s.", reason)
+        return
+    weight_files.write_description(folder, source, shapes, tokenizer, model_class)
+
+
+def _task(source, weights, tokenizer):
+    """Returns the contents of task.json; all that the predictor needs has a value."""
+    kind, labels = source.kind, source.labels
+    if f"{ANSWER}/output_weights" in weights:
+        kind = "question_answering"
+    if CLASSIFIER in weights:
+        number = len(weights[CLASSIFIER])
+        kind = kind or config_json.usual_kind(number)
+        if kind != REGRESSION:
+            labels = labels or config_json.default_labels(number)
+    if CLASSIFIER in weights and source.is_pair is None:
+        tf.logging.warning(
+            "Nothing beside %s says whether it reads pairs of texts; the ONNX model's task.json "
+            'says "is_pair": false. For pairs, say true there.',
+            source.path,
+        )
+    return {
+        **network_files.task_of_source(source),
+        "kind": kind,
+        "labels": list(labels),
+        "is_pair": bool(source.is_pair),
+        "vocab_file": network_files.name_of_vocabulary(source),
+        **(source.casing or tokenizer.casing)._asdict(),
+        "max_seq_length": source.max_seq_length or source.config.max_position_embeddings,
+    }
+
+
+def check(
+    folder: str,
+    config: BertConfig,
+    weights: Mapping[str, np.ndarray],
+    batches: Iterable[Mapping[str, np.ndarray]],
+) -> dict[str, float]:
+    """Compares the outputs of an ONNX model with what TensorFlow computes from the weights.
+
+    Args:
+      folder: the directory of the model.
+      config, weights: the network.
+      batches: the features of examples, by the names that `weights.fixed_batch` has.
+
+    Returns:
+      output -> greatest absolute difference. Padding does not count.
+
+    Raises:
+      ValueError: an output differs by more than TOLERANCE, or onnxruntime is not installed.
+    """
+    model = runtime.Model(folder)
+    differences = dict.fromkeys(model.outputs, 0.0)
+    with open_network(config, weights, has_any_shape=True) as outputs_of:
+        for batch in batches:
+            expected, is_token = outputs_of(weights, batch), batch["input_mask"] > 0
+            for name, value in model.run(batch).items():
+                ours = _ours(expected, name)
+                if name in runtime.ENDS or ours.ndim == 3:
+                    ours, value = ours[is_token], value[is_token]
+                difference = float(np.max(np.abs(ours - value)))
+                allowed = TOLERANCE * max(1.0, float(np.max(np.abs(ours))) / _LARGE)
+                if not difference <= allowed:  # a NaN does not agree
+                    raise ValueError(
+                        f"{name} of the ONNX model differs from what TensorFlow computes by "
+                        f"{difference:g}, which is more than {allowed:g}. Nothing was kept; please "
+                        "report it, with the versions of onnx and onnxruntime"
+                    )
+                differences[name] = max(differences[name], difference)
+    return differences
+
+
+def _ours(outputs, name):
+    """Returns the output of `weights.logits_of` that an ONNX model calls `name`."""
+    if name in runtime.ENDS:
+        return outputs["answer_logits"][..., runtime.ENDS.index(name)]
+    return outputs[_OURS[name]]
+
+
+_OURS = {
+    runtime.LOGITS: "classifier_logits",
+    runtime.HIDDEN: "sequence_output",
+    runtime.POOLED: "pooled_output",
+}
+
+
+def open_directory(folder: str, path: str) -> Source:
+    """Returns what lies beside an ONNX model, as a `Source` without weights.
+
+    Args:
+      folder: its directory.
+      path: what the user called it.
+
+    Raises:
+      ValueError: a file is missing or damaged.
+    """
+    return Source(path, ONNX, {}, {}.__getitem__, **network_files.read(folder))

@@ -1,0 +1,140 @@
+"""The packages onnx and onnxruntime, which are imported here alone; and a model that is run."""
+
+import importlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+FILE = "model.onnx"
+
+# Of a model: its inputs, in the order of `_FEATURES`; and its outputs, which `network_graph` makes.
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+LOGITS, ENDS = "logits", ("start_logits", "end_logits")
+HIDDEN, POOLED = "last_hidden_state", "pooler_output"
+
+_FEATURES = ("input_ids", "input_mask", "segment_ids")
+_ERROR = 3  # onnxruntime's level of the messages that it prints
+
+
+def load_onnx() -> Any:
+    """Returns the package onnx; raises ValueError, which says what to install."""
+    return _load("onnx")
+
+
+def load_onnxruntime() -> Any:
+    """Returns the package onnxruntime; raises ValueError, which says what to install."""
+    return _load("onnxruntime")
+
+
+def _load(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            f"an ONNX model needs the package {name}, which cannot be loaded ({error}). Install "
+            "it: pip install 'bert-estimator[onnx]'"
+        ) from None
+
+
+def is_model(folder: str) -> bool:
+    """Returns whether a directory holds an ONNX model."""
+    return os.path.isfile(os.path.join(folder, FILE))
+
+
+class Model:
+    """Runs a model in onnxruntime, on the processors of this machine.
+
+    It may be called from several threads at a time.
+
+    Args:
+      folder: the directory of the model.
+
+    Attributes:
+      outputs: output -> its shape; None for a size that may be any.
+
+    Raises:
+      ValueError: onnxruntime is not installed, the file is damaged, or it is another program's.
+    """
+
+    def __init__(self, folder: str):
+        onnxruntime = load_onnxruntime()
+        path = os.path.join(folder, FILE)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ERROR
+        # Its threads would use the processors while texts become ids, and other programs wait.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session = onnxruntime.InferenceSession(
+                path, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has classes of its own for damaged files
+            reason = (str(error).strip().splitlines() or [repr(error)])[0]
+            raise ValueError(f"{path}: cannot be opened: {reason}. Write it again") from None
+        inputs = [value.name for value in self._session.get_inputs()]
+        if sorted(inputs) != sorted(INPUTS):
+            raise ValueError(
+                f"{path}: its inputs are {', '.join(inputs)}, but must be {', '.join(INPUTS)}, as "
+                "this project writes them"
+            )
+        self.outputs = {
+            value.name: [size if isinstance(size, int) else None for size in value.shape]
+            for value in self._session.get_outputs()
+        }
+
+    def run(
+        self, features: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Returns the outputs for a batch.
+
+        Args:
+          features: `input_ids`, `input_mask` and `segment_ids`, integers [B, F], and any others.
+          outputs: the names of the outputs to return; None for all.
+        """
+        inputs = {
+            name: features[feature].astype(np.int64)
+            for name, feature in zip(INPUTS, _FEATURES, strict=True)
+        }
+        outputs = list(outputs or self.outputs)
+        return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))
+
+
+def write_quantized(folder: str) -> None:
+    """Rounds the products of a directory's model to int8.
+
+    First, onnxruntime puts its own operations in the place of parts of the network, such as
+    attention, since it can round the products of these, too. So the model is for onnxruntime alone.
+    The embeddings stay float32.
+
+    Raises:
+      ValueError: onnx or onnxruntime is not installed.
+    """
+    onnx, onnxruntime = load_onnx(), load_onnxruntime()
+    quantization = importlib.import_module("onnxruntime.quantization")
+    path = os.path.join(folder, FILE)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        fused = os.path.join(temporary, FILE)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ERROR  # it warns that the file is for onnxruntime alone
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = fused
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        model = onnx.load(fused)
+        used = {node.domain for node in model.graph.node}
+        opsets = [opset for opset in model.opset_import if opset.domain in used]
+        del model.opset_import[:]
+        model.opset_import.extend(opsets)
+        # Says that the graph has been prepared; without it, a warning goes to the root logger.
+        onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
+        onnx.save(model, fused)
+        quantization.quantize_dynamic(
+            fused,
+            path,
+            op_types_to_quantize=["Attention", "MatMul"],
+            per_channel=True,
+            weight_type=quantization.QuantType.QInt8,
+            # Of the outputs of onnxruntime's operations, onnx does not know the type.
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+        )

@@ -1,0 +1,132 @@
+"""ONNX models answer texts as the networks that they were made from."""
+
+import json
+import shutil
+
+import fixtures
+import numpy as np
+import pytest
+
+from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.serving import embed
+from bert_estimator.serving.embedder import Embedder
+from bert_estimator.serving.exported_model import find
+from bert_estimator.serving.predictor import Predictor
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+ENCODER = str(fixtures.DATA / "hf_encoder")
+TEXTS = ["word1 word2", ("word5 word6", "word7"), "", " ".join(f"word{i % 35}" for i in range(40))]
+
+
+def converted(folder, model):
+    argv = ["interchange", str(fixtures.DATA / model), str(folder), "--to=onnx"]
+    assert interchange.main(argv) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return str(converted(tmp_path_factory.mktemp("encoder") / "onnx", "hf_encoder"))
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    return converted(tmp_path_factory.mktemp("classifier") / "onnx", "hf_classifier")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "pooled"])
+@pytest.mark.parametrize("layers", [(-1,), (2, -1)])
+def test_vectors_are_those_of_the_weights(encoder, pooling, layers):
+    embedder = Embedder(encoder, pooling, layers, batch_size=2)
+    expected = Embedder(ENCODER, pooling, layers)
+    vectors = embedder(TEXTS)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, expected(TEXTS), rtol=0, atol=1e-5)
+    assert (embedder.width, embedder.num_cut) == (expected.width, expected.num_cut)
+    embedder.close()
+
+
+def test_vectors_of_tokens_are_those_of_the_weights(encoder):
+    answers = Embedder(encoder).tokens(TEXTS)
+    for (tokens, vectors), (names, expected) in zip(
+        answers, Embedder(ENCODER).tokens(TEXTS), strict=True
+    ):
+        assert tokens == names
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layers": (1,)}, "layers: .* is an ONNX model, which gives its last layer alone, -1 or "),
+        ({"layers": (0, -1)}, "layers: .* is an ONNX model, which gives its last layer alone"),
+        ({"checkpoint": "best"}, "is an ONNX model, not the directory of a run; leave --check"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused(encoder, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Embedder(encoder, **arguments)
+
+
+def test_the_command_embeds(encoder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("word1 word2\nword5 word6\tword7\n")
+    argv = ["bert-embed", encoder, str(tmp_path / "texts.txt"), "--format=jsonl"]
+    assert embed.main(argv) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    _, expected = Embedder(ENCODER).tokens(["word1 word2"])[0]
+    values = [feature["layers"][0]["values"] for feature in lines[0]["features"]]
+    np.testing.assert_allclose(values, expected[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "num_outputs"),
+    [("multi_label", ["a", "b", "c"], 3), ("classification", ["a", "b", "c"], 3)],
+)
+def test_probabilities_are_of_the_kind(classifier, tmp_path, kind, labels, num_outputs):
+    copy = tmp_path / "copy"
+    shutil.copytree(classifier, copy)
+    task = json.loads((copy / "task.json").read_text())
+    (copy / "task.json").write_text(json.dumps({**task, "kind": kind, "labels": labels}))
+    predictor = Predictor(str(copy))
+    outputs = predictor.predict(["word1 word2", "word3", "word1 " * 30])
+    logits = outputs["logits"].astype(np.float64)
+    assert logits.shape == (3, num_outputs)
+    powers = np.exp(logits)
+    expected = {
+        "multi_label": powers / (1 + powers),
+        "classification": powers / powers.sum(axis=-1, keepdims=True),
+    }[kind]
+    np.testing.assert_allclose(outputs["probabilities"], expected, rtol=0, atol=1e-6)
+    assert predictor.num_cut == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": ["a", "b"]}, r"logits has the shape \[None, 3\], which does not fit task.json"),
+        ({"kind": "tagging"}, r"logits has the shape \[None, 3\], which does not fit task.json"),
+        ({"kind": None}, "kind: must be a string, not null"),
+        ({"vocab_file": "missing.txt"}, "missing.txt: the vocabulary is missing. Export the model"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_refused(classifier, tmp_path, changes, message):
+    copy = tmp_path / "copy"
+    shutil.copytree(classifier, copy)
+    task = json.loads((copy / "task.json").read_text())
+    (copy / "task.json").write_text(json.dumps({**task, **changes}))
+    with pytest.raises(ValueError, match=message):
+        Predictor(str(copy))
+
+
+def test_the_newest_model_of_a_run_is_found_whatever_its_format(tmp_path):
+    export = tmp_path / "export"
+    for name, file in (("9", "saved_model.pb"), ("onnx/10", "model.onnx"), ("onnx/temp-11", "x")):
+        (export / name).mkdir(parents=True)
+        (export / name / file).write_text("")
+    newest = str(export / "onnx" / "10")
+    assert find(str(tmp_path)) == find(str(export)) == find(str(export / "onnx")) == newest
+    (export / "11").mkdir()
+    (export / "11" / "saved_model.pb").write_text("")
+    assert find(str(tmp_path)) == str(export / "11")
