@@ -17,6 +17,9 @@ LEAST_TOKENS = 5
 # one of several for each word.
 TASK_KINDS = ("classification", "multi_label", "regression", "tagging")
 
+# The kind of the task of run_squad.py, which does not have labels.
+QUESTION_ANSWERING = "question_answering"
+
 # What an exported model may take.
 EXPORT_INPUTS = ("text", "ids")
 

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
 from bert_estimator.system import json_files
 
@@ -32,7 +33,7 @@ _KEYS = {
 }
 _LISTS = ("labels", "output_names")
 # Kinds in task.json of networks that do not have a classifier.
-_WITHOUT_CLASSIFIER = ("pretraining", "question_answering")
+_WITHOUT_CLASSIFIER = ("pretraining", QUESTION_ANSWERING)
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
 
 

@@ -14,11 +14,14 @@ import numpy as np
 
 from bert_estimator import memory_needed, tokenization
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line.choices import LEAST_TOKENS, TASK_KINDS
+from bert_estimator.command_line.choices import LEAST_TOKENS, QUESTION_ANSWERING, TASK_KINDS
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
+from input_pipelines.tasks.answers import Search
+
+ENDS = ("start_logits", "end_logits")  # the outputs of a network for answers
 
 _EXPORTS, _ONNX = "export", "onnx"  # the directories of a run's exported models
 _MODEL_FILES = ("saved_model.pb", runtime.FILE)
@@ -29,17 +32,31 @@ _FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
 _ANY = -1  # in a signature, the size of a dimension that may have any size
 
 
+class Reading(NamedTuple):
+    """Says how contexts are read for answers.
+
+    Attributes:
+      doc_stride, max_query_length: as for `Windows`.
+      search: how answers are searched.
+    """
+
+    doc_stride: int
+    max_query_length: int
+    search: Search
+
+
 @dataclasses.dataclass(frozen=True)
 class TextTask:
     """Says how text becomes ids, and what the outputs mean: the task.json of an exported model.
 
     Attributes:
-      kind: one of `choices.TASK_KINDS`.
-      labels: the labels in the order of the outputs' columns; empty for regression.
+      kind: one of `choices.TASK_KINDS`, or QUESTION_ANSWERING.
+      labels: the labels in the order of the outputs' columns; empty for regression and answers.
       is_pair: whether the task is about pairs of texts.
       vocab_file: path of the vocabulary.
       casing: what happens to the capitals and accents of text.
       max_seq_length: the length in tokens to which examples are cut.
+      reading: how contexts are read for answers; None for other tasks.
     """
 
     kind: str
@@ -48,6 +65,7 @@ class TextTask:
     vocab_file: str
     casing: tokenization.Casing
     max_seq_length: int
+    reading: Reading | None = None
 
     def open_tokenizer(self) -> tokenization.Tokenizer:
         """Returns the tokenizer of the vocabulary; raises ValueError if it is damaged."""
@@ -117,15 +135,24 @@ def read_task(export_dir: str) -> TextTask:
             "run_classifier.py --do_export"
         )
     values = json_files.read(path)
-    kind, name = (json_files.field(values, key, str, path) for key in ("kind", "vocab_file"))
-    if kind not in TASK_KINDS:
-        raise ValueError(f"{path}: kind must be one of {', '.join(TASK_KINDS)}, not {kind!r}")
-    is_pair, lower = (json_files.field(values, k, bool, path) for k in ("is_pair", "do_lower_case"))
+    kind = json_files.field(values, "kind", str, path, default=None)
+    if kind is None:
+        raise ValueError(
+            f"{path}: names no kind of a task, so that the model gives vectors alone: bert-embed"
+        )
+    kinds = *TASK_KINDS, QUESTION_ANSWERING
+    if kind not in kinds:
+        raise ValueError(f"{path}: kind must be one of {', '.join(kinds)}, not {kind!r}")
+    name = json_files.field(values, "vocab_file", str, path)
+    lower = json_files.field(values, "do_lower_case", bool, path)
     strip = json_files.field(values, "strip_accents", bool, path, default=None)
-    labels = json_files.field(values, "labels", list, path)
-    json_files.items(labels, str, f"{path}: labels")
-    if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
-        raise ValueError(f"{path}: {labels} cannot be the labels of a task of {kind}")
+    is_pair, labels = True, []
+    if kind != QUESTION_ANSWERING:
+        is_pair = json_files.field(values, "is_pair", bool, path)
+        labels = json_files.field(values, "labels", list, path)
+        json_files.items(labels, str, f"{path}: labels")
+        if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
+            raise ValueError(f"{path}: {labels} cannot be the labels of a task of {kind}")
     try:
         vocab_file = paths.inside(extra, name)
     except ValueError as error:
@@ -136,7 +163,34 @@ def read_task(export_dir: str) -> TextTask:
     if length < LEAST_TOKENS:
         raise ValueError(f"{path}: max_seq_length must be at least {LEAST_TOKENS}, not {length}")
     casing = tokenization.Casing(lower, strip)
-    return TextTask(kind, tuple(labels), is_pair, vocab_file, casing, length)
+    reading = _reading(values, path, length) if kind == QUESTION_ANSWERING else None
+    return TextTask(kind, tuple(labels), is_pair, vocab_file, casing, length, reading)
+
+
+def _reading(values, path, length):
+    """Returns how contexts are read; what task.json does not say is as run_squad.py has it."""
+
+    def number(key, kind, default):
+        return json_files.field(values, key, kind, path, default=default)
+
+    reading = Reading(
+        number("doc_stride", int, 128),
+        number("max_query_length", int, 64),
+        Search(
+            number("n_best_size", int, Search.n_best_size),
+            number("max_answer_length", int, Search.max_answer_length),
+            number("version_2_with_negative", bool, False),
+            number("null_score_diff_threshold", float, Search.null_score_diff_threshold),
+        ),
+    )
+    counts = *reading[:2], reading.search.n_best_size, reading.search.max_answer_length
+    if min(counts) < 1 or reading.max_query_length > length - 4:
+        raise ValueError(
+            f"{path}: doc_stride, max_query_length, n_best_size and max_answer_length must be "
+            "positive, and a window must have room for a question, 3 special tokens and a token "
+            f"of the context, but they are {counts}, and max_seq_length is {length}"
+        )
+    return reading
 
 
 class OpenModel(NamedTuple):
@@ -191,7 +245,11 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
             reason = missing
         raise ValueError(f"{export_dir}: the exported model cannot be used: {reason}") from None
     inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
-    outputs = {name: tensor.name for name, tensor in signature.outputs.items() if name in _OUTPUTS}
+    outputs = {
+        name: tensor.name
+        for name, tensor in signature.outputs.items()
+        if name in (*_OUTPUTS, *ENDS)
+    }
     return OpenModel(session, inputs, outputs, pads_to_longest)
 
 
@@ -256,11 +314,13 @@ def _check_finite(export_dir):
 
 def _check_signature(signature, task):
     """Returns whether a signature that fits a task takes sequences of any length."""
-    outputs = ("logits",) if task.kind == _REGRESSION else ("logits", "probabilities")
+    outputs = _outputs_of(task.kind)
     if not set(signature.inputs) <= set(_FEATURES) or not set(outputs) <= set(signature.outputs):
         raise ValueError("its signature serving_default has other inputs or outputs")
     length = signature.inputs["input_ids"].tensor_shape.dim[1].size
     expected = [_ANY, *([length] if task.kind == _TAGGING else []), len(task.labels) or 1]
+    if task.kind == QUESTION_ANSWERING:
+        expected = [_ANY, length]
     for name in outputs:
         sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
         if sizes != expected:
@@ -279,7 +339,9 @@ class _OnnxSession:
         self._model, self._kind = model, kind
 
     def run(self, outputs: dict[str, str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns `logits`, and `probabilities` if they are asked for."""
+        """Returns the logits, and `probabilities` if they are asked for."""
+        if self._kind == QUESTION_ANSWERING:
+            return self._model.run(feeds, runtime.ENDS)
         values = self._model.run(feeds, [runtime.LOGITS])
         logits = values[runtime.LOGITS]
         if "probabilities" in outputs:
@@ -305,14 +367,23 @@ def _open_onnx(export_dir, task, batch_size):
     network = BertConfig.from_json_file(os.path.join(export_dir, "bert_config.json"))
     _check_network(export_dir, network, task, batch_size)
     model = runtime.Model(export_dir)
+    names = _outputs_of(task.kind)
     expected = [None, *([None] if task.kind == _TAGGING else []), len(task.labels) or 1]
-    shape = model.outputs.get(runtime.LOGITS)
+    if task.kind == QUESTION_ANSWERING:
+        expected = [None, None]
+    shape = model.outputs.get(names[0])
     if shape != expected:
         raise ValueError(
-            f"{export_dir}: the exported model cannot be used: logits has the shape {shape}, which "
-            "does not fit task.json's labels. Export it again"
+            f"{export_dir}: the exported model cannot be used: {names[0]} has the shape {shape}, "
+            "which does not fit task.json's labels. Export it again"
         )
-    names = ("logits",) if task.kind == _REGRESSION else _OUTPUTS
     session = _OnnxSession(model, task.kind)
     inputs = {name: name for name in _FEATURES[:3]}
     return OpenModel(session, inputs, {name: name for name in names}, pads_to_longest=True)
+
+
+def _outputs_of(kind):
+    """Returns the outputs that a model of a task has."""
+    if kind == QUESTION_ANSWERING:
+        return ENDS
+    return _OUTPUTS[:1] if kind == _REGRESSION else _OUTPUTS

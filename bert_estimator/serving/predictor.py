@@ -11,6 +11,9 @@ It writes a line of JSON for each line, in order:
     {"number": 3.2}                                                regression
     {"words": ["A", "b"], "tags": ["B-X", "O"], "probabilities": [0.9, 0.8], "entities": [...]}
                                                                    tagging; words are at spaces
+    {"answer": "Ada", "start": 0, "end": 3, "probability": 0.9, "score": 7.1, "n_best": [...]}
+                                                                   answers; a line is a question, a
+                                                                   tab, and a text
     {"error": "line 7: byte 3 is not UTF-8"}                       a line that cannot be answered
 
 Lines are answered as soon as they arrive, so a program may write a line, and wait for its answer
@@ -26,7 +29,9 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 
 from bert_estimator.command_line import console
+from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.serving import commands, exported_model
+from bert_estimator.serving.answer_predictor import AnswerPredictor
 from bert_estimator.serving.commands import (
     BATCH_SIZE,
     BATCHES_TOGETHER,
@@ -77,6 +82,8 @@ class Predictor:
         self.batch_size = batch_size
         self.export_dir = exported_model.find(path)
         task = exported_model.read_task(self.export_dir)
+        if task.kind == QUESTION_ANSWERING:
+            raise ValueError(f"{self.export_dir} answers questions: open it as an AnswerPredictor")
         self.kind: str = task.kind
         self.labels: tuple[str, ...] = task.labels
         self.is_pair: bool = task.is_pair
@@ -209,7 +216,14 @@ def words_of(text: str | Sequence[str]) -> list[str]:
     return text.split() if isinstance(text, str) else list(text)
 
 
-def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> int:
+def open_predictor(path: str, batch_size: int = BATCH_SIZE) -> Predictor | AnswerPredictor:
+    """Returns the predictor of an exported model, for its task; see `Predictor`."""
+    export_dir = exported_model.find(path)
+    task = exported_model.read_task(export_dir)
+    return (AnswerPredictor if task.reading else Predictor)(export_dir, batch_size)
+
+
+def answer_lines(predictor: Predictor | AnswerPredictor, reader: BinaryIO, writer: TextIO) -> int:
     """Writes an answer for each line, and flushes it before it waits for more lines.
 
     A line that cannot be answered gets `{"error": ...}`, which gives the line's number.
@@ -244,10 +258,13 @@ def main(argv: list[str]) -> int:
     def answer():
         with commands.lines_of(args.file) as reader:
             with commands.opening():
-                predictor = Predictor(args.model, args.batch_size)
+                predictor = open_predictor(args.model, args.batch_size)
             errors = answer_lines(predictor, reader, sys.stdout)
-        what = "words" if predictor.kind == "tagging" else "texts"
-        commands.report_cuts(predictor.num_cut, predictor.max_seq_length, what)
+        if isinstance(predictor, AnswerPredictor):
+            commands.report_cuts(predictor.num_cut, predictor.max_query_length, "questions")
+        else:
+            what = "words" if predictor.kind == "tagging" else "texts"
+            commands.report_cuts(predictor.num_cut, predictor.max_seq_length, what)
         return errors
 
     return commands.exit_code("predictor", argv, answer)

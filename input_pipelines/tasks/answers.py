@@ -41,11 +41,19 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Holds a possible answer: its text, "" for no answer, and the logits of its ends."""
+    """Holds a possible answer.
+
+    Attributes:
+      text: a part of the context; "" for no answer.
+      start_logit, end_logit: the logits of its ends.
+      start, end: the range of its characters in the context; 0 for no answer.
+    """
 
     text: str
     start_logit: float
     end_logit: float
+    start: int = 0
+    end: int = 0
 
     @property
     def score(self) -> float:
@@ -71,6 +79,11 @@ class Prediction:
     best: str
     null_odds: float
     answer: str
+
+    def given(self) -> tuple[Span, float]:
+        """Returns the span of `answer`, and its probability."""
+        number = [span.text for span in self.spans].index(self.answer)
+        return self.spans[number], self.probabilities[number]
 
 
 def predict(
@@ -217,10 +230,11 @@ def _distinct(candidates, context, n_best_size):
             spans.append(candidate)
             continue
         first, last, start_logit, end_logit = candidate
-        text = context.text_of(first, last)
+        start, end = context.characters_of(first, last)
+        text = context.text[start:end]
         if text and text not in seen:
             seen.add(text)
-            spans.append(Span(text, start_logit, end_logit))
+            spans.append(Span(text, start_logit, end_logit, start, end))
     return spans
 
 

@@ -39,10 +39,15 @@ class Context:
         (tokens,) = np.nonzero((self.ends > answer.start) & (self.starts < end))
         return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
 
-    def text_of(self, first: int, last: int) -> str:
-        """Returns the part of the text that the tokens from `first` to `last` come from."""
+    def characters_of(self, first: int, last: int) -> tuple[int, int]:
+        """Returns the range of characters that the tokens from `first` to `last` come from.
+
+        White space at its ends is left out.
+        """
         # A token that only stands for a space comes from an empty range beside that space.
-        return self.text[self.starts[first] : self.ends[last]].strip()
+        part = self.text[self.starts[first] : self.ends[last]]
+        start = int(self.starts[first]) + len(part) - len(part.lstrip())
+        return start, start + len(part.strip())
 
 
 class Windows:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange import network_files
 from bert_estimator.interchange.hugging_face import config_json, weight_files
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
@@ -82,7 +83,7 @@ def _task(source, weights, tokenizer):
     """Returns the contents of task.json; all that the predictor needs has a value."""
     kind, labels = source.kind, source.labels
     if f"{ANSWER}/output_weights" in weights:
-        kind = "question_answering"
+        kind = QUESTION_ANSWERING
     if CLASSIFIER in weights:
         number = len(weights[CLASSIFIER])
         kind = kind or config_json.usual_kind(number)

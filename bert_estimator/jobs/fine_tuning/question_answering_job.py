@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_estimator import tokenization, tpu
+from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs import vocabulary
@@ -45,18 +46,22 @@ class QuestionAnswering(FineTuning):
         do_lower_case     whether text is lower-cased
         strip_accents     whether accents are taken away; null: as is usual with do_lower_case
         max_seq_length    the length in tokens of a question with a window of its context
-        doc_stride, max_query_length, version_2_with_negative
+        doc_stride, max_query_length, version_2_with_negative, n_best_size, max_answer_length,
+        null_score_diff_threshold
                           the flags of these names
         """
-        questions = self.config.data
+        questions, evaluation = self.config.data, self.config.evaluation
         return {
-            "kind": "question_answering",
+            "kind": QUESTION_ANSWERING,
             "vocab_file": vocabulary.name_in_run(self.data.vocab_file),
             **self.data.casing._asdict(),
             "max_seq_length": questions.max_seq_length,
             "doc_stride": questions.doc_stride,
             "max_query_length": questions.max_query_length,
             "version_2_with_negative": questions.version_2_with_negative,
+            "n_best_size": evaluation.n_best_size,
+            "max_answer_length": evaluation.max_answer_length,
+            "null_score_diff_threshold": evaluation.null_score_diff_threshold,
         }
 
     def head(self) -> tuple[str, ...]:

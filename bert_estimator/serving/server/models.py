@@ -24,13 +24,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.serving import exported_model
+from bert_estimator.serving.answer_predictor import AnswerPredictor
 from bert_estimator.serving.predictor import Predictor, words_of
 from bert_estimator.serving.server.batcher import Batch, Batcher
 from bert_estimator.serving.server.bodies import Inputs
 from bert_estimator.system import disk_files, json_files, paths
 
-VECTORS, ANSWERS = "vectors", "question_answering"
+VECTORS, ANSWERS = "vectors", QUESTION_ANSWERING
 _SAMPLE = "a text"  # which a model answers before it is served
 _OUTPUTS = {
     "classification": ("label", "labels", "probabilities", "logits"),
@@ -38,6 +40,13 @@ _OUTPUTS = {
     "regression": ("number", "logits"),
     "tagging": ("words", "tags", "labels", "probabilities"),
     VECTORS: ("vector",),
+}
+# A part of an answer in an n-best list -> the output that lists it.
+_N_BEST = {
+    "answer": "n_best_answers",
+    "start": "n_best_starts",
+    "end": "n_best_ends",
+    "probability": "n_best_probabilities",
 }
 
 
@@ -87,9 +96,10 @@ def open_model(
       ValueError: there is no model that can be opened; the message says why.
     """
     directory = _export_of(path)
-    if directory is None:
-        model = _vectors(path, batch_size, pooling, layers)
-    elif _kind_of(directory) == ANSWERS:
+    kind = directory and _kind_of(directory)
+    if kind is None:  # an ONNX model of a network without a task has a task.json without a kind
+        model = _vectors(directory or path, batch_size, pooling, layers)
+    elif kind == ANSWERS:
         model = _answers(directory, batch_size)
     else:
         model = _predictions(directory, batch_size)
@@ -109,7 +119,7 @@ def _export_of(path):
 
 
 def _task_file(directory):
-    """Returns where the task of an exported model is: of a SavedModel, or of another format."""
+    """Returns where the task of an exported model is: of a SavedModel, or of an ONNX model."""
     of_saved_model = os.path.join(directory, "assets.extra", "task.json")
     return (
         of_saved_model if os.path.isfile(of_saved_model) else os.path.join(directory, "task.json")
@@ -118,7 +128,7 @@ def _task_file(directory):
 
 def _kind_of(directory):
     path = _task_file(directory)
-    return json_files.field(json_files.read(path), "kind", str, path)
+    return json_files.field(json_files.read(path), "kind", str, path, default=None)
 
 
 def _predictions(directory: str, batch_size: int) -> Opened:
@@ -182,66 +192,33 @@ def _vectors(path: str, batch_size: int, pooling: str, layers: Sequence[int]) ->
 
 
 def _answers(directory: str, batch_size: int) -> Opened:
-    export = "export it with run_squad.py --do_export --export_inputs=text"
-    if not os.path.isfile(os.path.join(directory, "saved_model.pb")):
-        raise ValueError(
-            f"{directory}: answers are served from a SavedModel that takes text; {export}"
-        )
-    # TensorFlow takes seconds to load; a wrong directory has been reported before.
-    import tensorflow.compat.v1 as tf
-
-    from bert_estimator.serving.graph import graph_sentencepiece
-
-    task, path = json_files.read(_task_file(directory)), _task_file(directory)
-    if json_files.field(task, "vocab_file", str, path).endswith(".model"):
-        graph_sentencepiece.load_operations()
-    session = tf.Session(graph=tf.Graph())
-    try:
-        with session.graph.as_default():
-            loaded = tf.saved_model.load(session, [tf.saved_model.SERVING], directory)
-        signature = loaded.signature_def["serving_default"]
-        inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
-        if inputs.keys() != {"question", "context"}:
-            raise ValueError("it takes ids, not text")
-    except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
-        session.close()
-        reason = str(error).strip().splitlines()[:1] or [repr(error)]
-        raise ValueError(
-            f"{directory}: the exported model cannot be used: {reason[0]}; {export}"
-        ) from None
-    outputs = {name: tensor.name for name, tensor in sorted(signature.outputs.items())}
+    predictor = AnswerPredictor(directory, batch_size)
+    search = predictor.search
+    num_listed = search.n_best_size + search.version_2
+    empty = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
 
     def answer(texts):
-        answers = []
-        for first in range(0, len(texts), batch_size):
-            questions, contexts = zip(*texts[first : first + batch_size], strict=True)
-            feeds = {inputs["question"]: questions, inputs["context"]: contexts}
-            rows = session.run(outputs, feeds)
-            columns = {name: _plain(values.tolist()) for name, values in rows.items()}
-            answers += [
-                {name: column[number] for name, column in columns.items()}
-                for number in range(len(questions))
-            ]
-        return answers
+        answers = predictor(texts)
+        for of_text in answers:
+            listed = of_text.pop("n_best")
+            listed += [empty] * (num_listed - len(listed))
+            for name in empty:
+                of_text[_N_BEST[name]] = [span[name] for span in listed]
+        return [{name: of_text[name] for name in outputs} for of_text in answers]
 
+    outputs = "answer", "start", "end", "score", "probability", *_N_BEST.values()
+    outputs += ("null_odds",) if search.version_2 else ()
     return Opened(
         kind=ANSWERS,
         inputs=Inputs(("question", "context"), 2),
-        outputs=tuple(outputs),
+        outputs=outputs,
         labels=(),
-        max_seq_length=json_files.field(task, "max_seq_length", int, path),
+        max_seq_length=predictor.max_seq_length,
         directory=directory,
         answer=answer,
-        num_cut=lambda: 0,  # contexts are split
-        close=session.close,
+        num_cut=lambda: predictor.num_cut,
+        close=predictor.close,
     )
-
-
-def _plain(value):
-    """Returns a value with strings in place of bytes."""
-    if isinstance(value, list):
-        return list(map(_plain, value))
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def name_of(path: str) -> str:

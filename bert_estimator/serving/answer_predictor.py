@@ -1,0 +1,149 @@
+"""Answers questions on texts with an exported model of run_squad.py, as prediction does.
+
+Windows and the search for answers are those of training and prediction; the model is asked for its
+logits alone, so that SavedModels and ONNX models, of text or of ids, are all the same here.
+"""
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bert_estimator.command_line.choices import QUESTION_ANSWERING
+from bert_estimator.serving import exported_model
+from bert_estimator.serving.commands import (
+    BATCH_SIZE,
+    Text,
+    batches_by_length,
+    check_batch_size,
+    example_of,
+)
+from input_pipelines.tasks import answers
+from input_pipelines.tasks.answers import Prediction
+from input_pipelines.tasks.squad_files import Question
+from input_pipelines.tasks.windows import Windows
+
+
+class AnswerPredictor:
+    """Opens an exported model that answers questions. It needs no code of the model.
+
+    ```
+    predictor = AnswerPredictor("runs/squad")
+    predictor([("Who met Bob?", "Ada met Bob.")])
+    ```
+
+    Calls may come from several threads at a time.
+
+    Args:
+      path: as for `Predictor`.
+      batch_size: the most windows of contexts that are computed at a time.
+
+    Attributes:
+      export_dir: the exported model's directory.
+      kind: "question_answering".
+      is_pair: True; a text is a question and its context.
+      search: how answers are searched.
+      max_seq_length: tokens of a window; longer contexts are split, and none of their words is
+        lost.
+      max_query_length: tokens to which questions are cut.
+      num_cut: how many questions have been cut so far.
+
+    Raises:
+      ValueError: as `Predictor` does.
+    """
+
+    kind, is_pair = QUESTION_ANSWERING, True
+
+    def __init__(self, path: str, batch_size: int = BATCH_SIZE):
+        check_batch_size(batch_size)
+        self.batch_size = batch_size
+        self.export_dir = exported_model.find(path)
+        task = exported_model.read_task(self.export_dir)
+        if task.reading is None:
+            raise ValueError(
+                f"{self.export_dir}: the model's task is {task.kind}, and not to answer questions"
+            )
+        self._doc_stride, self.search = task.reading.doc_stride, task.reading.search
+        self._tokenizer = task.open_tokenizer()
+        self.max_seq_length: int = task.max_seq_length
+        self.max_query_length: int = task.reading.max_query_length
+        self._model = exported_model.open_session(self.export_dir, task, batch_size)
+        self.num_cut = 0
+        self._counting = threading.Lock()
+
+    def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
+        """Answers questions.
+
+        Args:
+          texts: pairs of strings, a question and its context.
+
+        Returns:
+          A dict for each question, in order, with what the exported graph gives: `answer`, `start`
+          and `end`, its characters in the context; `score`, `probability`; with SQuAD 2.0
+          `null_odds`; and `n_best`, a list of dicts of `answer`, `start`, `end` and `probability`.
+          An empty answer is "no answer".
+
+        Raises:
+          ValueError: a text is not a pair of strings; the message says which text. Or an output is
+            not finite.
+        """
+        return [self._answer(prediction) for prediction in self.predict(texts)]
+
+    def predict(self, texts: Iterable[Text]) -> list[Prediction]:
+        """Returns the `Prediction` of each question; see `__call__`."""
+        if isinstance(texts, str):
+            raise ValueError(f"texts must be a list of pairs, not the one text {texts!r}")
+        what = "a pair of strings, a question and its context"
+        pairs = [example_of(number, text, True, what) for number, text in enumerate(texts)]
+        questions = [
+            Question(str(number), pair.text_a, pair.text_b, None)
+            for number, pair in enumerate(pairs)
+        ]
+        windows = Windows(
+            questions,
+            self._tokenizer,
+            self.max_seq_length,
+            self._doc_stride,
+            self.max_query_length,
+        )
+        logits = self._logits(windows)
+        with self._counting:
+            self.num_cut += windows.num_cut
+        return list(answers.predict(windows, logits, self.search))
+
+    def close(self) -> None:
+        """Closes the model; it cannot be called after that."""
+        self._model.session.close()
+
+    def _logits(self, windows):
+        """Returns the logits of starts and ends of each window."""
+        model, logits = self._model, [None] * len(windows)
+        for numbers in batches_by_length(windows.lengths, self.batch_size):
+            length = windows.lengths[numbers].max() if model.pads_to_longest else None
+            batch = windows.batch(numbers, length)
+            feeds = {tensor: batch[name] for name, tensor in model.inputs.items()}
+            outputs = model.session.run(model.outputs, feeds)
+            for number, *rows in zip(numbers, *map(outputs.get, exported_model.ENDS), strict=True):
+                if not np.isfinite(rows).all():
+                    raise ValueError("the model's output is not finite")
+                logits[number] = rows
+        return logits
+
+    def _answer(self, prediction):
+        span, probability = prediction.given()
+        answer = _shown(span, probability)
+        answer["score"] = span.score
+        if self.search.version_2:
+            answer["null_odds"] = prediction.null_odds
+        answer["n_best"] = list(map(_shown, prediction.spans, prediction.probabilities))
+        return answer
+
+
+def _shown(span, probability):
+    return {
+        "answer": span.text,
+        "start": span.start,
+        "end": span.end,
+        "probability": probability,
+    }
