@@ -1,7 +1,7 @@
 """Answers questions on texts with an exported model of run_squad.py, as prediction does.
 
-Windows and the search for answers are those of training and prediction; the model is asked for its
-logits alone, so that SavedModels and ONNX models, of text or of ids, are all the same here.
+Windows are made and answers are searched by the code of training and prediction. The model is asked
+for its logits alone, so that SavedModels and ONNX models, of text or of ids, are all the same here.
 """
 
 import threading

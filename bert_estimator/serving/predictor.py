@@ -29,7 +29,6 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 
 from bert_estimator.command_line import console
-from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.serving import commands, exported_model
 from bert_estimator.serving.answer_predictor import AnswerPredictor
 from bert_estimator.serving.commands import (
@@ -82,7 +81,7 @@ class Predictor:
         self.batch_size = batch_size
         self.export_dir = exported_model.find(path)
         task = exported_model.read_task(self.export_dir)
-        if task.kind == QUESTION_ANSWERING:
+        if task.reading is not None:
             raise ValueError(f"{self.export_dir} answers questions: open it as an AnswerPredictor")
         self.kind: str = task.kind
         self.labels: tuple[str, ...] = task.labels
