@@ -149,8 +149,16 @@ def call_input_fn(input_fn, mode: str, params, config, needs_params: bool = True
             f"input_fn takes {names}; with TPUEstimator it must take params, which has "
             'params["batch_size"]'
         )
-    available = {"params": params, "mode": mode, "config": config, "input_context": None}
+    available = {"params": params, "mode": mode, "config": config}
+    available["input_context"] = _input_context(mode, config) if "input_context" in names else None
     return input_fn(**{name: value for name, value in available.items() if name in names})
+
+
+def _input_context(mode, config):
+    """Returns what an `input_fn` is told of a strategy; None without a strategy, as upstream."""
+    of_mode = {"train": "train_distribute", "eval": "eval_distribute"}.get(mode)
+    has_strategy = of_mode is not None and getattr(config, of_mode) is not None
+    return tf.distribute.InputContext() if has_strategy else None
 
 
 def is_dataset(value) -> bool:

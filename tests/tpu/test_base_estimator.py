@@ -130,8 +130,20 @@ def test_a_strategy_of_one_replica_trains_as_no_strategy_does(tmp_path, strategy
         train_distribute=strategy,
         eval_distribute=strategy,
     )
-    estimator = tpu.Estimator(model_fn, config=config).train(input_fn)
-    assert estimator.global_step() == 2 and estimator.evaluate(input_fn)["mean"] == 8.0
+    contexts = []
+
+    def with_context(input_context=None):
+        contexts.append(input_context)
+        return input_fn()
+
+    estimator = tpu.Estimator(model_fn, config=config).train(with_context)
+    assert estimator.global_step() == 2 and estimator.evaluate(with_context)["mean"] == 8.0
+    next(estimator.predict(with_context))
+    *of_strategy, of_prediction = contexts
+    for context in of_strategy:
+        assert (context.num_input_pipelines, context.input_pipeline_id) == (1, 0)
+        assert context.get_per_replica_batch_size(8) == 8
+    assert of_prediction is None
 
 
 @pytest.mark.parametrize("name", ["train_distribute", "eval_distribute", "experimental_distribute"])
