@@ -90,7 +90,7 @@ _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_r
 
 # tf.estimator of TensorFlow 1 and 2.
 _ESTIMATOR = [
-    ("bert_estimator.tpu.base_config", "RunConfig=BaseRunConfig"),
+    ("bert_estimator.tpu.base_config", "RunConfig"),
     (
         "bert_estimator.legacy.stand_ins.contrib_estimator",
         "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
@@ -299,7 +299,7 @@ MODULES = {
     ],
     "tensorflow.contrib.learn": [
         ("bert_estimator.legacy.stand_ins.contrib_estimator", "ModeKeys"),
-        ("bert_estimator.tpu.base_config", "RunConfig=BaseRunConfig"),
+        ("bert_estimator.tpu.base_config", "RunConfig"),
     ],
     "tensorflow.contrib.learn.monitors": [
         ("bert_estimator.legacy.stand_ins.contrib_estimator", "replace_monitors_with_hooks"),

@@ -1,4 +1,4 @@
-"""BaseRunConfig: how an estimator runs, apart from what is about TPUs.
+"""RunConfig: how an estimator runs, apart from what is about TPUs.
 
 Names, arguments, defaults and meaning are as in `tf.estimator.RunConfig`. Values are checked on
 construction, so that a wrong value is found before a graph is built.
@@ -95,7 +95,7 @@ class _Field:
             self._check(value, self._name)
 
 
-class BaseRunConfig:
+class RunConfig:
     """Says how a program runs: directories, seeds, checkpoints, summaries, logs.
 
     It is `tf.estimator.RunConfig`. All attributes are read-only. When a config is made, it reads
@@ -201,7 +201,7 @@ class BaseRunConfig:
         options.optimizer_options.opt_level = tf.OptimizerOptions.L0
         return config
 
-    def without_gpus(self) -> "BaseRunConfig":
+    def without_gpus(self) -> "RunConfig":
         """Hides this machine's GPUs from TensorFlow; returns a copy whose sessions do without.
 
         TensorFlow would take all of their memory, which the XLA runtime needs.
@@ -215,7 +215,7 @@ class BaseRunConfig:
             config.device_count["GPU"] = 0
         return self.replace(**settings)
 
-    def replace(self, **kwargs) -> "BaseRunConfig":
+    def replace(self, **kwargs) -> "RunConfig":
         """Returns a deep copy with the given fields changed.
 
         Raises:
@@ -244,7 +244,7 @@ class BaseRunConfig:
         return f"RunConfig({', '.join(f'{k}={v!r}' for k, v in fields)})"
 
 
-_FIELDS = {name: field for name, field in vars(BaseRunConfig).items() if isinstance(field, _Field)}
+_FIELDS = {name: field for name, field in vars(RunConfig).items() if isinstance(field, _Field)}
 
 
 def _settle_save_interval(values):

@@ -12,8 +12,7 @@ import tempfile
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import host_agreement, hosts
-from bert_estimator.tpu import call, warm_start
-from bert_estimator.tpu.base_config import BaseRunConfig
+from bert_estimator.tpu import base_config, call, warm_start
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step.session.local_step import LocalStep
@@ -51,8 +50,8 @@ class Estimator:
 
     def __init__(self, model_fn, model_dir=None, config=None, params=None, warm_start_from=None):
         type(self)._assert_members_are_not_overridden(self)
-        config = BaseRunConfig() if config is None else config
-        if not isinstance(config, BaseRunConfig):
+        config = base_config.RunConfig() if config is None else config
+        if not isinstance(config, base_config.RunConfig):
             raise ValueError(
                 "config must be a tf.estimator.RunConfig or a bert_estimator.tpu.RunConfig, not "
                 f"{type(config).__name__}"
@@ -87,7 +86,7 @@ class Estimator:
     _model_dir = model_dir
 
     @property
-    def config(self) -> BaseRunConfig:
+    def config(self) -> base_config.RunConfig:
         return copy.deepcopy(self._config)
 
     @property

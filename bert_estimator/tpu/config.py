@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import cluster_task
 from bert_estimator.command_line.choices import CORES_PER_REPLICA
-from bert_estimator.tpu.base_config import BaseRunConfig
+from bert_estimator.tpu import base_config
 from bert_estimator.tpu.call import checked, positive_int
 
 
@@ -150,8 +150,8 @@ def _checked_tpu_config(tpu_config):
     return tpu_config
 
 
-class RunConfig(BaseRunConfig):
-    """Says how a TPUEstimator runs, and where: a `BaseRunConfig` and what is about TPUs.
+class RunConfig(base_config.RunConfig):
+    """Says how a TPUEstimator runs, and where: a `base_config.RunConfig` and what is about TPUs.
 
     Args:
       tpu_config: a `TPUConfig`. None means the default one.
@@ -159,10 +159,10 @@ class RunConfig(BaseRunConfig):
         evaluator in a process of its own does not use `master`, to leave the trainer's cores alone.
       master: the cores to run on. None means TF_CONFIG's master, or else this machine.
       cluster: a cluster resolver. It cannot be given together with `master`.
-      **kwargs: the fields of a `BaseRunConfig`, by name.
+      **kwargs: the fields of a `base_config.RunConfig`, by name.
 
     Raises:
-      ValueError, TypeError: as `BaseRunConfig`; or both master and cluster are given.
+      ValueError, TypeError: as `base_config.RunConfig`; or both master and cluster are given.
     """
 
     def __init__(

@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster.hosts import Hosts
-from bert_estimator.tpu import call
-from bert_estimator.tpu.base_config import BaseRunConfig
+from bert_estimator.tpu import base_config, call
 from bert_estimator.tpu.config import InputPipelineConfig, TPUConfig
 from bert_estimator.tpu.replicas import replica
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
@@ -41,7 +40,7 @@ class Job:
     mode: str
     model_fn: Callable
     params: Any
-    config: BaseRunConfig
+    config: base_config.RunConfig
     tpu_rules: bool
     batch_size: int | None
     num_replicas: int = 1

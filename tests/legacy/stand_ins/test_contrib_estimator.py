@@ -13,7 +13,7 @@ from bert_estimator import tpu
 from bert_estimator.legacy import modules, wheel
 from bert_estimator.legacy.stand_ins import contrib_estimator
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.base_config import BaseRunConfig as RunConfig
+from bert_estimator.tpu.base_config import RunConfig
 
 needs_wheel = pytest.mark.skipif(
     wheel.folder() is None, reason="needs tensorflow-estimator: the extra [estimator]"
