@@ -17,7 +17,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -121,6 +121,10 @@ class RunDirectory:
       path: the directory; without it, there is nothing to read, and nothing can be written.
       checkpoints_in: the directory of the checkpoints; by default `path`. Of several hosts, only
         the first writes checkpoints.
+
+    Attributes:
+      path, metrics_path: the directory, and its metrics.jsonl.
+      report: function that is called with each record that is added to metrics.jsonl.
     """
 
     def __init__(self, path: str, checkpoints_in: str | None = None):
@@ -129,6 +133,7 @@ class RunDirectory:
         self.metrics_path = os.path.join(path, "metrics.jsonl")
         self._config_path = os.path.join(path, _CONFIG)
         self._names_before = {*_names(path), *_names(self._checkpoints_in)}
+        self.report: Callable[[Mapping[str, float]], None] = lambda record: None
 
     def is_of_another_program(self) -> bool:
         """Returns whether there was a checkpoint that another program wrote, such as TensorFlow 1's
@@ -338,6 +343,7 @@ class RunDirectory:
                 if writer.read() != b"\n":  # a line cut short by a kill
                     writer.write(b"\n")
             writer.write(json.dumps(record).encode() + b"\n")
+        self.report(record)
 
     def add_evaluation(self, results: Mapping[str, Any]) -> None:
         """Appends what `TPUEstimator.evaluate` returned, under `eval_` names.

@@ -9,8 +9,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
+from bert_estimator.command_line.choices import (
+    CORES_PER_REPLICA,
+    OPTIMIZERS,
+    PRECISIONS,
+    TRACKERS,
+)
 from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
+from bert_estimator.jobs import trackers
 from bert_estimator.jobs.compile_only import Plan
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import Mirror
@@ -166,6 +172,13 @@ class Progress:
         "metrics.jsonl but the first.",
         flags.rule(lambda secs: 0 <= secs < float("inf"), "must be 0 or a positive number"),
         heading=flags.LOG,
+    )
+    report_to: str = flags.field(
+        TRACKERS[0],
+        "Report what metrics.jsonl gets to an experiment tracker, too; TensorBoard's event files "
+        f"are always written: {', '.join(TRACKERS)}.",
+        flags.one_of(TRACKERS),
+        lambda name, value: trackers.check(value),
     )
 
 

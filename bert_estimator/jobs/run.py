@@ -13,10 +13,12 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, tpu
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
+from bert_estimator.command_line.choices import TRACKERS
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.trackers import Tracker
 from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import Mirror
@@ -165,6 +167,12 @@ class Run:
         self._last_step = None  # of the training, once it has begun
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
         self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
+        self._tracker = Tracker(
+            config.progress.report_to if hosts.find().is_chief else TRACKERS[0],
+            directory.path,
+            config.settings(),
+        )
+        directory.report = self._tracker.add
 
     def check_restorable(self) -> None:
         """Raises FlagError if training cannot go on from the checkpoint in the directory, which
@@ -226,6 +234,7 @@ class Run:
         return done is not None
 
     def _train(self, make_input_fn, num_train_steps, best_checkpoint):
+        self._tracker.begin()
         start = time.perf_counter()
         rollbacks = Rollbacks(self.directory.path, self.config.training.max_rollbacks)
         if not self.directory.holds_checkpoint():
@@ -296,12 +305,14 @@ class Run:
           input_fn, steps, name: see `TPUEstimator.evaluate`; the same in all calls of a name.
           checkpoint: path prefix of the checkpoint. None means the newest.
         """
+        self._tracker.begin()
         if name not in self._evaluations:
             self._evaluations[name] = self.estimator.kept_evaluation(input_fn, steps, name)
         return self._evaluations[name].evaluate(checkpoint)
 
     def close(self) -> None:
-        """Closes the sessions of the evaluations."""
+        """Closes the sessions of the evaluations, and the report to a tracker."""
+        self._tracker.close()
         for evaluation in self._evaluations.values():
             evaluation.close()
 

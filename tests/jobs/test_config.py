@@ -83,6 +83,7 @@ def test_defaults_are_those_of_google_research_bert():
         "save_checkpoints_steps": 1000,
         "iterations_per_loop": 1000,
         "log_every_secs": 10.0,
+        "report_to": "tensorboard",
         "use_tpu": False,
         "tpu_name": None,
         "num_tpu_cores": None,
@@ -118,7 +119,7 @@ def test_a_resumed_run_may_differ_in_what_does_not_change_a_step():
     assert config.settings().keys() - config.settings_to_go_on().keys() == {
         "output_dir", "do_train", "do_eval", "eval_batch_size", "save_checkpoints_steps",
         "iterations_per_loop", "log_every_secs", "use_tpu", "tpu_name", "num_tpu_cores",
-        "num_cores_per_replica", "host_wait_secs", "max_rollbacks", "eval_steps",
+        "num_cores_per_replica", "host_wait_secs", "report_to", "max_rollbacks", "eval_steps",
         "keep_best_checkpoint", "early_stopping_patience",
     }  # fmt: skip
     assert config.settings_to_go_on()["learning_rate"] == 1e-4

@@ -657,7 +657,7 @@ def noted(self, *values, **named):
     init(self, *values, **named)
     print("its shards:", self.num_shards)
 LoweredStep.__init__ = noted
-rule = {"optimizer": "lamb", "schedule": SCHEDULE}
+rule = {"optimizer": "lamb", "schedule": test_update_shards.SCHEDULE}
 test_update_shards.train(sys.argv[1], "rehearse:4", rule, [3, 5])
 """
 
