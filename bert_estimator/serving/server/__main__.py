@@ -30,6 +30,7 @@ from bert_estimator.system.errors import FlagError
 
 _TOKEN = "BERT_SERVE_TOKEN"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_NAMES = ("127.0.0.1", "localhost", "[::1]")  # as requests write them
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,8 +100,9 @@ def _serve(args, pooling, layers):
             ]
 
         limits = app.Limits(args.max_texts, args.max_body_mib << 20)
+        is_alone = args.host in _LOOPBACK and not token
         with commands.opening():
-            service = app.Service(open_models, limits, token)
+            service = app.Service(open_models, limits, token, _NAMES if is_alone else ())
         _check_vector_flags(args, service)
         _say_what(service, args, listener.getsockname()[1], token)
         server = app.Server(service)

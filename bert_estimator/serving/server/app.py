@@ -10,6 +10,7 @@ import hmac
 import io
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -71,6 +72,7 @@ class Service:
         `Batch`es; it returns the models.
       limits: what is refused.
       token: what requests must carry as `Authorization: Bearer TOKEN`, or "".
+      names: the names by which requests may call this machine; () for any.
 
     Attributes:
       app: the ASGI application.
@@ -83,10 +85,11 @@ class Service:
         open_models: Callable[[Callable[[str, Batch], None]], Sequence[ServedModel]],
         limits: Limits = _LIMITS,
         token: str = "",
+        names: Sequence[str] = (),
     ):
         self._metrics = metrics.Metrics()
         self.models = {model.name: model for model in open_models(self._count_batch)}
-        self._limits, self._token = limits, token
+        self._limits, self._token, self._names = limits, token, names
         self.is_closing = False
         self._reading: set[asyncio.Future] = set()
         handlers = {HTTPException: _http_error}
@@ -121,6 +124,7 @@ class Service:
             request.state.verb = verb
             try:
                 if not is_open:
+                    self._check_name(request)
                     self._check_token(request)
                 response = await handler(request)
             except Exception as error:
@@ -135,6 +139,20 @@ class Service:
             return response
 
         return endpoint
+
+    def _check_name(self, request):
+        """Raises RequestError for a name that is not this machine's.
+
+        A web page that someone here looks at can have its own name lead to 127.0.0.1, and then read
+        what this server answers.
+        """
+        name = re.sub(r":\d+$", "", request.headers.get("host", ""))
+        if self._names and name.lower() not in self._names:
+            raise RequestError(
+                403,
+                f"this server is for programs on its machine, which call it {self._names[0]}, not "
+                f"{name!r}. For others, give it a token or another --host",
+            )
 
     def _check_token(self, request):
         if self._token:

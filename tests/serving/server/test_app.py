@@ -267,6 +267,31 @@ def test_a_token():
         assert client("POST", CLASSES, {"instances": ["a"]}, right)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8501", 200),
+        ("localhost", 200),
+        ("LOCALHOST:80", 200),
+        ("[::1]:8501", 200),
+        ("[::1]", 200),
+        ("evil.example:8501", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost:80:80", 403),
+        ("", 403),
+    ],
+)
+def test_a_page_of_a_stranger_cannot_ask(host, status):
+    with served.server(names=("127.0.0.1", "localhost", "[::1]")) as client:
+        for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", CLASSES)):
+            body = {"instances": ["a"]} if method == "POST" else None
+            code, values, _ = client(method, path, body, {"Host": host})
+            assert code == status
+            if status == 403:
+                assert values["error"].startswith("this server is for programs on its machine, wh")
+        assert client("GET", "/health", None, {"Host": host})[0] == 200
+
+
 # Faults
 
 
