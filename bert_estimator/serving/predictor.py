@@ -217,6 +217,7 @@ def words_of(text: str | Sequence[str]) -> list[str]:
 
 def open_predictor(path: str, batch_size: int = BATCH_SIZE) -> Predictor | AnswerPredictor:
     """Returns the predictor of an exported model, for its task; see `Predictor`."""
+    check_batch_size(batch_size)
     export_dir = exported_model.find(path)
     task = exported_model.read_task(export_dir)
     return (AnswerPredictor if task.reading else Predictor)(export_dir, batch_size)

@@ -107,7 +107,7 @@ def test_probabilities_are_of_the_kind(classifier, tmp_path, kind, labels, num_o
     [
         ({"labels": ["a", "b"]}, r"logits has the shape \[None, 3\], which does not fit task.json"),
         ({"kind": "tagging"}, r"logits has the shape \[None, 3\], which does not fit task.json"),
-        ({"kind": None}, "kind: must be a string, not null"),
+        ({"kind": None}, "names no kind of a task, so that the model gives vectors"),
         ({"vocab_file": "missing.txt"}, "missing.txt: the vocabulary is missing. Export the model"),
     ],
 )
