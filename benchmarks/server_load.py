@@ -61,14 +61,21 @@ class _Server:
         with open(f"/proc/{self.process.pid}/status") as file:
             return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) * 1024 / 1e6
 
-    def stop(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
         self.process.terminate()
-        assert self.process.wait(60) == 143
+        code = self.process.wait(60)
         self.process.stdout.close()
+        assert code == 143, code
 
 
 def _request(body: bytes) -> bytes:
-    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /v1/models/m:predict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -140,20 +147,19 @@ def main(argv: list[str] | None = None) -> None:
     print(f"Predictor, requests of {_BATCH}: {rate:,.0f} texts/s")
     result = {"machine": machine(), "predictor_texts_per_sec": rate, "server": {}}
     for batch_size in (_BATCH, 1):
-        server = _Server(args.run, batch_size)
-        for number in CLIENTS:
-            row = _speed(server, requests, number, args.secs)
-            result["server"][f"{number} clients, batches of {batch_size}"] = row
-            print(
-                f"{number:2} clients, batches of {batch_size:2}: {row['texts_per_sec']:,.0f} "
-                f"texts/s ({row['texts_per_sec'] / rate:.0%}), p50 {row['p50_ms']:.1f} ms, "
-                f"p99 {row['p99_ms']:.1f} ms"
-            )
-        if args.soak and batch_size == _BATCH:
-            result["soak"] = _soak(server, requests, args.soak // 100 * 100)
-            shown = ", ".join(f"{m:.0f}" for m in result["soak"]["megabytes"])
-            print(f"{args.soak} requests, MB after each tenth: {shown}")
-        server.stop()
+        with _Server(args.run, batch_size) as server:
+            for number in CLIENTS:
+                row = _speed(server, requests, number, args.secs)
+                result["server"][f"{number} clients, batches of {batch_size}"] = row
+                print(
+                    f"{number:2} clients, batches of {batch_size:2}: {row['texts_per_sec']:,.0f} "
+                    f"texts/s ({row['texts_per_sec'] / rate:.0%}), p50 {row['p50_ms']:.1f} ms, "
+                    f"p99 {row['p99_ms']:.1f} ms"
+                )
+            if args.soak and batch_size == _BATCH:
+                result["soak"] = _soak(server, requests, args.soak // 100 * 100)
+                shown = ", ".join(f"{m:.0f}" for m in result["soak"]["megabytes"])
+                print(f"{args.soak} requests, MB after each tenth: {shown}")
     print(json.dumps(result))
 
 
