@@ -26,9 +26,6 @@ EXPORT_INPUTS = ("text", "ids")
 # What a run exports: a SavedModel of TensorFlow's, or an ONNX model, whose products may be of int8.
 SAVED_MODEL, ONNX, ONNX_INT8 = EXPORT_FORMATS = ("saved_model", "onnx", "onnx_int8")
 
-# Where the records of metrics.jsonl go, too. The event files of TensorBoard are always written.
-TRACKERS = ("tensorboard", "mlflow", "wandb")
-
 # How the vectors of a text's tokens become one vector.
 POOLINGS = ("mean", "cls", "max", "pooled")
 

@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.command_line.choices import (
-    CORES_PER_REPLICA,
-    OPTIMIZERS,
-    PRECISIONS,
-    TRACKERS,
-)
+from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
 from bert_estimator.jobs import trackers
 from bert_estimator.jobs.compile_only import Plan
@@ -174,10 +169,10 @@ class Progress:
         heading=flags.LOG,
     )
     report_to: str = flags.field(
-        TRACKERS[0],
+        trackers.TENSORBOARD,
         "Report what metrics.jsonl gets to an experiment tracker, too; TensorBoard's event files "
-        f"are always written: {', '.join(TRACKERS)}.",
-        flags.one_of(TRACKERS),
+        f"are always written: {', '.join(trackers.NAMES)}.",
+        flags.one_of(trackers.NAMES),
         lambda name, value: trackers.check(value),
     )
 

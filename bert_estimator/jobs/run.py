@@ -13,12 +13,11 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, tpu
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.choices import TRACKERS
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.trackers import Tracker
+from bert_estimator.jobs.trackers import TENSORBOARD, Tracker
 from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import Mirror
@@ -168,7 +167,7 @@ class Run:
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
         self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
         self._tracker = Tracker(
-            config.progress.report_to if hosts.find().is_chief else TRACKERS[0],
+            config.progress.report_to if hosts.find().is_chief else TENSORBOARD,
             directory.path,
             config.settings(),
         )

@@ -93,13 +93,15 @@ class Wandb:
 
 
 _TRACKERS = {"mlflow": Mlflow, "wandb": Wandb}
+TENSORBOARD = "tensorboard"  # whose event files are always written
+NAMES = (TENSORBOARD, *_TRACKERS)
 
 
 class Tracker:
     """Reports a run.
 
     Args:
-      name: one of `choices.TRACKERS`.
+      name: one of NAMES.
       directory: the directory of the run.
       settings: flag -> value.
     """

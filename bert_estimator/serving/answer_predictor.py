@@ -15,7 +15,6 @@ from bert_estimator.serving import exported_model
 from bert_estimator.serving.commands import (
     BATCH_SIZE,
     Text,
-    batches_by_length,
     check_batch_size,
     example_of,
 )
@@ -107,7 +106,10 @@ class AnswerPredictor:
             self._doc_stride,
             self.max_query_length,
         )
-        logits = self._logits(windows)
+        outputs = self._model.run(windows, self.batch_size)
+        logits = list(zip(*map(outputs.get, exported_model.ENDS), strict=True))
+        if not all(np.isfinite(rows).all() for rows in logits):
+            raise ValueError("the model's output is not finite")
         with self._counting:
             self.num_cut += windows.num_cut
         return list(answers.predict(windows, logits, self.search))
@@ -115,20 +117,6 @@ class AnswerPredictor:
     def close(self) -> None:
         """Closes the model; it cannot be called after that."""
         self._model.session.close()
-
-    def _logits(self, windows):
-        """Returns the logits of starts and ends of each window."""
-        model, logits = self._model, [None] * len(windows)
-        for numbers in batches_by_length(windows.lengths, self.batch_size):
-            length = windows.lengths[numbers].max() if model.pads_to_longest else None
-            batch = windows.batch(numbers, length)
-            feeds = {tensor: batch[name] for name, tensor in model.inputs.items()}
-            outputs = model.session.run(model.outputs, feeds)
-            for number, *rows in zip(numbers, *map(outputs.get, exported_model.ENDS), strict=True):
-                if not np.isfinite(rows).all():
-                    raise ValueError("the model's output is not finite")
-                logits[number] = rows
-        return logits
 
     def _answer(self, prediction):
         span, probability = prediction.given()

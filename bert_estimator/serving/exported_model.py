@@ -16,10 +16,12 @@ from bert_estimator import memory_needed, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import LEAST_TOKENS, QUESTION_ANSWERING, TASK_KINDS
 from bert_estimator.interchange.onnx import runtime
+from bert_estimator.serving.commands import batches_by_length
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
 from input_pipelines.tasks.answers import Search
+from input_pipelines.tasks.features_input import BatchesOfLength
 
 ENDS = ("start_logits", "end_logits")  # the outputs of a network for answers
 
@@ -120,6 +122,12 @@ def _fetched(url):
     return remote.local_directory(url, lambda name: name.startswith(newest))
 
 
+def task_file(export_dir: str) -> str:
+    """Returns the path of an exported model's task.json, which may not be there."""
+    folders = [export_dir] if runtime.is_model(export_dir) else [export_dir, "assets.extra"]
+    return os.path.join(*folders, "task.json")
+
+
 def read_task(export_dir: str) -> TextTask:
     """Reads the task of an exported model.
 
@@ -127,8 +135,8 @@ def read_task(export_dir: str) -> TextTask:
       ValueError: task.json or the vocabulary is missing, or task.json is damaged; the message names
         the file.
     """
-    extra = export_dir if runtime.is_model(export_dir) else os.path.join(export_dir, "assets.extra")
-    path = os.path.join(extra, "task.json")
+    path = task_file(export_dir)
+    extra = os.path.dirname(path)
     if not os.path.isfile(path):
         raise ValueError(
             f"{path} is missing, which says how text becomes ids. Export the model with "
@@ -208,6 +216,23 @@ class OpenModel(NamedTuple):
     inputs: dict[str, str]
     outputs: dict[str, str]
     pads_to_longest: bool
+
+    def run(self, features: BatchesOfLength, batch_size: int) -> dict[str, list[np.ndarray]]:
+        """Returns output name -> the row of each example, in order.
+
+        Args:
+          features: the examples.
+          batch_size: the most examples that are computed at a time.
+        """
+        rows: dict[str, list[Any]] = {name: [None] * len(features) for name in self.outputs}
+        for numbers in batches_by_length(features.lengths, batch_size):
+            length = features.lengths[numbers].max() if self.pads_to_longest else None
+            batch = features.batch(numbers, length)
+            feeds = {tensor: batch[name] for name, tensor in self.inputs.items()}
+            for name, outputs in self.session.run(self.outputs, feeds).items():
+                for number, row in zip(numbers, outputs, strict=True):
+                    rows[name][number] = row
+        return rows
 
 
 def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:

@@ -35,7 +35,6 @@ from bert_estimator.serving.commands import (
     BATCH_SIZE,
     BATCHES_TOGETHER,
     Text,
-    batches_by_length,
     check_batch_size,
     check_characters,
     example_of,
@@ -135,7 +134,7 @@ class Predictor:
         examples = [self._example(number, text) for number, text in enumerate(texts)]
         make = TagFeatures if self.kind == "tagging" else Features
         features = make(examples, self._tokenizer, self.max_seq_length)
-        outputs = self._run(features)
+        outputs = self._model.run(features, self.batch_size)
         if self.kind == "tagging":
             outputs = {name: features.by_sentence(rows) for name, rows in outputs.items()}
         for row in outputs["logits"]:
@@ -147,22 +146,6 @@ class Predictor:
             return outputs
         shape = [len(examples), len(self.labels) or 1]
         return {name: np.reshape(np.float32(rows), shape) for name, rows in outputs.items()}
-
-    def _run(self, features):
-        """Returns the outputs for features: name -> list of rows, in order."""
-        model = self._model
-        outputs: dict[str, list[Any]] = {name: [None] * len(features) for name in model.outputs}
-        for numbers in batches_by_length(features.lengths, self.batch_size):
-            batch, length = features.batch(numbers), self.max_seq_length
-            if model.pads_to_longest:
-                length = features.lengths[numbers].max()
-            # Features are [B, F], but is_real_example is [B].
-            batch = {name: v[:, :length] if v.ndim > 1 else v for name, v in batch.items()}
-            feeds = {tensor: batch[name] for name, tensor in model.inputs.items()}
-            for name, rows in model.session.run(model.outputs, feeds).items():
-                for number, row in zip(numbers, rows, strict=True):
-                    outputs[name][number] = row
-        return outputs
 
     def close(self) -> None:
         """Closes the model; it cannot be called after that."""

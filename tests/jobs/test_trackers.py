@@ -5,10 +5,20 @@ import json
 from typing import ClassVar
 
 import pytest
-from tiny_run import bert_config, pretraining_flags, words, write_records
+from tiny_run import (
+    bert_config,
+    classifier_flags,
+    pairs,
+    pretraining_flags,
+    words,
+    write_pairs,
+    write_records,
+)
 
+import run_classifier
 import run_pretraining
 from bert_estimator.jobs import trackers
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 
 class Recording:
@@ -62,6 +72,27 @@ def test_a_tracker_gets_all_records_in_one_run(tmp_path, recording):
     recording.events.clear()
     assert run(tmp_path, "--do_train", num_train_steps=6) == 0  # nothing is left to train
     assert recording.events == []
+
+
+def test_a_fine_tuning_reports_its_evaluations(tmp_path, recording):
+    (tmp_path / "bert_config.json").write_text(json.dumps(bert_config(30)))
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(tmp_path / "vocab.txt"))
+    for name, seed in (("train", 1), ("dev", 2)):
+        write_pairs(tmp_path / f"{name}.tsv", pairs(32, seed))
+    flags = classifier_flags(tmp_path, tmp_path / "run", report_to="mlflow")
+    argv = ["run_classifier.py", *flags, "--do_eval", "--keep_best_checkpoint"]
+    assert run_classifier.main([*argv, "--do_train"]) == 0
+    begin, *added, end = recording.events
+    assert begin[:2] == ("begin", None) and end == ("close", "NoneType")
+    assert added == records(tmp_path) and any("eval_accuracy" in record for record in added)
+    recording.events.clear()
+    assert run_classifier.main(argv) == 0  # without training there is a baseline less
+    begin, *more, end = recording.events
+    assert begin[:2] == ("begin", "run 1") and len(more) == 1
+    assert added + more == records(tmp_path)
+    recording.events.clear()
+    assert run_classifier.main(argv) == 0  # the same evaluation again is no new record
+    assert [event[0] for event in recording.events] == ["begin", "close"]
 
 
 def test_a_run_without_a_tracker_reports_nowhere(tmp_path, recording):

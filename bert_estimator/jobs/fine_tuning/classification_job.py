@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
@@ -26,8 +25,6 @@ from bert_estimator.model_fns import (
 )
 from bert_estimator.storage import remote
 from input_pipelines.tasks.features_input import BatchesOfLength
-
-_SCORED = 32  # examples that an exported model answers at a time, to be scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,10 +177,12 @@ class Classification(FineTuning):
 
     def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
         features = next(iter(self.data.task.evaluate.values()))
-        parts = np.array_split(np.arange(len(features)), -(-len(features) // _SCORED))
-        batches = (features.batch(part) for part in parts)
+        batches = (
+            (batch, outputs[runtime.LOGITS])
+            for _, batch, outputs in onnx_export.answered(answer, features)
+        )
         head = dataclasses.replace(self._head(), reports=False)
-        scores = classification.scores(head, ((b, answer(b)[runtime.LOGITS]) for b in batches))
+        scores = classification.scores(head, batches)
         return self.data.deciding_metric, float(scores[self.data.deciding_metric])
 
     def takes_text(self) -> bool:

@@ -25,7 +25,7 @@ from bert_estimator.system import lock, steady_clock
 from bert_estimator.system.errors import listed
 from input_pipelines.tasks.features_input import BatchesOfLength
 
-# How many examples of the task's files are compared, and how many at a time.
+# How many examples of the task's files are compared, and how many are computed at a time.
 _COMPARED, _BATCH = 256, 32
 
 # A function of features that returns the outputs of a model by name.
@@ -102,6 +102,15 @@ def write(
         if score is not None:
             _quantize(unfinished, score)
     print(f"ONNX model: {remote.shown(export_dir)}")
+
+
+def answered(
+    answer: Answer, examples: BatchesOfLength
+) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Yields the numbers of examples, their features and a model's outputs, batch by batch."""
+    for numbers in np.array_split(np.arange(len(examples)), -(-len(examples) // _BATCH)):
+        features = examples.batch(numbers)
+        yield numbers, features, answer(features)
 
 
 def _quantize(folder, score):

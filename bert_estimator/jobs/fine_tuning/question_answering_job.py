@@ -22,8 +22,6 @@ from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.features_input import BatchesOfLength
 from input_pipelines.tasks.windows import Windows
 
-_SCORED = 32  # windows that an exported model answers at a time, to be scored
-
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnswering(FineTuning):
@@ -74,9 +72,8 @@ class QuestionAnswering(FineTuning):
     def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
         windows = self.data.evaluate
         scorer = Scorer(windows, self._search())
-        for part in np.array_split(np.arange(len(windows)), -(-len(windows) // _SCORED)):
-            outputs = answer(windows.batch(part))
-            scorer.add(part, *(outputs[name] for name in runtime.ENDS))
+        for numbers, _, outputs in onnx_export.answered(answer, windows):
+            scorer.add(numbers, *(outputs[name] for name in runtime.ENDS))
         metric = self.data.deciding_metric
         return metric, dict(zip(scorer.names, scorer.scores(), strict=True))[metric]
 

@@ -24,15 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.serving import exported_model
 from bert_estimator.serving.answer_predictor import AnswerPredictor
-from bert_estimator.serving.predictor import Predictor, words_of
+from bert_estimator.serving.predictor import Predictor, open_predictor, words_of
 from bert_estimator.serving.server.batcher import Batch, Batcher
 from bert_estimator.serving.server.bodies import Inputs
 from bert_estimator.system import disk_files, json_files, paths
 
-VECTORS, ANSWERS = "vectors", QUESTION_ANSWERING
+VECTORS = "vectors"
 _SAMPLE = "a text"  # which a model answers before it is served
 _OUTPUTS = {
     "classification": ("label", "labels", "probabilities", "logits"),
@@ -99,10 +98,10 @@ def open_model(
     kind = directory and _kind_of(directory)
     if kind is None:  # an ONNX model of a network without a task has a task.json without a kind
         model = _vectors(directory or path, batch_size, pooling, layers)
-    elif kind == ANSWERS:
-        model = _answers(directory, batch_size)
     else:
-        model = _predictions(directory, batch_size)
+        predictor = open_predictor(directory, batch_size)
+        is_of_answers = isinstance(predictor, AnswerPredictor)
+        model = _answers(predictor) if is_of_answers else _predictions(predictor)
     sample = (_SAMPLE,) * model.inputs.num_needed
     model.answer([sample if len(sample) > 1 else _SAMPLE])
     return model
@@ -115,25 +114,15 @@ def _export_of(path):
     except ValueError:
         return None
     # A module of TF Hub is a SavedModel without a task.
-    return directory if os.path.isfile(_task_file(directory)) else None
-
-
-def _task_file(directory):
-    """Returns where the task of an exported model is: of a SavedModel, or of an ONNX model."""
-    of_saved_model = os.path.join(directory, "assets.extra", "task.json")
-    return (
-        of_saved_model if os.path.isfile(of_saved_model) else os.path.join(directory, "task.json")
-    )
+    return directory if os.path.isfile(exported_model.task_file(directory)) else None
 
 
 def _kind_of(directory):
-    path = _task_file(directory)
+    path = exported_model.task_file(directory)
     return json_files.field(json_files.read(path), "kind", str, path, default=None)
 
 
-def _predictions(directory: str, batch_size: int) -> Opened:
-    predictor = Predictor(directory, batch_size)
-
+def _predictions(predictor: Predictor) -> Opened:
     def answer(texts):
         outputs = predictor.predict(texts)
         columns = {name: [row.tolist() for row in rows] for name, rows in outputs.items()}
@@ -158,7 +147,7 @@ def _predictions(directory: str, batch_size: int) -> Opened:
         outputs=_OUTPUTS[predictor.kind],
         labels=predictor.labels,
         max_seq_length=predictor.max_seq_length,
-        directory=directory,
+        directory=predictor.export_dir,
         answer=answer,
         num_cut=lambda: predictor.num_cut,
         close=predictor.close,
@@ -191,8 +180,7 @@ def _vectors(path: str, batch_size: int, pooling: str, layers: Sequence[int]) ->
     )
 
 
-def _answers(directory: str, batch_size: int) -> Opened:
-    predictor = AnswerPredictor(directory, batch_size)
+def _answers(predictor: AnswerPredictor) -> Opened:
     search = predictor.search
     num_listed = search.n_best_size + search.version_2
     empty = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
@@ -209,12 +197,12 @@ def _answers(directory: str, batch_size: int) -> Opened:
     outputs = "answer", "start", "end", "score", "probability", *_N_BEST.values()
     outputs += ("null_odds",) if search.version_2 else ()
     return Opened(
-        kind=ANSWERS,
+        kind=predictor.kind,
         inputs=Inputs(("question", "context"), 2),
         outputs=outputs,
         labels=(),
         max_seq_length=predictor.max_seq_length,
-        directory=directory,
+        directory=predictor.export_dir,
         answer=answer,
         num_cut=lambda: predictor.num_cut,
         close=predictor.close,
