@@ -91,7 +91,7 @@ def test_a_fine_tuning_reports_its_evaluations(tmp_path, recording):
     assert begin[:2] == ("begin", "run 1") and len(more) == 1
     assert added + more == records(tmp_path)
     recording.events.clear()
-    assert run_classifier.main(argv) == 0  # the same evaluation again is no new record
+    assert run_classifier.main(argv) == 0  # an equal record is not written again
     assert [event[0] for event in recording.events] == ["begin", "close"]
 
 
