@@ -33,7 +33,9 @@ class Counted:
     def batches(self):
         return self.numbers().map(lambda number: {"x": tf.fill([4], number)})
 
-    def quiet(self):
+    def quiet(self, at_least=0):
+        """Returns what was drawn, and what threads draw soon; they may take long for `at_least`."""
+        wait_until(lambda: self.drawn >= at_least, secs=30)
         time.sleep(QUIET_SECS)
         return self.drawn
 
@@ -145,27 +147,27 @@ def by_handle(dataset):
 ITERATORS = [one_shot, initializable, reinitializable, by_handle]
 
 
-def drawn_by_run(counted, dataset_fn, iterator_fn):
+def check_drawn(expected, dataset_fn, iterator_fn):
+    """Asks for an element as often as there are numbers, and compares what was drawn by then."""
+    counted = Counted()
     with tf.Graph().as_default(), tf.Session() as session:
         with read_ahead.off():
             element, initializer = iterator_fn(dataset_fn(counted))
         session.run(initializer)
-        drawn = []
-        for _ in range(3):
+        for number in expected:
             session.run(element)
-            drawn.append(counted.quiet())
-        return drawn
+            assert counted.quiet(at_least=number) == number
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_dataset_gives_what_is_asked_for(name):
     dataset_fn, expected = DATASETS[name]
-    assert drawn_by_run(Counted(), dataset_fn, initializable) == expected
+    check_drawn(expected, dataset_fn, initializable)
 
 
 @pytest.mark.parametrize("iterator_fn", ITERATORS)
 def test_every_kind_of_iterator_draws_what_is_asked_for(iterator_fn):
-    assert drawn_by_run(Counted(), lambda c: c.numbers().map(plus_one), iterator_fn) == [1, 2, 3]
+    check_drawn([1, 2, 3], lambda c: c.numbers().map(plus_one), iterator_fn)
 
 
 def test_an_iterator_of_a_function_draws_what_is_asked_for():
@@ -328,7 +330,6 @@ def test_under_tpu_rules_the_infeed_is_at_most_five_batches_ahead(tmp_path, core
     for number in (1, 2, 3):
         next(answers)
         ahead = feeds.DEPTH + 1
-        wait_until(lambda: counted.drawn == number + ahead)  # noqa: B023
-        assert counted.quiet() == number + ahead
+        assert counted.quiet(at_least=number + ahead) == number + ahead
     answers.close()
     assert counted.quiet() == 3 + ahead
