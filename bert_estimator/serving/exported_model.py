@@ -21,7 +21,7 @@ from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
 from input_pipelines.tasks.answers import Search
-from input_pipelines.tasks.features_input import BatchesOfLength
+from input_pipelines.tasks.features import BatchesOfLength
 
 ENDS = ("start_logits", "end_logits")  # the outputs of a network for answers
 

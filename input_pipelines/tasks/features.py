@@ -8,12 +8,41 @@ Letters: B batch size, F sequence length, L labels.
 
 import hashlib
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.tag_files import Sentence
+
+
+class Batches(Protocol):
+    """What batches are drawn from."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns features, int32 [number, length] each, of the examples with these numbers.
+
+        Args:
+          numbers: int64 [number]; -1 gives a padding of zeros.
+        """
+
+
+class BatchesOfLength(Batches, Protocol):
+    """`Batches` that can be padded to a length: `Features`, `TagFeatures` or `Windows`.
+
+    Attributes:
+      lengths: int64 [number of examples], tokens with [CLS] and [SEP].
+      max_seq_length: the greatest length.
+    """
+
+    lengths: np.ndarray
+    max_seq_length: int
+
+    def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
+        """Returns features, int32 [number, length], as `Batches.batch` does, padded to a length."""
 
 
 class Features:

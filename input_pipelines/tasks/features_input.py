@@ -5,7 +5,7 @@ takes the time of its longest example, or of the fullest batch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -13,39 +13,12 @@ import tensorflow.compat.v1 as tf
 from input_pipelines.records.order import BatchOrder
 from input_pipelines.records.packed_rows import Packs
 from input_pipelines.records.pretraining_input import deployment, prefetched
+from input_pipelines.tasks.features import Batches, BatchesOfLength
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
 # In training, lengths are multiples of at least 8, and there are at most 16 of them.
 _LEAST_MULTIPLE, _MOST_LENGTHS = 8, 16
 _USUAL_ROW = 128  # packed rows are at least as long, if max_seq_length allows it
-
-
-class Batches(Protocol):
-    """What batches are drawn from."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns features, int32 [number, length] each, of the examples with these numbers.
-
-        Args:
-          numbers: int64 [number]; -1 gives a padding of zeros.
-        """
-
-
-class BatchesOfLength(Batches, Protocol):
-    """`Batches` that can be padded to a length: `Features`, `TagFeatures` or `Windows`.
-
-    Attributes:
-      lengths: int64 [number of examples], tokens with [CLS] and [SEP].
-      max_seq_length: the greatest length.
-    """
-
-    lengths: np.ndarray
-    max_seq_length: int
-
-    def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns features, int32 [number, length], as `Batches.batch` does, padded to a length."""
 
 
 def input_fn_builder(

@@ -268,3 +268,18 @@ def test_without_stderr_there_is_nothing_to_do():
         timeout=300,
     )
     assert ended.stdout == "0\n"
+
+
+@pytest.mark.parametrize("command", [*commands(), "bert_estimator.legacy.__main__:command"])
+def test_help_does_without_tensorflow(command):
+    name, function = command.split(":")
+    code = f"""
+import importlib, io, sys
+sys.argv, sys.stdout = ["bert-command", "--help"], io.StringIO()
+try:
+    importlib.import_module({name!r}).{function}()
+except SystemExit as end:
+    code = end.code
+print(code, len(sys.stdout.getvalue()) > 100, "tensorflow" in sys.modules, file=sys.__stdout__)
+"""
+    assert printed(code) == ["0", "True", "False"]

@@ -16,7 +16,7 @@ from bert_estimator.tokenization import unknown_warning
 from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import examples, tag_files, task_data, task_table
 from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_score
-from input_pipelines.tasks.features_input import Batches
+from input_pipelines.tasks.features import Batches
 from input_pipelines.tasks.task_data import TaskData
 
 # Labels times words, of all examples and of the vocabulary: up to here, a bag of words takes

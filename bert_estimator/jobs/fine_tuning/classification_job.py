@@ -24,7 +24,7 @@ from bert_estimator.model_fns import (
     update,
 )
 from bert_estimator.storage import remote
-from input_pipelines.tasks.features_input import BatchesOfLength
+from input_pipelines.tasks.features import BatchesOfLength
 
 
 @dataclasses.dataclass(frozen=True)

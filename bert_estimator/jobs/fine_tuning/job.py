@@ -32,7 +32,8 @@ from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
 from input_pipelines.records.packed_rows import Filling, Packs
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features_input import Batches, BatchesOfLength, ReorderedBatches
+from input_pipelines.tasks.features import Batches, BatchesOfLength
+from input_pipelines.tasks.features_input import ReorderedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 

@@ -23,7 +23,7 @@ from bert_estimator.interchange.source import KINDS
 from bert_estimator.storage import remote
 from bert_estimator.system import lock, steady_clock
 from bert_estimator.system.errors import listed
-from input_pipelines.tasks.features_input import BatchesOfLength
+from input_pipelines.tasks.features import BatchesOfLength
 
 # How many examples of the task's files are compared, and how many are computed at a time.
 _COMPARED, _BATCH = 256, 32

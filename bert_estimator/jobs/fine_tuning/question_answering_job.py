@@ -19,7 +19,7 @@ from bert_estimator.serving.graph.answer_model import Settings
 from bert_estimator.storage import remote
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Search
-from input_pipelines.tasks.features_input import BatchesOfLength
+from input_pipelines.tasks.features import BatchesOfLength
 from input_pipelines.tasks.windows import Windows
 
 
