@@ -6,51 +6,161 @@ RUN is a run of run_classifier.py --do_export for single texts. The server answe
 clients, each of which sends a text and waits for its answer, in batches of 32 and one by one; the
 share is of the rate at which `Predictor` answers requests of 32 texts in a process of its own. Then
 64 clients send --soak requests, every tenth of which is garbage, and the server's memory is read
-after every tenth of them. The last line is JSON.
+after every tenth of them.
+
+With the extra [onnx], the same is measured for the run's ONNX models, of float32 and of int8. If
+the environment variable TRANSFORMERS_PYTHON names a Python with torch, transformers and the
+packages of the extra [serve], the same server asks a pipeline there, which has the same weights;
+its share is of the pipeline's own rate. The last line is JSON.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.main_job import machine
-from benchmarks.serving_speed import texts_of
+from benchmarks.serving_speed import onnx_models, texts_of
+from bert_estimator.interchange import __main__ as interchange
 
 CLIENTS = (1, 8, 64)
 _TEXTS = 640
 _BATCH = 32
 _GARBAGE = (b"", b"{", b"[]", b'{"instances": [5]}', b"\xff" * 100)
 
-_PREDICTOR = """
+_RATE = """
 import sys, time
-from bert_estimator.serving.predictor import Predictor
 model, secs, *texts = sys.argv[1:]
-predictor, number = Predictor(model, 32), 0
-predictor(texts)
-end = time.perf_counter() + float(secs)
-start = time.perf_counter()
-while time.perf_counter() < end:
-    for first in range(0, len(texts), 32):
-        number += len(predictor(texts[first : first + 32]))
-print(number / (time.perf_counter() - start))
+
+def measure(answer):
+    number = 0
+    answer(texts)
+    end = time.perf_counter() + float(secs)
+    start = time.perf_counter()
+    while time.perf_counter() < end:
+        for first in range(0, len(texts), 32):
+            number += len(answer(texts[first : first + 32]))
+    print(number / (time.perf_counter() - start))
+
+"""
+
+_PREDICTOR = """
+from bert_estimator.serving.predictor import Predictor
+measure(Predictor(model, 32))
+"""
+
+# Runs where transformers is: a line of texts gives a line of their labels' probabilities.
+_PIPELINE = """
+import json, sys, transformers
+transformers.logging.set_verbosity_error()
+pipe = transformers.pipeline("text-classification", sys.argv[1], device="cpu")
+for line in sys.stdin:
+    texts = json.loads(line)
+    print(json.dumps(pipe(texts, batch_size=len(texts), truncation=True, top_k=None)), flush=True)
+"""
+
+_PIPELINE_RATE = """
+from benchmarks.server_load import pipeline
+measure(pipeline(model))
+"""
+
+_PIPELINE_SERVER = """
+import sys
+from benchmarks.server_load import serve_pipeline
+sys.exit(serve_pipeline(sys.argv[1], int(sys.argv[2])))
 """
 
 
-class _Server:
-    """Runs `bert-serve` in a process of its own."""
+def pipeline(model: str) -> Callable[[Sequence[str]], list]:
+    """Returns a function of texts that asks a pipeline of transformers in a process of its own."""
+    process = subprocess.Popen(
+        [os.environ["TRANSFORMERS_PYTHON"], "-c", _PIPELINE, model],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
 
-    def __init__(self, run, batch_size):
+    def answer(texts):
+        process.stdin.write(json.dumps(list(texts)) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    return answer
+
+
+def serve_pipeline(model: str, batch_size: int) -> int:
+    """Serves a pipeline of transformers as `bert-serve` serves a model; returns the exit code."""
+    from bert_estimator.serving.server import app, models
+    from bert_estimator.serving.server.bodies import Inputs
+
+    answer = pipeline(model)
+    answer(["a text"])
+    opened = models.Opened(
+        kind="classification",
+        inputs=Inputs(("text_a",), 1),
+        outputs=("scores",),
+        labels=(),
+        max_seq_length=None,
+        directory=model,
+        answer=lambda texts: [{"scores": scores} for scores in answer(texts)],
+        num_cut=lambda: 0,
+        close=lambda: None,
+    )
+
+    def open_models(report):
+        arguments = "m", model, lambda path: opened, batch_size, 4096
+        return [models.ServedModel(*arguments, lambda batch: report("m", batch))]
+
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        server = app.Server(app.Service(open_models))
+        print(f"Serving on http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+        server.run(sockets=[listener])
+    return 128 + server.stopped_by
+
+
+class _Side(NamedTuple):
+    """Says how a model is run.
+
+    Attributes:
+      rate: the command that prints its rate in requests of 32; it is given seconds and texts.
+      server: the command of its server, to which the number of texts in a batch is added.
+    """
+
+    rate: list[str]
+    server: list[str]
+
+
+def _sides(run: str, folder: str) -> dict[str, _Side]:
+    """Returns what can be measured here, by name; it writes models into a folder."""
+    python, found = [sys.executable, "-c"], {}
+    for name, path in {"exported": run, **onnx_models(run, folder)}.items():
+        module = [sys.executable, "-m", "bert_estimator.serving.server"]
+        server = [*module, f"m={path}", "--port=0", "--batch_size"]
+        found[name] = _Side([*python, _RATE + _PREDICTOR, path], server)
+    if os.environ.get("TRANSFORMERS_PYTHON"):
+        path = os.path.join(folder, "hf")
+        if interchange.main(["interchange", run, path]):
+            raise SystemExit("the run was not converted")
+        rate = [*python, _RATE + _PIPELINE_RATE, path]
+        found["transformers"] = _Side(rate, [*python, _PIPELINE_SERVER, path])
+    return found
+
+
+class _Server:
+    """Runs a side's server in a process of its own."""
+
+    def __init__(self, side: _Side, batch_size: int):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bert_estimator.serving.server", f"m={run}", "--port=0",
-             f"--batch_size={batch_size}"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [*side.server, str(batch_size)], stdout=subprocess.PIPE, text=True
+        )
         for line in self.process.stdout:
             if match := re.search(r"Serving on http://127.0.0.1:(\d+)", line):
                 self.port = int(match[1])
@@ -134,6 +244,30 @@ def _soak(server, requests, total):
     return {"requests": total, "megabytes": memory}
 
 
+def _measure(name: str, side: _Side, texts: Sequence[str], secs: float) -> dict[str, Any]:
+    """Prints and returns the figures of a side."""
+    rate = float(subprocess.check_output([*side.rate, str(secs), *texts], text=True))
+    print(f"{name}: requests of {_BATCH}: {rate:,.0f} texts/s", flush=True)
+    requests = _requests(texts)
+    found: dict[str, Any] = {"texts_per_sec": rate, "server": {}}
+    for batch_size in (_BATCH, 1):
+        with _Server(side, batch_size) as server:
+            for number in CLIENTS:
+                row = _speed(server, requests, number, secs)
+                found["server"][f"{number} clients, batches of {batch_size}"] = row
+                print(
+                    f"{name}: {number:2} clients, batches of {batch_size:2}: "
+                    f"{row['texts_per_sec']:,.0f} texts/s ({row['texts_per_sec'] / rate:.0%}), "
+                    f"p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms",
+                    flush=True,
+                )
+    return found
+
+
+def _requests(texts):
+    return [_request(json.dumps({"instances": [text]}).encode()) for text in texts]
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", metavar="RUN", help="use this run's directory, with its export")
@@ -141,25 +275,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--soak", type=int, default=0, help="add this many requests at the end")
     args = parser.parse_args(argv)
     texts = texts_of(_TEXTS)
-    requests = [_request(json.dumps({"instances": [text]}).encode()) for text in texts]
-    predictor = [sys.executable, "-c", _PREDICTOR, args.run, str(args.secs), *texts]
-    rate = float(subprocess.check_output(predictor, text=True))
-    print(f"Predictor, requests of {_BATCH}: {rate:,.0f} texts/s")
-    result = {"machine": machine(), "predictor_texts_per_sec": rate, "server": {}}
-    for batch_size in (_BATCH, 1):
-        with _Server(args.run, batch_size) as server:
-            for number in CLIENTS:
-                row = _speed(server, requests, number, args.secs)
-                result["server"][f"{number} clients, batches of {batch_size}"] = row
-                print(
-                    f"{number:2} clients, batches of {batch_size:2}: {row['texts_per_sec']:,.0f} "
-                    f"texts/s ({row['texts_per_sec'] / rate:.0%}), p50 {row['p50_ms']:.1f} ms, "
-                    f"p99 {row['p99_ms']:.1f} ms"
-                )
-            if args.soak and batch_size == _BATCH:
-                result["soak"] = _soak(server, requests, args.soak // 100 * 100)
-                shown = ", ".join(f"{m:.0f}" for m in result["soak"]["megabytes"])
-                print(f"{args.soak} requests, MB after each tenth: {shown}")
+    result: dict[str, Any] = {"machine": machine(), "sides": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        sides = _sides(os.path.abspath(args.run), folder)
+        for name, side in sides.items():
+            result["sides"][name] = _measure(name, side, texts, args.secs)
+        if args.soak:
+            with _Server(sides["exported"], _BATCH) as server:
+                result["soak"] = _soak(server, _requests(texts), args.soak // 100 * 100)
+            shown = ", ".join(f"{m:.0f}" for m in result["soak"]["megabytes"])
+            print(f"{args.soak} requests, MB after each tenth: {shown}")
     print(json.dumps(result))
 
 

@@ -17,6 +17,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -213,7 +214,9 @@ def measure(run: str, passes: int) -> dict:
         ours = run_in(sys.executable, _TENSORFLOW, model, texts_file, passes)
         result = {"machine": machine(), "tensorflow": ours}
         share = max(1, passes // _SHARE_OF_OTHERS)
-        result |= _of_onnx(os.path.abspath(run), os.path.join(folder, "onnx"), texts_file, share)
+        for name, path in onnx_models(os.path.abspath(run), folder).items():
+            if found := run_in(sys.executable, _ONNX, path, texts_file, share):
+                result[name] = found
         is_exact = recorded_settings(run).get("precision") != "bfloat16"
         if "onnx" in result and is_exact:  # ONNX models are of float32
             _check_equal("onnx", ours, result["onnx"])
@@ -233,17 +236,19 @@ def measure(run: str, passes: int) -> dict:
     return result
 
 
-def _of_onnx(run, folder, texts_file, passes):
-    """Returns side -> its figures, for the ONNX model of a run; nothing if it cannot be run."""
+def onnx_models(run: str, folder: str) -> dict[str, str]:
+    """Writes the ONNX models of a run into a folder.
+
+    Returns:
+      A dict of side -> the model's directory; empty if ONNX models cannot be run here.
+    """
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime")):
         return {}
-    if interchange.main(["interchange", run, folder, "--to=onnx"]):
+    exact, rounded = (os.path.join(folder, name) for name in ("onnx", "onnx_int8"))
+    if interchange.main(["interchange", run, exact, "--to=onnx"]):
         raise SystemExit("the run was not converted to ONNX")
-    exact = run_in(sys.executable, _ONNX, folder, texts_file, passes)
-    if exact is None:
-        return {}
-    runtime.write_quantized(folder)
-    rounded = run_in(sys.executable, _ONNX, folder, texts_file, passes)
+    shutil.copytree(exact, rounded)
+    runtime.write_quantized(rounded)
     return {"onnx": exact, "onnx_int8": rounded}
 
 
