@@ -1,23 +1,31 @@
-"""Draws results/training_speed.csv as docs/training_speed.svg: a bar for each side.
+"""Draws what `training_speed` and `fine_tuning_speed` measured: a bar for each side.
 
     python -m benchmarks.speed_picture
 
-The best round of each side counts, for BERT-base with 32 examples of 128 tokens.
+docs/training_speed.svg has examples a second of BERT-base with 32 examples of 128 tokens, none of
+which is padding. docs/useful_tokens.svg has tokens without padding a second, for texts of ordinary
+length in bfloat16. The best round of each side counts.
 """
 
 import csv
 import html
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import main_job, training_speed
+from benchmarks import fine_tuning_speed, main_job, training_speed
 from bert_estimator.command_line.charts import BLUE, GREY, ORANGE, WIDTH, text_width
 from bert_estimator.command_line.choices import PRECISIONS
 
-PICTURE = os.path.join(main_job.ROOT, "docs", "training_speed.svg")
+PICTURE, USEFUL_PICTURE = (
+    os.path.join(main_job.ROOT, "docs", name)
+    for name in ("training_speed.svg", "useful_tokens.svg")
+)
 _CELL = {"network": "base", "length": "128", "batch": "32"}
 _TITLE = "BERT-base, batches of 32 examples of 128 tokens: examples a second"
-# Sides of the file -> their names in the picture, and their colours.
+_USEFUL_TITLE = "BERT-base in bfloat16, texts of ordinary length: tokens a second, without padding"
+_USEFUL_TOKENS = 16384  # positions of a batch
+# Sides of the files -> their names in the pictures, and their colours.
 _SIDES = {
     "ours": ("this project", BLUE),
     "Hugging Face, float32": ("Hugging Face on torch", ORANGE),
@@ -25,6 +33,17 @@ _SIDES = {
     "Hugging Face, autocast": ("Hugging Face, autocast", ORANGE),
     "TensorFlow 1.15": ("google-research/bert on TensorFlow 1.15", ORANGE),
     "products by TensorFlow": ("the matrix products alone", GREY),
+}
+_USEFUL_SIDES = {
+    "packed": ("this project, packed rows", BLUE),
+    "unpacked": ("this project, a row for each text", BLUE),
+    "Hugging Face, bfloat16": ("Hugging Face, weights in bfloat16", ORANGE),
+    "Hugging Face, autocast": ("Hugging Face, autocast", ORANGE),
+}
+_PRETRAINING = {"ours, packed, --use_tpu": "packed", "ours": "unpacked"}
+_FINE_TUNING = {
+    "this project, --use_tpu": "packed",
+    "this project, --use_tpu, --nopack": "unpacked",
 }
 _EDGE, _ROW, _BAR, _SPACE = 16, 24, 16, 8  # pixels
 
@@ -46,23 +65,73 @@ def rates(path: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def svg(groups: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns the picture of what `rates` returns, as the text of an SVG file."""
-    left = _EDGE + max(text_width(name) for name, _ in _SIDES.values()) + _SPACE
+def useful_rates(pretraining: str, fine_tuning: str) -> dict[str, dict[str, float]]:
+    """Returns work -> side -> tokens a second, padding not counted.
+
+    Args:
+      pretraining: a file of `training_speed --packed`.
+      fine_tuning: a file of `fine_tuning_speed`.
+    """
+    with open(pretraining, newline="", encoding="utf-8") as reader:
+        rows = [
+            row
+            for row in csv.DictReader(reader)
+            if (row["network"], row["precision"]) == ("base", "bfloat16")
+            and int(row["length"]) * int(row["batch"]) == _USEFUL_TOKENS
+        ]
+    with open(fine_tuning, encoding="utf-8") as reader:
+        fine_tuned = json.load(reader)
+    found: dict[str, dict[str, float]] = {}
+
+    def add(work, side, rate):
+        if side in _USEFUL_SIDES:
+            sides = found.setdefault(work, {})
+            sides[side] = max(rate, sides.get(side, 0))
+
+    for row in sorted(rows, key=lambda row: int(row["length"])):
+        work = f"pretraining, documents in records of {row['length']} tokens"
+        tokens = int(row["batch"]) * float(row["mean_tokens"])
+        add(work, _PRETRAINING.get(row["side"], row["side"]), tokens / float(row["secs"]))
+    work = f"fine-tuning, sentences of {fine_tuned['mean_length']:.0f} tokens in the mean"
+    tokens = fine_tuned["batch"] * fine_tuned["mean_length"]
+    for row in fine_tuned["rows"]:
+        if row["precision"] == "bfloat16":
+            add(work, _FINE_TUNING.get(row["side"], row["side"]), tokens / row["train_secs"])
+    order = list(_USEFUL_SIDES)
+    return {
+        work: dict(sorted(s.items(), key=lambda i: order.index(i[0]))) for work, s in found.items()
+    }
+
+
+def svg(
+    groups: Mapping[str, Mapping[str, float]],
+    title: str = _TITLE,
+    sides: Mapping[str, tuple[str, str]] = _SIDES,
+    shown: Callable[[float], str] = "{:.2f}".format,
+) -> str:
+    """Returns the text of an SVG file with a bar for each rate.
+
+    Args:
+      groups: heading -> side -> rate.
+      title: the first line.
+      sides: side -> (its name, its colour).
+      shown: function of a rate that returns the text beside its bar.
+    """
+    left = _EDGE + max(text_width(name) for name, _ in sides.values()) + _SPACE
     longest = max(rate for group in groups.values() for rate in group.values())
     scale = (WIDTH - left - _EDGE - text_width("00.00") - _SPACE) / longest
-    parts, y = [text(_EDGE, _EDGE + 4, _TITLE, "font-weight='bold'")], 2 * _ROW
-    for precision, group in groups.items():
-        parts.append(text(_EDGE, y, precision, f"fill='{GREY}'"))
+    parts, y = [text(_EDGE, _EDGE + 4, title, "font-weight='bold'")], 2 * _ROW
+    for heading, group in groups.items():
+        parts.append(text(_EDGE, y, heading, f"fill='{GREY}'"))
         for side, rate in group.items():
             y += _ROW
-            name, colour = _SIDES[side]
+            name, colour = sides[side]
             width = rate * scale
             parts += [
                 text(left - _SPACE, y, name, "text-anchor='end'"),
                 f"<rect x='{left:.1f}' y='{y - _BAR / 2 - 4:.1f}' width='{width:.1f}' "
                 f"height='{_BAR}' fill='{colour}'/>",
-                text(left + width + _SPACE, y, f"{rate:.2f}"),
+                text(left + width + _SPACE, y, shown(rate)),
             ]
         y += _ROW + _SPACE
     return frame(parts, y)
@@ -88,9 +157,17 @@ def text(x: float, y: float, content: str, attributes: str = "") -> str:
     return f"<text x='{x:.1f}' y='{y:.1f}' {attributes}>{html.escape(content)}</text>"
 
 
+def useful_svg(groups: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns the picture of what `useful_rates` returns, as the text of an SVG file."""
+    return svg(groups, _USEFUL_TITLE, _USEFUL_SIDES, "{:,.0f}".format)
+
+
 def main() -> None:
-    with open(PICTURE, "w", encoding="utf-8") as writer:
-        writer.write(svg(rates(training_speed.RESULTS)))
+    full = rates(training_speed.RESULTS)
+    useful = useful_rates(training_speed.RESULTS, fine_tuning_speed.RESULTS)
+    for path, picture in ((PICTURE, svg(full)), (USEFUL_PICTURE, useful_svg(useful))):
+        with open(path, "w", encoding="utf-8") as writer:
+            writer.write(picture)
 
 
 if __name__ == "__main__":

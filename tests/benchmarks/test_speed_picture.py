@@ -1,11 +1,12 @@
 """Tests the picture of the speed of training."""
 
 import csv
+import json
 import xml.etree.ElementTree
 
 import pytest
 
-from benchmarks import speed_picture, training_speed
+from benchmarks import fine_tuning_speed, speed_picture, training_speed
 
 TEXT = "{http://www.w3.org/2000/svg}text"
 
@@ -43,6 +44,45 @@ def test_the_best_round_of_each_side_is_drawn(tmp_path):
     assert [width / widths[0] for width in widths] == pytest.approx([1.0, 1.6, 0.4], abs=1e-3)
 
 
-def test_the_picture_of_the_docs_is_of_the_results():
+def test_useful_tokens_are_drawn(tmp_path):
+    with open(tmp_path / "pretraining.csv", "w", newline="", encoding="utf-8") as writer:
+        rows_writer = csv.DictWriter(writer, training_speed.COLUMNS)
+        rows_writer.writeheader()
+        settings = {"network": "base", "precision": "bfloat16", "mean_tokens": 256}
+        for side, length, batch, secs in (
+            ("ours", 512, 32, 8),
+            ("ours", 512, 32, 16),
+            ("ours, packed, --use_tpu", 512, 32, 4),
+            ("products by torch", 512, 32, 1),
+            ("ours", 512, 8, 1),  # another batch
+        ):
+            values = {"side": side, "length": length, "batch": batch, "secs": secs}
+            rows_writer.writerow({**settings, **values})
+    rows = [
+        {"side": side, "precision": precision, "train_secs": secs}
+        for side, precision, secs in (
+            ("this project, --use_tpu, --nopack", "bfloat16", 10),
+            ("Hugging Face, autocast", "bfloat16", 5),
+            ("this project, --use_tpu", "bfloat16", 2),
+            ("this project, --use_tpu", "float32", 1),
+        )
+    ]
+    with open(tmp_path / "fine_tuning.json", "w", encoding="utf-8") as writer:
+        json.dump({"batch": 32, "mean_length": 25, "rows": rows}, writer)
+    found = speed_picture.useful_rates(tmp_path / "pretraining.csv", tmp_path / "fine_tuning.json")
+    assert found == {
+        "pretraining, documents in records of 512 tokens": {"packed": 2048, "unpacked": 1024},
+        "fine-tuning, sentences of 25 tokens in the mean": {
+            "packed": 400, "unpacked": 80, "Hugging Face, autocast": 160,
+        },
+    }  # fmt: skip
+    picture = xml.etree.ElementTree.fromstring(speed_picture.useful_svg(found))
+    assert [text.text for text in picture.iter(TEXT)][2:4] == ["this project, packed rows", "2,048"]
+
+
+def test_the_pictures_of_the_docs_are_of_the_results():
     with open(speed_picture.PICTURE, encoding="utf-8") as reader:
         assert reader.read() == speed_picture.svg(speed_picture.rates(training_speed.RESULTS))
+    useful = speed_picture.useful_rates(training_speed.RESULTS, fine_tuning_speed.RESULTS)
+    with open(speed_picture.USEFUL_PICTURE, encoding="utf-8") as reader:
+        assert reader.read() == speed_picture.useful_svg(useful)
