@@ -6,7 +6,7 @@ RUN is a run of run_classifier.py --do_export for single texts. The server answe
 clients, each of which sends a text and waits for its answer, in batches of 32 and one by one; the
 share is of the rate at which `Predictor` answers requests of 32 texts in a process of its own. Then
 64 clients send --soak requests, every tenth of which is garbage, and the server's memory is read
-after every tenth of them.
+after every tenth of them, for the exported model and the ONNX model of float32.
 
 With the extra [onnx], the same is measured for the run's ONNX models, of float32 and of int8. If
 the environment variable TRANSFORMERS_PYTHON names a Python with torch, transformers and the
@@ -280,11 +280,13 @@ def main(argv: list[str] | None = None) -> None:
         sides = _sides(os.path.abspath(args.run), folder)
         for name, side in sides.items():
             result["sides"][name] = _measure(name, side, texts, args.secs)
-        if args.soak:
-            with _Server(sides["exported"], _BATCH) as server:
-                result["soak"] = _soak(server, _requests(texts), args.soak // 100 * 100)
-            shown = ", ".join(f"{m:.0f}" for m in result["soak"]["megabytes"])
-            print(f"{args.soak} requests, MB after each tenth: {shown}")
+        soaked = [name for name in ("exported", "onnx") if args.soak and name in sides]
+        for name in soaked:
+            with _Server(sides[name], _BATCH) as server:
+                found = _soak(server, _requests(texts), args.soak // 100 * 100)
+            result["sides"][name]["soak"] = found
+            shown = ", ".join(f"{m:.1f}" for m in found["megabytes"])
+            print(f"{name}: {args.soak} requests, MB after each tenth: {shown}", flush=True)
     print(json.dumps(result))
 
 

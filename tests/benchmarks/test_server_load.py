@@ -14,9 +14,12 @@ def test_every_figure_is_there(tmp_path, capsys):
     capsys.readouterr()
     server_load.main([run, "--secs=0.5", "--soak=1000"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert result["predictor_texts_per_sec"] > 0
-    assert len(result["server"]) == 6
-    for figures in result["server"].values():
-        assert figures["texts_per_sec"] > 0 and 0 < figures["p50_ms"] <= figures["p99_ms"]
-    assert result["soak"]["requests"] == 1000
-    assert len(result["soak"]["megabytes"]) == 10
+    assert list(result["sides"])[:3] == ["exported", "onnx", "onnx_int8"]
+    for side in result["sides"].values():
+        assert side["texts_per_sec"] > 0
+        assert len(side["server"]) == 6
+        for figures in side["server"].values():
+            assert figures["texts_per_sec"] > 0 and 0 < figures["p50_ms"] <= figures["p99_ms"]
+    for name in "exported", "onnx":
+        assert result["sides"][name]["soak"]["requests"] == 1000
+        assert len(result["sides"][name]["soak"]["megabytes"]) == 10
