@@ -89,10 +89,14 @@ def useful_rates(pretraining: str, fine_tuning: str) -> dict[str, dict[str, floa
             sides[side] = max(rate, sides.get(side, 0))
 
     for row in sorted(rows, key=lambda row: int(row["length"])):
-        work = f"pretraining, documents in records of {row['length']} tokens"
+        processor = _processor(row["machine"])
+        work = f"pretraining, documents in records of {row['length']} tokens, {processor}"
         tokens = int(row["batch"]) * float(row["mean_tokens"])
         add(work, _PRETRAINING.get(row["side"], row["side"]), tokens / float(row["secs"]))
-    work = f"fine-tuning, sentences of {fine_tuned['mean_length']:.0f} tokens in the mean"
+    processor = _processor(fine_tuned["machine"])
+    work = (
+        f"fine-tuning, sentences of {fine_tuned['mean_length']:.0f} tokens in the mean, {processor}"
+    )
     tokens = fine_tuned["batch"] * fine_tuned["mean_length"]
     for row in fine_tuned["rows"]:
         if row["precision"] == "bfloat16":
@@ -101,6 +105,11 @@ def useful_rates(pretraining: str, fine_tuning: str) -> dict[str, dict[str, floa
     return {
         work: dict(sorted(s.items(), key=lambda i: order.index(i[0]))) for work, s in found.items()
     }
+
+
+def _processor(machine):
+    """Returns the name of the processor in what `main_job.machine` returns."""
+    return machine.split(", ")[1].replace("(R)", "").removesuffix(" Processor")
 
 
 def svg(

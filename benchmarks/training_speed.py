@@ -28,6 +28,7 @@ import json
 import math
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -53,6 +54,10 @@ _BATCHES = 4  # different batches, of which the others' steps take one after the
 _TORCH = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
 
 
+class KilledError(Exception):
+    """A command was killed."""
+
+
 class Process:
     """Runs a command to its end.
 
@@ -62,6 +67,7 @@ class Process:
       peak_gib: the most memory that it used.
 
     Raises:
+      KilledError: it was killed, as Linux does if memory runs out.
       SystemExit: it failed; the text has the end of its stderr.
     """
 
@@ -81,6 +87,8 @@ class Process:
             out.seek(0)
             err.seek(0)
             self.output = out.read()
+            if process.returncode == -signal.SIGKILL:
+                raise KilledError
             if process.returncode:
                 sys.exit(f"{err.read()[-4000:].strip()}\n{command} ended with {process.returncode}")
         self.peak_gib = usage.ru_maxrss / 2**20  # Linux counts KiB.
@@ -130,7 +138,8 @@ class Cell:
     def ours(self, precision: str, steps: int, *flags: str) -> dict[str, float]:
         """Runs the script; loops have this many steps.
 
-        The fastest loop counts; if rows are packed, whose number may differ, all but the first do.
+        The fastest loop counts; if batches have different numbers of packed rows, all but the first
+        do.
         """
         loops = []
         with tempfile.TemporaryDirectory(dir=self.directory) as folder:
@@ -155,7 +164,8 @@ class Cell:
                 records = [json.loads(line) for line in reader]
         timed = [record for record in records if record["step"] > _WARMUP_LOOPS * steps]
         all_secs = [1 / record["steps_per_sec"] for record in timed]
-        secs = statistics.mean(all_secs) if "--pack" in flags else min(all_secs)
+        is_alike = "--pack" not in flags or "--use_tpu" in flags
+        secs = min(all_secs) if is_alike else statistics.mean(all_secs)
         (start, started, cpu_start), (end, _, cpu_end) = loops[0], loops[-1]
         start, end = (records[lines - 1]["step"] for lines in (start, end))
         first = started - process.started - (start - 1) * secs
@@ -324,11 +334,17 @@ def measure(arguments: argparse.Namespace, directory: str) -> list[dict[str, Any
             for side, measured in cell.sides(precision, steps, arguments.packed).items():
                 values = (network, length, cell.batch, precision)
                 row = dict.fromkeys(COLUMNS, "") | dict(zip(SETTINGS, values, strict=True))
-                row |= {name: f"{value:.5g}" for name, value in measured().items()}
+                try:
+                    row |= {name: f"{value:.5g}" for name, value in measured().items()}
+                except KilledError:
+                    text = f"{values} {side}, round {number}: killed, for want of memory"
+                    print(text, flush=True)
+                    continue
                 row |= {"side": side, "round": number, "load": f"{os.getloadavg()[0]:.1f}"}
                 row["mean_tokens"] = f"{cell.mean_tokens:.4g}"
                 row["machine"] = f"{main_job.machine()}, Python {platform.python_version()}"
                 rows.append(row)
+                write(arguments.results, rows)  # one side that fails costs no others
                 print(f"{values} {side}, round {number}: {row['secs']} s", flush=True)
     return rows
 
@@ -363,7 +379,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as directory:
         rows = measure(arguments, directory)
-    write(arguments.results, rows)
     print(table(rows))
     cells = {settings: [] for settings in map(_settings, rows)}
     for row in rows:

@@ -49,6 +49,7 @@ def test_useful_tokens_are_drawn(tmp_path):
         rows_writer = csv.DictWriter(writer, training_speed.COLUMNS)
         rows_writer.writeheader()
         settings = {"network": "base", "precision": "bfloat16", "mean_tokens": 256}
+        settings["machine"] = "2 cores, Intel(R) Xeon(R) Processor, Python 3.11.7"
         for side, length, batch, secs in (
             ("ours", 512, 32, 8),
             ("ours", 512, 32, 16),
@@ -68,11 +69,14 @@ def test_useful_tokens_are_drawn(tmp_path):
         )
     ]
     with open(tmp_path / "fine_tuning.json", "w", encoding="utf-8") as writer:
-        json.dump({"batch": 32, "mean_length": 25, "rows": rows}, writer)
+        values = {"batch": 32, "mean_length": 25, "machine": "2 cores, AMD EPYC", "rows": rows}
+        json.dump(values, writer)
     found = speed_picture.useful_rates(tmp_path / "pretraining.csv", tmp_path / "fine_tuning.json")
     assert found == {
-        "pretraining, documents in records of 512 tokens": {"packed": 2048, "unpacked": 1024},
-        "fine-tuning, sentences of 25 tokens in the mean": {
+        "pretraining, documents in records of 512 tokens, Intel Xeon": {
+            "packed": 2048, "unpacked": 1024,
+        },
+        "fine-tuning, sentences of 25 tokens in the mean, AMD EPYC": {
             "packed": 400, "unpacked": 80, "Hugging Face, autocast": 160,
         },
     }  # fmt: skip
