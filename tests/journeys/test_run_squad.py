@@ -203,8 +203,9 @@ def test_the_files_of_answers(data, trained):
         assert "" in [row["text"] for row in rows]
         assert all(row["text"] in contexts[name] for row in rows)
         assert sum(row["probability"] for row in rows) == pytest.approx(1)
-        best = next(row for row in rows if row["text"])
-        assert predictions[name] == ("" if odds[name] > 0 else best["text"])
+        # The best starts may all lie in the question; then "no answer" is alone in the list.
+        best = next((row["text"] for row in rows if row["text"]), "")
+        assert predictions[name] == ("" if odds[name] > 0 else best)
     assert {bool(text) for text in predictions.values()} == {True, False}
 
 
