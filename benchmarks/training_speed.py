@@ -54,8 +54,8 @@ _BATCHES = 4  # different batches, of which the others' steps take one after the
 _TORCH = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
 
 
-class KilledError(Exception):
-    """A command was killed."""
+class KilledError(SystemExit):
+    """A command was killed by SIGKILL; the text names the command."""
 
 
 class Process:
@@ -87,10 +87,10 @@ class Process:
             out.seek(0)
             err.seek(0)
             self.output = out.read()
-            if process.returncode == -signal.SIGKILL:
-                raise KilledError
             if process.returncode:
-                sys.exit(f"{err.read()[-4000:].strip()}\n{command} ended with {process.returncode}")
+                error = KilledError if process.returncode == -signal.SIGKILL else SystemExit
+                end = err.read()[-4000:].strip()
+                raise error(f"{end}\n{command} ended with {process.returncode}")
         self.peak_gib = usage.ru_maxrss / 2**20  # Linux counts KiB.
 
 
@@ -337,8 +337,9 @@ def measure(arguments: argparse.Namespace, directory: str) -> list[dict[str, Any
                 try:
                     row |= {name: f"{value:.5g}" for name, value in measured().items()}
                 except KilledError:
-                    text = f"{values} {side}, round {number}: killed, for want of memory"
-                    print(text, flush=True)
+                    if side == "ours":  # which the summary is about
+                        raise
+                    print(f"{values} {side}, round {number}: killed; no memory?", flush=True)
                     continue
                 row |= {"side": side, "round": number, "load": f"{os.getloadavg()[0]:.1f}"}
                 row["mean_tokens"] = f"{cell.mean_tokens:.4g}"

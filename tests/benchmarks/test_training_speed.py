@@ -1,5 +1,6 @@
 """Tests what the benchmark of training says of its measurements, and its parts that time things."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmarks import matrix_products, step_profile, training_speed
+from benchmarks import csv_rows, matrix_products, step_profile, training_speed
 from bert_estimator.bert_config import BertConfig
 from tests.support.fixtures import needs_tensorflow_1, needs_transformers
 
@@ -75,6 +76,35 @@ def test_rows_replace_those_with_the_same_settings(tmp_path):
 def test_a_failure_of_a_side_ends_the_benchmark_with_its_error():
     with pytest.raises(SystemExit, match=r"no such side\n.* ended with 1"):
         training_speed.Process([sys.executable, "-c", "import sys; sys.exit('no such side')"])
+
+
+class KilledCell:
+    """Stands for a `Cell`, of whose sides one is killed."""
+
+    batch, mean_tokens = 2, 20.0
+
+    def __init__(self, *arguments):
+        pass
+
+    def sides(self, *arguments):
+        code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        return {
+            "ours": lambda: {"secs": 2.0},
+            "Hugging Face, autocast": lambda: training_speed.Process([sys.executable, "-c", code]),
+            "Hugging Face, bfloat16": lambda: {"secs": 3.0},
+        }
+
+
+def test_a_side_that_is_killed_costs_no_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training_speed, "Cell", KilledCell)
+    path = tmp_path / "speed.csv"
+    arguments = argparse.Namespace(
+        networks=["tiny"], lengths=[32], precisions=["bfloat16"], tokens=64, steps=1, rounds=1,
+        packed=False, results=path,
+    )  # fmt: skip
+    training_speed.measure(arguments, str(tmp_path))
+    assert [row["side"] for row in csv_rows.read(path)] == ["ours", "Hugging Face, bfloat16"]
+    assert "autocast, round 1: killed" in capsys.readouterr().out
 
 
 def test_the_products_are_those_of_the_network():
