@@ -142,14 +142,11 @@ class EstimatorSpec(NamedTuple):
         if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
             raise ValueError(f"EstimatorSpec: mode must be a ModeKeys value, not {self.mode!r}")
         settled = _settled_tensors(self)
+        settled["export_outputs"] = _settled_export_outputs(self, settled["predictions"])
         metrics = metric_pairs(self.eval_metric_ops, "eval_metric_ops")
         for name, metric in metrics.items():
             _check_graph(metric, f"eval_metric_ops with {name!r}:")
         settled["eval_metric_ops"] = metrics
-        if self.mode == ModeKeys.PREDICT:
-            settled["export_outputs"] = model_utils.get_export_outputs(
-                self.export_outputs, settled["predictions"]
-            )
         if not isinstance(self.scaffold, tf.train.Scaffold | None):
             raise TypeError(f"scaffold must be tf.train.Scaffold, not {self.scaffold!r}")
         settled["scaffold"] = tf.train.Scaffold() if self.scaffold is None else self.scaffold
@@ -195,6 +192,7 @@ class TPUEstimatorSpec(NamedTuple):
             if getattr(self, name) is not None:
                 _check_host_pair(getattr(self, name), name)
         settled = _settled_tensors(self)
+        settled["export_outputs"] = _settled_export_outputs(self, settled["predictions"])
         for name in _HOOKS:
             settled[name] = call.hooks(getattr(self, name), name)
         return settled
@@ -224,6 +222,16 @@ class TPUEstimatorSpec(NamedTuple):
             scaffold=self.scaffold_fn() if self.scaffold_fn else None,
             **hooks,
         )
+
+
+def _settled_export_outputs(spec, predictions):
+    """Returns the outputs to export: those of the spec, or else the predictions.
+
+    Both kinds of specs hold them from the start, because a wrapper of the model_fn may add to them.
+    """
+    if spec.mode != ModeKeys.PREDICT:
+        return spec.export_outputs
+    return model_utils.get_export_outputs(spec.export_outputs, predictions)
 
 
 def call_host_fn(pair, tensors=None):

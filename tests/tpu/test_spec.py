@@ -130,6 +130,20 @@ def test_all_is_of_the_graph_that_model_fn_is_called_in(kind, fields, message):
         kind("eval", **{"loss": tf.zeros([]), **fields})
 
 
+@pytest.mark.parametrize("kind", [EstimatorSpec, TPUEstimatorSpec])
+def test_predictions_are_exported_unless_the_spec_says_otherwise(kind):
+    answer, threshold = tf.ones([3]), tf.constant(0.3)
+    spec = kind(ModeKeys.PREDICT, predictions={"answer": answer})
+    spec.export_outputs["serving_default"].outputs["threshold"] = threshold
+    if kind is TPUEstimatorSpec:
+        spec = spec.as_estimator_spec()
+    outputs = spec._replace(predictions={"answer": answer}).export_outputs["serving_default"].outputs
+    assert outputs == {"answer": answer, "threshold": threshold}
+    with pytest.raises(TypeError, match="must be ExportOutput objects"):
+        kind(ModeKeys.PREDICT, predictions=answer, export_outputs={"a": answer})
+    assert kind(ModeKeys.EVAL, loss=tf.zeros([])).export_outputs is None
+
+
 def test_a_loss_of_one_element_becomes_a_scalar():
     assert EstimatorSpec("eval", loss=tf.zeros([1])).loss.shape == []
     scalar = tf.zeros([])
