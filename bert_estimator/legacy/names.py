@@ -138,6 +138,10 @@ _EXPORT = [
     ),
 ]
 
+_TPU_PROTOS = (
+    "compilation_result_pb2 dynamic_padding_pb2 optimization_parameters_pb2 topology_pb2 "
+    "tpu_embedding_configuration_pb2"
+)
 _TPU_MODULES = "device_assignment tensor_tracer topology tpu_feed tpu_function tpu_system_metadata"
 
 # A module of TF1 -> a list of (new module, names); a name comes from the first new module that has
@@ -209,6 +213,10 @@ MODULES = {
     **{
         f"tensorflow.contrib.tpu.python.tpu.{module}": [(f"tensorflow.python.tpu.{module}", "*")]
         for module in _TPU_MODULES.split()
+    },
+    **{  # of TensorFlow 1.13; 1.15 has them in tensorflow.core.protobuf.tpu
+        f"tensorflow.contrib.tpu.proto.{module}": [(f"tensorflow.core.protobuf.tpu.{module}", "*")]
+        for module in _TPU_PROTOS.split()
     },
     "tensorflow.contrib.autograph": [(V1 + ".autograph", "*")],
     "tensorflow.contrib.cluster_resolver": [
@@ -424,5 +432,8 @@ MOVED = {
     "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],
     "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
     "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],
+    "tensorflow.python.ops.resource_variable_ops": [
+        ("tensorflow.python.ops.ref_variable", "_from_proto_fn _to_proto_fn"),
+    ],
     "tensorflow.python.pywrap_tensorflow": [(V1 + ".train", "NewCheckpointReader")],
 }

@@ -154,7 +154,7 @@ IMPORTABLE = (
     *(
         f"tensorflow.{package}.{module}"
         for package in ("contrib.tpu.python.tpu", "python.tpu")
-        for module in ("error_handling", "session_support")
+        for module in ("error_handling", "session_support", "util")
     ),
     "tensorflow.contrib.tpu.profiler",
     "tensorflow.estimator.tpu.experimental",
@@ -224,7 +224,7 @@ REMOVED = {
             "TPU runtime",
         )
         for package in ("contrib.tpu.python.tpu", "python.tpu")
-        for module in ("error_handling", "session_support")
+        for module in ("error_handling", "session_support", "util")
     },
     **{
         f"tensorflow.tpu.experimental.{name}": (

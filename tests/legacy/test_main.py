@@ -255,7 +255,9 @@ import tensorflow.contrib.slim.python.slim.nets.inception_v3
 import tensorflow.gfile as gfile
 from tensorflow.contrib import keras, quantize, seq2seq, tensorrt
 from tensorflow.contrib.slim.python.slim.nets import resnet_utils, resnet_v1
-from tensorflow.contrib.tpu.python.tpu import error_handling, tensor_tracer, tpu_feed
+from tensorflow.contrib.tpu.proto import compilation_result_pb2
+from tensorflow.contrib.tpu.python.tpu import error_handling, tensor_tracer, tpu_feed, util
+from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.tpu import session_support
 import tensorflow.estimator.inputs
 from tensorflow.contrib.framework.python.ops import arg_scope
@@ -275,6 +277,7 @@ assert tf.contrib.learn.ModeKeys.INFER == tf.estimator.ModeKeys.PREDICT
 tf.contrib.lookup.index_table_from_tensor(mapping=tf.constant(["a"]))
 tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffle=False)()
 assert pywrap_tensorflow.NewCheckpointReader and graph_util.convert_variables_to_constants
+assert compilation_result_pb2.CompilationResultProto and resource_variable_ops._to_proto_fn
 assert gfile.Exists is tf.gfile.Exists and keras.layers.Dense is tf.keras.layers.Dense
 assert "FileWriter" in dir(tf.summary) and tf.logging.INFO == tf.compat.v1.logging.INFO
 missing, newer = " is not supported: ", "is a name of TensorFlow 2, and this is TensorFlow 1: it is"
@@ -284,6 +287,7 @@ for statement, says in {
     "tf.contrib.distribute.MirroredStrategy": missing,
     "tensorrt.create_inference_graph": missing,
     "error_handling.ErrorRendezvous": missing,
+    "util.check_positive_integer": missing,
     "tf.random.no_such_name": missing,
     "tf.profiler.no_such_name": missing,
     "tf.tpu.experimental.AdamParameters": missing,
