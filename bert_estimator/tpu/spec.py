@@ -225,7 +225,7 @@ class TPUEstimatorSpec(NamedTuple):
 
 
 def _settled_export_outputs(spec, predictions):
-    """Returns the outputs to export: those of the spec, or else the predictions.
+    """Returns the outputs to export: what the spec names, or else the predictions.
 
     Both kinds of specs hold them from the start, because a wrapper of the model_fn may add to them.
     """
