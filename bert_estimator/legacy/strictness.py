@@ -52,7 +52,8 @@ def relax() -> None:
     """Makes protobuf, NumPy, `collections` and variables accept and do again what they did then.
 
     1. Integer fields of protocol buffers take Python's and NumPy's booleans, as
-       `tf.train.Int64List(value=[True])` needs.
+       `tf.train.Int64List(value=[True])` needs. `Int64List` and `FloatList` take arrays of one
+       element, such as `[np.zeros([])]`, as protobuf did until 3.12.
     2. The names that NumPy removed are there, `np.fromstring` reads bytes, and `np.sum` adds up
        what a generator yields.
     3. `collections` has the names that moved to `collections.abc`, and other modules have the names
@@ -66,7 +67,7 @@ def relax() -> None:
 
     The whole process sees this.
     """
-    _take_booleans()
+    _take_old_numbers()
     for name, value in _NUMPY_NAMES.items():
         # NumPy gives some of the names in a __getattr__ that warns.
         if name not in vars(np):
@@ -107,37 +108,41 @@ def _of_generators(of_array):
     return function
 
 
-def _as_int(value: Any) -> Any:
+def _as_number(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
     return int(value) if isinstance(value, bool | np.bool_) else value
 
 
-def _as_ints(values: Any) -> Any:
-    """Returns a list of the values with booleans as integers, or the values if they have none."""
+def _as_numbers(values: Any) -> Any:
+    """Returns the values as a list or array of numbers, or what was given if it is neither."""
     if isinstance(values, np.ndarray):
+        if values.ndim > 1 and values.size == len(values):
+            values = values.ravel()
         return values.astype(np.int64) if values.dtype == bool else values
     if isinstance(values, bytes | str) or not isinstance(values, collections.abc.Iterable):
         return values
-    return [_as_int(value) for value in values]
+    return [_as_number(value) for value in values]
 
 
-def _take_booleans():
-    message = feature_pb2.Int64List
-    if hasattr(message.__init__, "__wrapped__"):
+def _take_old_numbers():
+    messages = (feature_pb2.Int64List, feature_pb2.FloatList)
+    if hasattr(messages[0].__init__, "__wrapped__"):
         return
 
     def initialize(value=()):
-        return (), {"value": _as_ints(value)}
-
-    _wrap(message, "__init__", initialize)
-    container = type(message().value)
-    _wrap(container, "append", lambda value: ((_as_int(value),), {}))
-    _wrap(container, "extend", lambda values: ((_as_ints(values),), {}))
-    _wrap(container, "insert", lambda key, value: ((key, _as_int(value)), {}))
+        return (), {"value": _as_numbers(value)}
 
     def set_item(key, value):
-        return (key, _as_ints(value) if isinstance(key, slice) else _as_int(value)), {}
+        return (key, _as_numbers(value) if isinstance(key, slice) else _as_number(value)), {}
 
-    _wrap(container, "__setitem__", set_item)
+    for message in messages:
+        _wrap(message, "__init__", initialize)
+    for container in {type(message().value) for message in messages}:  # They may have one class.
+        _wrap(container, "append", lambda value: ((_as_number(value),), {}))
+        _wrap(container, "extend", lambda values: ((_as_numbers(values),), {}))
+        _wrap(container, "insert", lambda key, value: ((key, _as_number(value)), {}))
+        _wrap(container, "__setitem__", set_item)
 
 
 def _wrap(cls, name, converted):

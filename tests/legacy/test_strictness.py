@@ -11,6 +11,7 @@ import replay
 
 SCRIPT = """
 import collections
+import google.protobuf
 import numpy as np
 import tensorflow as tf
 
@@ -25,6 +26,14 @@ assert list(numbers.value) == [1, 1, 1]
 assert list(tf.train.Int64List(value=np.array([True, False])).value) == [1, 0]
 assert list(tf.train.FloatList(value=[True, np.bool_(False)]).value) == [1.0, 0.0]
 assert not tf.train.Int64List().value
+
+if not google.protobuf.__version__.startswith("3.2"):  # 3.20 is stricter than 3.11 was
+    assert list(tf.train.Int64List(value=[np.array(3), np.array([True]), 4]).value) == [3, 1, 4]
+    floats = tf.train.FloatList(value=[np.zeros([]), np.float32(2.5), np.ones([1, 1])])
+    floats.value.append(np.array([0.5]))
+    floats.value[0] = np.array(4.0)
+    assert list(floats.value) == [4.0, 2.5, 1.0, 0.5]
+    assert list(tf.train.FloatList(value=np.ones([2, 1])).value) == [1.0, 1.0]
 
 feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[True]))
 example = tf.train.Example(features=tf.train.Features(feature={"is_real": feature}))
@@ -44,7 +53,7 @@ def refused(function, *arguments, **named):
 
 assert refused(text.value.append, True) and refused(text.value.extend, [True])
 assert refused(tf.train.BytesList, value=[True])
-for wrong in (["a"], [1.5], 3, [None]):
+for wrong in (["a"], [1.5], 3, [None], [np.array(1.5)], [np.zeros([2], int)], [np.zeros([0], int)]):
     assert refused(tf.train.Int64List, value=wrong), wrong
 
 a = np.zeros([2], np.float)
