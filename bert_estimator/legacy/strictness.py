@@ -53,7 +53,7 @@ def relax() -> None:
 
     1. Integer fields of protocol buffers take Python's and NumPy's booleans, as
        `tf.train.Int64List(value=[True])` needs. `Int64List` and `FloatList` take arrays of one
-       element, such as `[np.zeros([])]`, as protobuf did until 3.12.
+       element, such as `[np.zeros([])]`, as protobuf 3.11 did.
     2. The names that NumPy removed are there, `np.fromstring` reads bytes, and `np.sum` adds up
        what a generator yields.
     3. `collections` has the names that moved to `collections.abc`, and other modules have the names
