@@ -137,8 +137,8 @@ def test_predictions_are_exported_unless_the_spec_says_otherwise(kind):
     spec.export_outputs["serving_default"].outputs["threshold"] = threshold
     if kind is TPUEstimatorSpec:
         spec = spec.as_estimator_spec()
-    outputs = spec._replace(predictions={"answer": answer}).export_outputs["serving_default"].outputs
-    assert outputs == {"answer": answer, "threshold": threshold}
+    exported = spec._replace(predictions={"answer": answer}).export_outputs["serving_default"]
+    assert exported.outputs == {"answer": answer, "threshold": threshold}
     with pytest.raises(TypeError, match="must be ExportOutput objects"):
         kind(ModeKeys.PREDICT, predictions=answer, export_outputs={"a": answer})
     assert kind(ModeKeys.EVAL, loss=tf.zeros([])).export_outputs is None
