@@ -212,15 +212,16 @@ def _uses(tree, path, package, folders) -> Iterator[_Use]:
             module = _parsed(spec)
             if module is not None:
                 is_package = spec.submodule_search_locations is not None
-                waiting.append((module, spec.origin, name if is_package else spec.parent))
+                package_name = name if is_package else name.rpartition(".")[0]
+                waiting.append((module, spec.origin, package_name))
 
 
 def _find(name, folders):
     """Returns the spec of a module in folders, None if it is not there; nothing is imported."""
-    full = ""
+    spec = None
     for part in name.split("."):
-        full = f"{full}.{part}".lstrip(".")
-        spec = importlib.machinery.PathFinder.find_spec(full, folders)
+        # A package without __init__.py is found by its last name only, unless its parent is loaded.
+        spec = importlib.machinery.PathFinder.find_spec(part, folders)
         if spec is None:
             return None
         folders = list(spec.submodule_search_locations or [])

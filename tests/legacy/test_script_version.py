@@ -130,6 +130,19 @@ def test_modules_beside_the_script_are_read_and_not_run(tmp_path, monkeypatch):
         assert script_version.of_module(name) == (False, "")
 
 
+def test_packages_without_init_are_read(tmp_path, monkeypatch):
+    package = tmp_path / "whole" / "without_init" / "below"
+    package.mkdir(parents=True)
+    (tmp_path / "whole" / "__init__.py").touch()
+    (package / "main.py").write_text("from whole.without_init.below import last")
+    (package / "last.py").write_text(PLAIN + "tf.optimizers")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    expected = (True, "uses tf.optimizers (last.py:2)")
+    assert script_version.of_module("whole.without_init.below.main") == expected
+    source = "from whole.without_init.below import main"
+    assert script_version.of_script(source, "s.py", str(tmp_path)) == expected
+
+
 def test_modules_in_a_zip_file(tmp_path):
     path = tmp_path / "program.zip"
     with zipfile.ZipFile(path, "w") as file:
