@@ -348,7 +348,7 @@ MODULES = {
         (
             "bert_estimator.legacy.stand_ins.optimizers",
             "AdamWOptimizer DecoupledWeightDecayExtension LARSOptimizer LazyAdamOptimizer "
-            "MomentumWOptimizer extend_with_decoupled_weight_decay",
+            "MomentumWOptimizer MovingAverageOptimizer extend_with_decoupled_weight_decay",
         ),
     ],
     "tensorflow.contrib.rnn": [
