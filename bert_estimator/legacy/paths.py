@@ -147,7 +147,17 @@ _OF_CONTRIB_LEARN = (
     "LinearClassifier LinearRegressor SKCompat learn_runner"
 )
 
-_IMPORTABLE_OF_CONTRIB = "cudnn_rnn distribute eager lite quantize seq2seq tensorboard tensorrt"
+_IMPORTABLE_OF_CONTRIB = (
+    "all_reduce batching bayesflow bigtable boosted_trees checkpoint cloud "
+    "constrained_optimization copy_graph cudnn_rnn decision_trees deprecated distribute eager "
+    "factorization feature_column ffmpeg fused_conv graph_editor grid_rnn hadoop hooks ignite "
+    "input_pipeline integrate kafka kernel_methods kinesis labeled_tensor legacy_seq2seq "
+    "libsvm linear_optimizer lite memory_stats meta_graph_transform model_pruning "
+    "nearest_neighbor nn optimizer_v2 periodic_resample proto quantization quantize "
+    "receptive_field recurrent reduce_slice_ops remote_fused_graph resampler rpc saved_model "
+    "seq2seq session_bundle solvers sparsemax specs staging stat_summarizer tensor_forest "
+    "tensorboard tensorrt testing text tfprof timeseries"
+)
 
 # Packages among them -> their modules.
 _IMPORTABLE_BELOW = {
