@@ -1,4 +1,4 @@
-"""What parts of tf.contrib give, as JSON: conditional random fields, recurrent cells, loss scales, averages.
+"""What parts of tf.contrib give, as JSON: random fields, recurrent cells, loss scales, averages.
 
 Weights are a function of their place, so that both versions of TensorFlow have the same.
 """
