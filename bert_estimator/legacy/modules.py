@@ -188,7 +188,7 @@ def _why_missing(path):
         name = path.removeprefix("tensorflow")
         return (
             f"{requested} is a name of TensorFlow 2, and this is TensorFlow 1: it is "
-            f"tf.compat.v2{name}"
+            f"tf.compat.v2{name}. A script for TensorFlow 2 runs with --tf2 before its name"
         )
     return (
         f"{requested} is not supported: neither TensorFlow's compat.v1 nor bert_estimator.legacy "

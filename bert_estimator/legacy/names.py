@@ -37,6 +37,11 @@ _RNN_CELLS = (
     "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple "
     "MultiRNNCell RNNCell ResidualWrapper",
 )
+# tf.contrib.rnn has this base class of the cells with weights, too.
+_BASE_CELL = (
+    "tf_keras.src.layers.rnn.legacy_cells" if _HAS_KERAS else _RNN_CELLS[0],
+    "LayerRNNCell",
+)
 _LAYERS = (
     [(_KERAS_LEGACY + ".layers", "*")]
     if _HAS_KERAS
@@ -351,11 +356,12 @@ MODULES = {
         (
             "bert_estimator.legacy.stand_ins.optimizers",
             "AdamWOptimizer DecoupledWeightDecayExtension LARSOptimizer LazyAdamOptimizer "
-            "MomentumWOptimizer extend_with_decoupled_weight_decay",
+            "MomentumWOptimizer MovingAverageOptimizer extend_with_decoupled_weight_decay",
         ),
     ],
     "tensorflow.contrib.rnn": [
         _RNN_CELLS,
+        _BASE_CELL,
         (
             "bert_estimator.legacy.stand_ins.rnn",
             "FusedRNNCell FusedRNNCellAdaptor GRUBlockCell GRUBlockCellV2 LSTMBlockCell "

@@ -45,6 +45,8 @@ PATHS = {
         for module in ("loss_scale_manager", "loss_scale_optimizer")
     },
     "tensorflow.contrib.opt.python.training.lars_optimizer": "tensorflow.contrib.opt",
+    "tensorflow.contrib.opt.python.training.moving_average_optimizer": "tensorflow.contrib.opt",
+    "tensorflow.contrib.opt.python.training.lazy_adam_optimizer": "tensorflow.contrib.opt",
     "tensorflow.contrib.opt.python.training.weight_decay_optimizers": "tensorflow.contrib.opt",
     "tensorflow.contrib.training.python.training.evaluation": "tensorflow.contrib.training",
     "tensorflow.contrib.training.python.training.hparam": "tensorflow.contrib.training",
@@ -131,8 +133,8 @@ _OLD_COLUMNS = (
 
 _FURTHER_OPTIMIZERS = (
     "AGNOptimizer AdaMaxOptimizer AddSignOptimizer ElasticAverageOptimizer GGTOptimizer "
-    "ModelAverageOptimizer MovingAverageOptimizer MultitaskOptimizerWrapper NadamOptimizer "
-    "PowerSignOptimizer ScipyOptimizerInterface ShampooOptimizer VariableClippingOptimizer"
+    "ModelAverageOptimizer MultitaskOptimizerWrapper NadamOptimizer PowerSignOptimizer "
+    "ScipyOptimizerInterface ShampooOptimizer VariableClippingOptimizer"
 )
 
 _NOT_OF_CONTRIB_ESTIMATOR = (
@@ -145,12 +147,41 @@ _OF_CONTRIB_LEARN = (
     "LinearClassifier LinearRegressor SKCompat learn_runner"
 )
 
-_IMPORTABLE_OF_CONTRIB = "cudnn_rnn distribute eager lite quantize seq2seq tensorboard tensorrt"
+_IMPORTABLE_OF_CONTRIB = (
+    "all_reduce batching bayesflow bigtable boosted_trees checkpoint cloud "
+    "constrained_optimization copy_graph cudnn_rnn decision_trees deprecated distribute eager "
+    "factorization feature_column ffmpeg fused_conv graph_editor grid_rnn hadoop hooks ignite "
+    "input_pipeline integrate kafka kernel_methods kinesis labeled_tensor legacy_seq2seq "
+    "libsvm linear_optimizer lite memory_stats meta_graph_transform model_pruning "
+    "nearest_neighbor nn optimizer_v2 periodic_resample proto quantization quantize "
+    "receptive_field recurrent reduce_slice_ops remote_fused_graph resampler rpc saved_model "
+    "seq2seq session_bundle solvers sparsemax specs staging stat_summarizer tensor_forest "
+    "tensorboard tensorrt testing text tfprof timeseries"
+)
+
+# Packages among them -> their modules.
+_IMPORTABLE_BELOW = {
+    "cudnn_rnn.python.layers": "cudnn_rnn",
+    "cudnn_rnn.python.ops": "cudnn_rnn_ops",
+    "distribute.python": "collective_all_reduce_strategy mirrored_strategy monitor "
+    "one_device_strategy parameter_server_strategy tpu_strategy",
+    "eager.python": "datasets metrics metrics_impl network parameter_server saver tfe",
+    "quantize.python": "common fold_batch_norms graph_matcher input_to_ops quant_ops quantize "
+    "quantize_graph",
+    "seq2seq.python.ops": "attention_wrapper basic_decoder beam_search_decoder beam_search_ops "
+    "decoder helper loss sampler",
+    "tensorrt.python": "trt_convert",
+}
 
 # Modules that can be imported, because many scripts import them and use nothing of them: using a
 # name of such a module is the error.
 IMPORTABLE = (
     *(f"tensorflow.contrib.{name}" for name in _IMPORTABLE_OF_CONTRIB.split()),
+    *(
+        f"tensorflow.contrib.{package}.{module}"
+        for package, modules in _IMPORTABLE_BELOW.items()
+        for module in modules.split()
+    ),
     *(
         f"tensorflow.{package}.{module}"
         for package in ("contrib.tpu.python.tpu", "python.tpu")

@@ -2,11 +2,13 @@
 
 The script is read, not run, and so are the modules beside it that it imports. A name that only one
 of the two versions has is a sign: `tf.placeholder` and `tf.contrib` belong to TensorFlow 1,
-`tf.optimizers` to TensorFlow 2. `tf.compat.v1.X` belongs to both.
+`tf.optimizers` to TensorFlow 2. `tf.compat.v1.X` belongs to both. So is a call of a function that
+both have with arguments that only one takes: `tf.saved_model.load(path)` belongs to TensorFlow 2.
 """
 
 import ast
 import importlib.machinery
+import inspect
 import os
 import sys
 import sysconfig
@@ -71,13 +73,18 @@ class Version(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """A name of TensorFlow that a module uses, such as `compat.v1.Session`, and where: `a.py:3`."""
+    """A name of TensorFlow that a module uses, such as `compat.v1.Session`, and where: `a.py:3`.
+
+    `takes` is 1 or 2 if it is a call whose arguments only this version takes, otherwise None.
+    """
 
     name: str
     place: str
+    takes: int | None = None
 
     def __str__(self):
-        return f"tf.{self.name} ({self.place})"
+        arguments = f" with the arguments of TensorFlow {self.takes}" if self.takes else ""
+        return f"tf.{self.name}{arguments} ({self.place})"
 
 
 def of_script(source: str | bytes | None, path: str, folder: str) -> Version:
@@ -112,8 +119,9 @@ def _version(found):
     uses, of_2 = {}, None
     for use in found:
         uses.setdefault(use.name, use)
-        of_2 = of_2 or (use if _kind(use.name) == 2 else None)
-        if _kind(use.name) == 1:
+        kind = use.takes or _kind(use.name)
+        of_2 = of_2 or (use if kind == 2 else None)
+        if kind == 1:
             return Version(False, f"uses both {of_2} and {use}" if of_2 else "")
     session = next((uses[name] for name in _SESSIONS if name in uses), None)
     if of_2:
@@ -121,7 +129,8 @@ def _version(found):
     if session and not _GRAPHS.intersection(uses):
         return Version(False, f"uses {session}, which TensorFlow 2 refuses in eager execution")
     if "compat.v1" in uses:  # as a module: every name is TensorFlow 1's
-        return Version(False, "")
+        is_mixed = any(name.split(".")[0] != "compat" for name in uses)
+        return Version(False, f"uses {uses['compat.v1']} beside tf" if is_mixed else "")
     if "compat.v2" in uses:
         return Version(True, f"uses {uses['compat.v2']}")
     if uses:
@@ -155,6 +164,33 @@ def _kind(name):
     return None
 
 
+def _taken_by(name, call):
+    """Returns 1 or 2 if only this version of TensorFlow takes the arguments of a call, else None.
+
+    Args:
+      name: the dotted name of the function that is called.
+      call: the call's syntax tree.
+    """
+    keywords = [keyword.arg for keyword in call.keywords]
+    if None in keywords or any(isinstance(value, ast.Starred) for value in call.args):
+        return None
+    if name.split(".")[0] in (*_IN_BOTH, *_OF_KERAS):
+        return None
+    takers = []
+    for version, home in ((1, names.V1), (2, names.V2)):
+        function = sys.modules[home]
+        for part in name.split("."):
+            function = getattr(function, part, None)
+        if not inspect.isroutine(function):
+            return None
+        try:
+            inspect.signature(function).bind(*call.args, **dict.fromkeys(keywords))
+        except TypeError:
+            continue
+        takers.append(version)
+    return takers[0] if len(takers) == 1 else None
+
+
 def _uses(tree, path, package, folders) -> Iterator[_Use]:
     """Yields the names of TensorFlow that a module and the modules it imports use.
 
@@ -176,15 +212,16 @@ def _uses(tree, path, package, folders) -> Iterator[_Use]:
             module = _parsed(spec)
             if module is not None:
                 is_package = spec.submodule_search_locations is not None
-                waiting.append((module, spec.origin, name if is_package else spec.parent))
+                package_name = name if is_package else name.rpartition(".")[0]
+                waiting.append((module, spec.origin, package_name))
 
 
 def _find(name, folders):
     """Returns the spec of a module in folders, None if it is not there; nothing is imported."""
-    full = ""
+    spec = None
     for part in name.split("."):
-        full = f"{full}.{part}".lstrip(".")
-        spec = importlib.machinery.PathFinder.find_spec(full, folders)
+        # A package without __init__.py is found by its last name only, unless its parent is loaded.
+        spec = importlib.machinery.PathFinder.find_spec(part, folders)
         if spec is None:
             return None
         folders = list(spec.submodule_search_locations or [])
@@ -240,6 +277,11 @@ def _names_of_tensorflow(tree, file):
             name = f"data.{node.attr}"
         if name is not None:
             yield _Use(name, place)
+    for node in ast.walk(tree):
+        name = _chain(node.func, aliases) if isinstance(node, ast.Call) else None
+        takes = _taken_by(name, node) if name else None
+        if takes is not None:
+            yield _Use(name, f"{file}:{node.lineno}", takes)
 
 
 def _bound(node):

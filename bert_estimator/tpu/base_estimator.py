@@ -82,8 +82,12 @@ class Estimator:
     def model_dir(self) -> str:
         return self._config.model_dir
 
-    # Classes of users read this attribute of upstream's.
+    # Users' classes, and tensorflow_hub's exporter of modules, read these attributes of upstream's.
     _model_dir = model_dir
+
+    @property
+    def _session_config(self) -> tf.ConfigProto:
+        return self._config.session_settings()
 
     @property
     def config(self) -> base_config.RunConfig:

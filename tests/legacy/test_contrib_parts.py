@@ -29,7 +29,7 @@ def test_they_give_what_tensorflow_1_gave():
     assert done.returncode == 0, done.stderr[-4000:]
     got = printed.read(done.stdout)
     golden = json.loads(printed.CONTRIB_PARTS_GOLDEN.read_text())
-    assert list(got) == list(golden) and len(got) == 55
+    assert list(got) == list(golden) and len(got) == 63
     for name, expected in golden.items():
         if name.startswith("variable") or name == "crf variable":
             assert got[name] == expected, name

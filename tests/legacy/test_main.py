@@ -215,7 +215,11 @@ def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
             "contrib.cudnn_rnn",
             "tf.nn.dynamic_rnn",
         ),
-        "import tensorflow.contrib.seq2seq.python": (
+        "import tensorflow.contrib.seq2seq.python.ops.no_such_module": (
+            "contrib.seq2seq",
+            "copies of TensorFlow 1.15",
+        ),
+        "from tensorflow.contrib.seq2seq.python.ops.helper import TrainingHelper": (
             "contrib.seq2seq",
             "copies of TensorFlow 1.15",
         ),
@@ -253,7 +257,9 @@ import tensorflow as tf
 import tensorflow.contrib.distribute
 import tensorflow.contrib.slim.python.slim.nets.inception_v3
 import tensorflow.gfile as gfile
-from tensorflow.contrib import keras, quantize, seq2seq, tensorrt
+from tensorflow.contrib import cloud, keras, quantize, seq2seq, tensorrt
+from tensorflow.contrib.quantize.python import graph_matcher
+from tensorflow.contrib.seq2seq.python.ops import helper as seq2seq_helper
 from tensorflow.contrib.slim.python.slim.nets import resnet_utils, resnet_v1
 from tensorflow.contrib.tpu.proto import compilation_result_pb2
 from tensorflow.contrib.tpu.python.tpu import error_handling, tensor_tracer, tpu_feed, util

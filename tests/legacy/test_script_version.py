@@ -33,6 +33,9 @@ OF_1 = [
     PLAIN + "tf.summary.merge_all()",
     PLAIN + "tf.random.set_random_seed(1)",
     PLAIN + "tf.estimator.experimental.KMeans(2)",
+    PLAIN + "tf.nn.dropout(x, keep_prob=0.9)",
+    PLAIN + "tf.reduce_sum(x, reduction_indices=1)",
+    PLAIN + "tf.saved_model.load(session, ['serve'], path, import_scope='a')",
     PLAIN + "estimator = tf.estimator\nestimator.inputs.numpy_input_fn(x)",
     "import tensorflow\ntensorflow.get_variable('a', [])",
     "import tensorflow.contrib.slim as slim",
@@ -56,6 +59,8 @@ OF_2 = [
     PLAIN + "tf.initializers.GlorotUniform()",
     "import tensorflow.compat.v2 as tf\n" + NEUTRAL,
     "from tensorflow import optimizers",
+    PLAIN + "tf.saved_model.load('model').signatures['serving_default']",
+    "import tensorflow.compat.v1 as v1\n" + PLAIN + "tf.saved_model.load('model')",
 ]
 SAID = [
     ("import tensorflow.compat.v2 as tf\nimport tensorflow.compat.v1 as tf1", False, ""),
@@ -69,6 +74,13 @@ SAID = [
         PLAIN + "tf.optimizers.Adam()\ntf.placeholder(1)",
         False,
         r"uses both tf.optimizers.Adam \(s.py:2\) and tf.placeholder \(s.py:3\)",
+    ),
+    (PLAIN + "tf.nn.dropout(*x)\ntf.nn.dropout(**x)\ntf.nn.dropout(x, 0.1)", True, "uses no name"),
+    ("import tensorflow.compat.v1 as v1\n" + PLAIN + NEUTRAL, False, r"uses tf.compat.v1 \(s.py:1"),
+    (
+        PLAIN + "tf.saved_model.load('x')\ntf.nn.dropout(x, keep_prob=1)",
+        False,
+        r"uses both tf.saved_model.load with the arguments of TensorFlow 2 \(s.py:2\) and tf.nn",
     ),
     ("print(1)", False, "uses no name of TensorFlow itself"),
     ("from tensorflow.python.framework import ops", False, "uses no name of TensorFlow itself"),
@@ -116,6 +128,19 @@ def test_modules_beside_the_script_are_read_and_not_run(tmp_path, monkeypatch):
         assert script_version.of_module(name) == (True, "uses tf.optimizers (last.py:2)")
     for name in ("absent", "package.absent", "broken", ""):
         assert script_version.of_module(name) == (False, "")
+
+
+def test_packages_without_init_are_read(tmp_path, monkeypatch):
+    package = tmp_path / "whole" / "without_init" / "below"
+    package.mkdir(parents=True)
+    (tmp_path / "whole" / "__init__.py").touch()
+    (package / "main.py").write_text("from whole.without_init.below import last")
+    (package / "last.py").write_text(PLAIN + "tf.optimizers")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    expected = (True, "uses tf.optimizers (last.py:2)")
+    assert script_version.of_module("whole.without_init.below.main") == expected
+    source = "from whole.without_init.below import main"
+    assert script_version.of_script(source, "s.py", str(tmp_path)) == expected
 
 
 def test_modules_in_a_zip_file(tmp_path):

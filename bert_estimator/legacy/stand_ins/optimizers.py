@@ -1,7 +1,7 @@
 """Optimizers of tf.contrib that training scripts use.
 
-tf.contrib.opt has LARS, decoupled decay and lazy Adam; the optimizer of tf.contrib.mixed_precision
-scales the loss.
+tf.contrib.opt has LARS, decoupled decay, lazy Adam and moving averages; the optimizer of
+tf.contrib.mixed_precision scales the loss.
 """
 
 import abc
@@ -232,6 +232,85 @@ class LazyAdamOptimizer(tf.train.AdamOptimizer):
             tf.scatter_update(m, rows, new_m),
             tf.scatter_update(v, rows, new_v),
         )
+
+
+class MovingAverageOptimizer(tf.train.Optimizer):
+    """Has another optimizer update the variables, and keeps moving averages of them.
+
+    Args:
+      opt: the other optimizer.
+      average_decay: decay of the averages: float or scalar tensor.
+      num_updates: see `tf.train.ExponentialMovingAverage`.
+      sequential_update: whether the averages are of the updated values. If not, they may be of
+        the values before the update.
+    """
+
+    def __init__(
+        self,
+        opt: tf.train.Optimizer,
+        average_decay: Any = 0.9999,
+        num_updates: Any = None,
+        sequential_update: bool = True,
+    ):
+        self._optimizer = opt
+        self._averages = tf.train.ExponentialMovingAverage(average_decay, num_updates)
+        self._in_sequence = sequential_update
+        self._swapped = {}  # a variable's name -> the other of the pair: variable and average
+
+    def compute_gradients(self, *args, **kwargs):
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        grads_and_vars = list(grads_and_vars)
+        update = self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+        variables = [variable for gradient, variable in grads_and_vars if gradient is not None]
+        with tf.control_dependencies([update] if self._in_sequence else []):
+            average = self._averages.apply(variables)
+        for variable in variables:
+            other = self._averages.average(variable)
+            self._swapped.update({variable.op.name: other, other.op.name: variable})
+        return tf.group(update, average, name="train_with_avg")
+
+    def swapping_saver(
+        self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
+    ) -> tf.train.Saver:
+        """Returns a Saver that saves averages by the names of their variables, and vice versa.
+
+        Args:
+          var_list: as for `tf.train.Saver`; None means all global variables.
+          name: the Saver's name.
+          **kwargs: further arguments of `tf.train.Saver`.
+
+        Raises:
+          RuntimeError: neither `minimize` nor `apply_gradients` was called before.
+          ValueError: var_list has only one of a pair of variable and average.
+        """
+        if not self._swapped:
+            raise RuntimeError(
+                "Must call apply_gradients or minimize before creating the swapping_saver"
+            )
+        variables = tf.global_variables() if var_list is None else var_list
+        if not isinstance(variables, dict):
+            variables = {variable.op.name: variable for variable in variables}
+        names = {variable.op.name: key for key, variable in variables.items()}
+        swapped = {}
+        for key, variable in variables.items():
+            other = self._swapped.get(variable.op.name, variable)
+            if other.op.name not in names:
+                raise ValueError(
+                    f"Variable to swap {other.op.name} is not in var_list, but {key} is"
+                )
+            swapped[key] = other
+        return tf.train.Saver(swapped, name=name, **kwargs)
+
+    def get_slot(self, var, name):
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self):
+        return self._optimizer.get_slot_names()
+
+    def variables(self):
+        return self._optimizer.variables()
 
 
 class LossScaleManager(abc.ABC):

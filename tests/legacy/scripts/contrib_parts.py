@@ -1,4 +1,4 @@
-"""What parts of tf.contrib give, as JSON: conditional random fields, recurrent cells, loss scales.
+"""What parts of tf.contrib give, as JSON: random fields, recurrent cells, loss scales, averages.
 
 Weights are a function of their place, so that both versions of TensorFlow have the same.
 """
@@ -6,6 +6,8 @@ Weights are a function of their place, so that both versions of TensorFlow have 
 from __future__ import absolute_import, division, print_function
 
 import json
+import os
+import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -207,6 +209,34 @@ def of_loss_scale(name, manager):
         print(json.dumps({"variables of " + name: variables}))
 
 
+def of_moving_averages(name, **arguments):
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+        tf.get_variable("unused", [], initializer=tf.ones_initializer())
+        optimizer = tf.contrib.opt.MovingAverageOptimizer(
+            tf.train.MomentumOptimizer(0.1, 0.9), 0.8, **arguments
+        )
+        train = optimizer.minimize(tf.reduce_sum(tf.square(weight)), global_step=step)
+        saver = optimizer.swapping_saver()
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+            session.run(train)
+        variables = tf.global_variables()
+        seen(name, session.run(variables))
+        with tempfile.TemporaryDirectory() as folder:
+            path = saver.save(session, os.path.join(folder, "swapped"))
+            seen(
+                "saved by " + name,
+                [tf.train.load_variable(path, each.op.name) for each in variables],
+            )
+            session.run(tf.global_variables_initializer())
+            saver.restore(session, path)
+            seen("restored by " + name, session.run(variables))
+        names = [each.op.name for each in variables]
+        print(json.dumps({"variables of " + name: names}))
+
+
 if __name__ == "__main__":
     of_crf()
     for network in sorted(NETWORKS):
@@ -215,3 +245,5 @@ if __name__ == "__main__":
     of_loss_scale(
         "exponential", lambda: mixed_precision.ExponentialUpdateLossScaleManager(4.0, 2, 2, 2, 0.5)
     )
+    of_moving_averages("moving averages")
+    of_moving_averages("moving averages of few updates", num_updates=1)
