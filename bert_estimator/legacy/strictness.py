@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.example import feature_pb2
 from tensorflow.python.client import session
+from tensorflow.python.framework import tensor_shape
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training import optimizer
 
@@ -63,10 +64,12 @@ def relax() -> None:
     6. Inside of the functions of which a step on cores consists, optimizers find their own
        variables, such as Adam's powers, in the graphs around the function. TensorFlow 1 did not
        have such functions.
+    7. A dimension of a shape may be a float that is an integer, as a division gives it.
 
     The whole process sees this.
     """
     _take_booleans()
+    _take_floats_as_dimensions()
     for name, value in _NUMPY_NAMES.items():
         # NumPy gives some of the names in a __getattr__ that warns.
         if name not in vars(np):
@@ -138,6 +141,20 @@ def _take_booleans():
         return (key, _as_ints(value) if isinstance(key, slice) else _as_int(value)), {}
 
     _wrap(container, "__setitem__", set_item)
+
+
+def _take_floats_as_dimensions():
+    of_integer = tensor_shape.Dimension.__init__
+    if hasattr(of_integer, "__wrapped__"):
+        return
+
+    @functools.wraps(of_integer)
+    def initialize(self, value):
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            value = int(value)
+        of_integer(self, value)
+
+    tensor_shape.Dimension.__init__ = initialize
 
 
 def _wrap(cls, name, converted):

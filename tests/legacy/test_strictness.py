@@ -14,6 +14,9 @@ import collections
 import numpy as np
 import tensorflow as tf
 
+assert tf.TensorShape([None, 784 / 2]).as_list() == [None, 392]
+assert tf.get_variable("w", [np.float64(6.0), 2]).shape.as_list() == [6, 2]
+
 numbers = tf.train.Int64List(value=[True, np.bool_(False), 3])
 numbers.value.append(np.bool_(True))
 numbers.value.extend(word == "a" for word in "ab")
