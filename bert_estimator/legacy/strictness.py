@@ -58,7 +58,8 @@ def relax() -> None:
        what a generator yields.
     3. `collections` has the names that moved to `collections.abc`, and other modules have the names
        that later Pythons removed, as in Python 3.7; see `old_python`.
-    4. Resource variables have `initialized_value`, as reference variables still have.
+    4. Resource variables have `initialized_value`, as reference variables still have, and are
+       instances of `tf.Variable`.
     5. `tf.Session` and `tf.Session.reset` take the names of cores, which scripts give them as the
        master of a TPU. The session runs on this machine's CPU or GPU, with a warning.
     6. Inside of the functions of which a step on cores consists, optimizers find their own
@@ -198,6 +199,7 @@ def _names_cores(target):
 
 def put_back_variables() -> None:
     """Does 4 and 6 of `relax`."""
+    tf.Variable.register(resource_variable_ops.BaseResourceVariable)
     resource_variable_ops.BaseResourceVariable.initialized_value = _initialized_value
     method = optimizer.Optimizer._get_non_slot_variable
     if not hasattr(method, "__wrapped__"):
