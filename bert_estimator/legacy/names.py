@@ -415,6 +415,12 @@ MODULES = {
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),
     ],
+    "tensorflow.python.eager.profiler": [
+        (
+            "tensorflow.python.profiler.profiler_v2",
+            "Profiler=Profile start_profiler_server=start_server",
+        ),
+    ],
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
     **(python_keras.MODULES if _HAS_KERAS else {}),
 }

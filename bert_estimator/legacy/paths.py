@@ -346,6 +346,13 @@ REMOVED = {
         "Keras models as scikit-learn's",
         "the scikeras package",
     ),
+    **{
+        f"tensorflow.python.eager.profiler.{name}": (
+            "a step of making a profile",
+            "tensorflow.python.eager.profiler.Profiler(logdir), a context manager",
+        )
+        for name in ("maybe_create_event_file", "save", "start", "stop")
+    },
     "tensorflow.pywrap_tensorflow": (
         "TensorFlow's C++ internals",
         "tf.train.NewCheckpointReader for checkpoints",

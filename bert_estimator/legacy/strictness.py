@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.example import feature_pb2
 from tensorflow.python.client import session
+from tensorflow.python.framework import tensor_shape
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training import optimizer
 
@@ -58,16 +59,19 @@ def relax() -> None:
        what a generator yields.
     3. `collections` has the names that moved to `collections.abc`, and other modules have the names
        that later Pythons removed, as in Python 3.7; see `old_python`.
-    4. Resource variables have `initialized_value`, as reference variables still have.
+    4. Resource variables have `initialized_value`, as reference variables still have, and are
+       instances of `tf.Variable`.
     5. `tf.Session` and `tf.Session.reset` take the names of cores, which scripts give them as the
        master of a TPU. The session runs on this machine's CPU or GPU, with a warning.
     6. Inside of the functions of which a step on cores consists, optimizers find their own
        variables, such as Adam's powers, in the graphs around the function. TensorFlow 1 did not
        have such functions.
+    7. A dimension of a shape may be a float that is an integer, as a division gives it.
 
     The whole process sees this.
     """
     _take_old_numbers()
+    _take_floats_as_dimensions()
     for name, value in _NUMPY_NAMES.items():
         # NumPy gives some of the names in a __getattr__ that warns.
         if name not in vars(np):
@@ -145,6 +149,20 @@ def _take_old_numbers():
         _wrap(container, "__setitem__", set_item)
 
 
+def _take_floats_as_dimensions():
+    of_integer = tensor_shape.Dimension.__init__
+    if hasattr(of_integer, "__wrapped__"):
+        return
+
+    @functools.wraps(of_integer)
+    def initialize(self, value):
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            value = int(value)
+        of_integer(self, value)
+
+    tensor_shape.Dimension.__init__ = initialize
+
+
 def _wrap(cls, name, converted):
     """Has a method of a class convert its arguments first."""
     method = getattr(cls, name)
@@ -186,6 +204,7 @@ def _names_cores(target):
 
 def put_back_variables() -> None:
     """Does 4 and 6 of `relax`."""
+    tf.Variable.register(resource_variable_ops.BaseResourceVariable)
     resource_variable_ops.BaseResourceVariable.initialized_value = _initialized_value
     method = optimizer.Optimizer._get_non_slot_variable
     if not hasattr(method, "__wrapped__"):

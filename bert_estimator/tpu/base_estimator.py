@@ -300,6 +300,10 @@ class Estimator:
         """Returns a variable's value in the newest checkpoint, as an array."""
         return tf.train.load_variable(self._existing_checkpoint(), name)
 
+    def _create_and_assert_global_step(self, graph):
+        """Makes the global step of a graph; classes of users call this member of upstream's."""
+        return tf.train.create_global_step(graph)
+
     def _existing_checkpoint(self):
         path = self.latest_checkpoint()
         if path is None:

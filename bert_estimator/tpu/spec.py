@@ -358,6 +358,8 @@ def _is_tensor(value):
 
 
 def _check_graph(values, what):
+    if tf.executing_eagerly():  # Tests of heads make specs of eager tensors, which are in no graph.
+        return
     graph = tf.get_default_graph()
     for value in tf.nest.flatten(values, expand_composites=True):
         if isinstance(value, tf.Tensor | tf.Operation) and value.graph is not graph:
@@ -373,7 +375,8 @@ def _scalar_loss(loss):
     if not _is_tensor(loss):
         raise TypeError(f"loss must be Tensor, not {loss!r}")
     if loss.shape.num_elements() not in (None, 1):
-        raise ValueError(f"Loss must be scalar, but {loss.name} has shape {loss.shape}")
+        name = "it" if tf.executing_eagerly() else loss.name
+        raise ValueError(f"Loss must be scalar, but {name} has shape {loss.shape}")
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
 
 

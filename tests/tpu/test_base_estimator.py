@@ -197,4 +197,6 @@ def test_what_a_user_s_class_may_override(tmp_path, base):
     below = overriding(unchecked, config="d")(model_fn, config=config, **keywords)
     assert (below.eval_dir(), below.config, below._model_dir) == ("c", "d", str(tmp_path))
     assert below._session_config == config.session_settings()
+    with tf.Graph().as_default() as graph:
+        assert below._create_and_assert_global_step(graph) is tf.train.get_global_step()
     overriding(base, train=base.train)(model_fn, config=config, **keywords)

@@ -5,6 +5,7 @@ import math
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
+from tensorflow.python.eager import context
 
 from bert_estimator import tpu
 from bert_estimator.tpu import EstimatorSpec, ModeKeys, TPUEstimatorSpec
@@ -142,6 +143,17 @@ def test_predictions_are_exported_unless_the_spec_says_otherwise(kind):
     with pytest.raises(TypeError, match="must be ExportOutput objects"):
         kind(ModeKeys.PREDICT, predictions=answer, export_outputs={"a": answer})
     assert kind(ModeKeys.EVAL, loss=tf.zeros([])).export_outputs is None
+
+
+@pytest.mark.parametrize("kind", [EstimatorSpec, TPUEstimatorSpec])
+def test_eager_tensors_are_of_no_graph(kind):
+    with context.eager_mode():
+        value = tf.constant([1.0])
+        spec = kind("infer", predictions={"value": value})
+        assert spec.predictions["value"] is value
+        assert kind("eval", loss=value, predictions=value).loss.shape == []
+        with pytest.raises(ValueError, match=r"Loss must be scalar, but it has shape \(2,\)"):
+            kind("eval", loss=tf.zeros([2]))
 
 
 def test_a_loss_of_one_element_becomes_a_scalar():

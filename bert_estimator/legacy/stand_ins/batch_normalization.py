@@ -156,8 +156,12 @@ class BatchNormalization(base.Layer):
             # The kernel returns the unbiased variance, which TensorFlow 1 averaged too.
             return self._fused(x, None, None, is_training=True)
         axes = [axis for axis in range(x.shape.rank) if axis != self.axis]
-        mean, variance = tf.nn.moments(x, axes)
+        mean, variance = self._moments(x, axes, keep_dims=False)
         return self._normalized(x, mean, variance), mean, variance
+
+    def _moments(self, inputs, reduction_axes, keep_dims):
+        """Returns mean and variance; subclasses of scripts take them over all cores."""
+        return tf.nn.moments(inputs, reduction_axes, keep_dims=keep_dims)
 
     def _by_moving_statistics(self, x):
         mean = tf.convert_to_tensor(self.moving_mean)

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.legacy.stand_ins.batch_normalization import batch_normalization
+from bert_estimator.legacy.stand_ins.batch_normalization import (
+    BatchNormalization,
+    batch_normalization,
+)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
@@ -199,3 +202,18 @@ def test_slim_trains_its_moving_averages(tmp_path):
             np.testing.assert_allclose(seen["values"][f"{scope}/{name}"], value, rtol=1e-5)
     for output, statistics in zip(seen["outputs"], ((mean, variance), moving), strict=True):
         np.testing.assert_allclose(output, numpy_normalized(x, *statistics, 1e-3), atol=3e-6)
+
+
+def test_a_subclass_may_override_the_moments():
+    class OverCores(BatchNormalization):
+        def _moments(self, inputs, reduction_axes, keep_dims):
+            mean, variance = super()._moments(inputs, reduction_axes, keep_dims=keep_dims)
+            return mean + 0.5, variance * 4.0
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.reshape(tf.range(8.0), [2, 1, 2, 2])
+        outputs = OverCores(fused=False)(x, training=True)
+        session.run(tf.global_variables_initializer())
+        values = session.run(outputs).reshape(-1)
+    expected = [-0.7826, -0.7826, -0.3354, -0.3354, 0.1118, 0.1118, 0.559, 0.559]
+    np.testing.assert_allclose(values, expected, atol=1e-4)

@@ -113,3 +113,46 @@ def test_without_tf_keras_layers_remain_and_the_error_says_what_to_install(tmp_p
         "'rnn/gru_cell/candidate/bias', 'Conv/weights', 'Conv/BatchNorm/beta']"
     )
     assert "needs the tf_keras package: pip install 'bert-estimator[legacy]'" in error
+
+
+# Programs for TPUs take the moments over all cores in such a class. MOMENTS is what TensorFlow
+# 1.15.5 prints.
+OLD_OVERRIDES = """
+import tensorflow as tf
+
+class OverCores(tf.layers.BatchNormalization):
+    def _moments(self, inputs, reduction_axes, keep_dims):
+        mean, variance = super(OverCores, self)._moments(
+            inputs, reduction_axes, keep_dims=keep_dims)
+        return mean + 0.5, variance * 4.0
+
+class Doubled(tf.layers.BatchNormalization):
+    def _fused_batch_norm(self, inputs, training):
+        return 2.0 * super(Doubled, self)._fused_batch_norm(inputs, training)
+
+x = tf.reshape(tf.range(8.0), [2, 1, 2, 2])
+y = OverCores(fused=False)(x, training=True)
+z = Doubled(fused=True)(x, training=True)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    values = session.run([y, z])
+    session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+    moving = session.run([v for v in tf.global_variables() if "moving" in v.name])
+for value in values + moving:
+    print([round(float(number), 4) for number in value.reshape(-1)])
+"""
+
+MOMENTS = """\
+[-0.7826, -0.7826, -0.3354, -0.3354, 0.1118, 0.1118, 0.559, 0.559]
+[-2.683, -2.683, -0.8943, -0.8943, 0.8943, 0.8943, 2.683, 2.683]
+[0.035, 0.045]
+[1.19, 1.19]
+[0.03, 0.04]
+[1.0567, 1.0567]"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
+def test_a_batch_normalization_may_override_methods_that_knew_no_mask(tmp_path):
+    done = run(tmp_path, OLD_OVERRIDES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-6:] == MOMENTS.splitlines()
