@@ -17,6 +17,7 @@ from tensorflow.python.saved_model import model_utils
 from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu import call
 from bert_estimator.tpu.call import checked
+from bert_estimator.tpu.replicas import replica
 
 _COLLECTIONS = (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES)
 
@@ -350,7 +351,7 @@ def _is_tensor(value):
 
 
 def _check_graph(values, what):
-    graph = tf.get_default_graph()
+    graph = replica.model_graph()
     for value in tf.nest.flatten(values, expand_composites=True):
         if isinstance(value, tf.Tensor | tf.Operation) and value.graph is not graph:
             raise ValueError(
@@ -366,7 +367,8 @@ def _scalar_loss(loss):
         raise TypeError(f"loss must be Tensor, not {loss!r}")
     if loss.shape.num_elements() not in (None, 1):
         raise ValueError(f"Loss must be scalar, but {loss.name} has shape {loss.shape}")
-    return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
+    with loss.graph.as_default():
+        return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
 
 
 def _name(function):
