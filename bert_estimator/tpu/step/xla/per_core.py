@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework import cpp_shape_inference_pb2
+from tensorflow.core.framework import cpp_shape_inference_pb2, function_pb2
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import handle_data_util
 
 from bert_estimator.graph import graph_walk
-from bert_estimator.graph.variable_uses import READERS, functions_of
+from bert_estimator.graph.variable_uses import CALLERS, READERS, functions_of
 
 
 class PerCoreVariable:
@@ -74,9 +75,14 @@ def computed_in_step(
         if inner.op.name not in present or outer.op in handles or not inner.consumers():
             continue
         operations = list(graph_walk.all_before([outer.op]))
-        if not all(each in handles or _is_repeatable(each) for each in operations):
+        nodes = [operation.node_def for operation in operations if operation not in handles]
+        called = any(functions_of(node) for node in nodes)
+        functions = (
+            outer.graph.as_graph_def().library if called else function_pb2.FunctionDefLibrary()
+        )
+        if not _are_repeatable(nodes, {each.signature.name: each for each in functions.function}):
             continue
-        copied = _copied(outer, operations, handles, step)
+        copied = _copied(outer, nodes, functions, [op for op in operations if op in handles], step)
         for consumer in list(inner.consumers()):
             for place, tensor in enumerate(consumer.inputs):
                 if tensor is inner:
@@ -85,30 +91,46 @@ def computed_in_step(
     return changed
 
 
-def _is_repeatable(operation):
-    """Returns whether an operation gives the same in the step as in the session."""
-    if operation.type.startswith("Placeholder"):
-        return False
-    stateful = operation.op_def is None or operation.op_def.is_stateful
-    return operation.type in READERS or not stateful
+def _are_repeatable(nodes, functions):
+    """Returns whether operations give the same in the step as in the session.
+
+    Args:
+      nodes: their NodeDefs.
+      functions: function name -> FunctionDef, for the functions that they run.
+    """
+
+    def is_repeatable(node):
+        if node.op in CALLERS:
+            called = [functions[function.name] for function in functions_of(node)]
+            return all(_are_repeatable(function.node_def, functions) for function in called)
+        definition = op_def_registry.get(node.op)
+        stateful = definition is None or definition.is_stateful
+        return node.op in READERS or not (stateful or node.op.startswith("Placeholder"))
+
+    return all(map(is_repeatable, nodes))
 
 
-def _copied(tensor, operations, handles, step):
-    graph_def = tf.GraphDef(versions=tensor.graph.graph_def_versions)
-    for operation in operations:
-        if operation not in handles:
-            node = graph_def.node.add()
-            node.CopyFrom(operation.node_def)
-            node.attr.pop("_class", None)  # the operations beside which it was to run
-            node.device = ""
-    if any(functions_of(node) for node in graph_def.node):
-        graph_def.library.CopyFrom(tensor.graph.as_graph_def().library)
-    captured = {o.outputs[0].name: o.outputs[0] for o in operations if o in handles}
+def _copied(tensor, nodes, functions, handles, step):
+    """Returns the tensor of the step that operations of the session, copied to it, give.
+
+    Args:
+      tensor: the session's tensor.
+      nodes: NodeDefs of the operations that it depends on, apart from the handles.
+      functions: the FunctionDefLibrary that the nodes need.
+      handles: list of the operations that give the handles of the session's variables.
+      step: the step's graph.
+    """
+    graph_def = tf.GraphDef(versions=tensor.graph.graph_def_versions, library=functions)
+    for node in nodes:
+        copied = graph_def.node.add()
+        copied.CopyFrom(node)
+        copied.attr.pop("_class", None)  # the operations beside which it was to run
+        copied.device = ""
     with step.as_default(), tf.control_dependencies(None):
+        inputs = {
+            operation.outputs[0].name: step.capture(operation.outputs[0]) for operation in handles
+        }
         (copied,) = tf.import_graph_def(
-            graph_def,
-            input_map={name: step.capture(handle) for name, handle in captured.items()},
-            return_elements=[tensor.name],
-            name="of_session",
+            graph_def, input_map=inputs, return_elements=[tensor.name], name="of_session"
         )
     return copied
