@@ -13,6 +13,7 @@ Hooks of its own copy between them. It needs
 import contextlib
 import math
 import sys
+import types
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -83,10 +84,10 @@ def outside_rewrites(session_graph: tf.Graph) -> Iterator[None]:
     if utils is None:
         yield
         return
-    upstreams = utils.outside_all_rewrites
 
     @contextlib.contextmanager
-    def in_session_graph():
+    def control_dependencies(control_inputs):
+        assert control_inputs is None
         scope = tf.get_variable_scope()
         with (
             session_graph.as_default(),
@@ -95,8 +96,13 @@ def outside_rewrites(session_graph: tf.Graph) -> Iterator[None]:
         ):
             yield
 
-    utils.outside_all_rewrites = in_session_graph
+    # Programs may have imported the function itself. It consists of `ops.control_dependencies`,
+    # and nothing else in its module uses `ops`.
+    tensorflows, utils.ops = (
+        utils.ops,
+        types.SimpleNamespace(control_dependencies=control_dependencies),
+    )
     try:
         yield
     finally:
-        utils.outside_all_rewrites = upstreams
+        utils.ops = tensorflows

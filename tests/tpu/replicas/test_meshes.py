@@ -35,22 +35,36 @@ def test_the_layout_of_the_cores(replicas, hosts, shape):
     assert {assignment.host_device(replica) for replica in range(replicas)} == {"/device:CPU:0"}
 
 
+# As mesh-tensorflow has it.
+UTILS = """
+import contextlib
+from tensorflow.python.framework import ops
+
+@contextlib.contextmanager
+def outside_all_rewrites():
+    with ops.control_dependencies(None):
+        yield
+"""
+
+
 def test_the_block_outside_of_rewrites_builds_in_the_session_s_graph(monkeypatch):
     utils = types.ModuleType("mesh_tensorflow.utils")
-    utils.outside_all_rewrites = upstreams = tf.Graph().as_default
+    exec(UTILS, vars(utils))
     monkeypatch.setitem(sys.modules, "mesh_tensorflow.utils", utils)
+    outside = utils.outside_all_rewrites
     session_graph, step = tf.Graph(), tf.Graph()
     with session_graph.as_default(), step.as_default(), tf.variable_scope("model"):
-        with meshes.outside_rewrites(session_graph), utils.outside_all_rewrites():
+        with meshes.outside_rewrites(session_graph), outside():
             variable = tf.get_variable("w", [2])
             inner = tf.constant(1)
         with pytest.raises(ZeroDivisionError), meshes.outside_rewrites(session_graph):
             assert tf.constant(2).graph is step
             raise ZeroDivisionError
+        with outside():
+            assert tf.constant(3).graph is step  # as without a runtime of cores
     assert variable.graph is inner.graph is session_graph
     assert variable.op.name == "model/w"
     assert hasattr(variable, "handle")
-    assert utils.outside_all_rewrites == upstreams
 
 
 def test_without_mesh_tensorflow_there_is_nothing_to_replace():
