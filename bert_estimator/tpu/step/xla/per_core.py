@@ -20,7 +20,7 @@ class PerCoreVariable:
 
     Attributes:
       name, variables: as above.
-      dtype, slice_shape: those of each variable.
+      dtype, slice_shape: the dtype and the shape of each variable.
       shape: the shape of the value that a run of a session gives for it: [cores, *slice_shape].
     """
 
