@@ -76,7 +76,7 @@ def order(fetches: Any) -> None:
 
 
 def _uses(variable, run, framed):
-    """Returns two lists: the operations that read a variable, and the ones that update it."""
+    """Returns two lists of operations: the readers of a variable, and its updates."""
     readers, updates, waiting, known = [], [], list(variable.outputs), set()
     while waiting:
         tensor = waiting.pop()
