@@ -7,6 +7,9 @@ import numbers
 from typing import NoReturn
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.tpu.device_assignment import DeviceAssignment
+
+from bert_estimator.tpu.replicas import meshes
 
 MODEL_FN_ARGS = {"features", "labels", "mode", "params", "config"}
 
@@ -23,9 +26,8 @@ class TPUContext:
       global_step: the global step at which this call of train, evaluate or predict starts. An
         input_fn whose order is a function of the step can resume there. It is None in a model_fn,
         which has the global step as a variable.
+      device_assignment: which core runs which replica, by its coordinates; None in an input_fn.
     """
-
-    device_assignment = None  # cores are not TensorFlow devices
 
     def __init__(
         self,
@@ -33,12 +35,14 @@ class TPUContext:
         num_hosts: int = 1,
         current_host: int = 0,
         global_step: int | None = 0,
+        device_assignment: DeviceAssignment | None = None,
     ):
         self.num_replicas = num_replicas
         self.num_hosts = num_hosts
         self._current_host = current_host
         self.num_of_replicas_per_host = num_replicas // num_hosts
         self.global_step = global_step
+        self.device_assignment = device_assignment
 
     @property
     def current_host(self) -> int:
@@ -66,15 +70,12 @@ class TPUContext:
             "one replica: leave out the tf.device"
         )
 
-    def tpu_host_placement_function(self, host_id: int) -> NoReturn:
-        """Raises RuntimeError, as `device_for_replica` does. mesh-tensorflow's programs call it."""
-        raise RuntimeError(
-            "tpu_host_placement_function: hosts are not TensorFlow devices, and each host builds "
-            "its own input_fn: leave out the tf.device. mesh-tensorflow's SimdMeshImpl is not "
-            "supported: it splits a model by TensorFlow's own TPU runtime. Run the program with "
-            "its flag for no TPU (use_tpu=False), which takes PlacementMeshImpl on this machine. "
-            "A model without mesh-tensorflow is split by TPUEstimator(sharding=...)"
-        )
+    def tpu_host_placement_function(self, host_id: int) -> str:
+        """Returns the device of a host, on which programs of mesh-tensorflow place variables.
+
+        Each host has a session of its own, so it is the CPU of the session.
+        """
+        return meshes.HOST_DEVICE
 
 
 def check_model_fn(model_fn, params) -> None:

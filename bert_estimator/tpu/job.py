@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.cluster.hosts import Hosts
 from bert_estimator.tpu import base_config, call
 from bert_estimator.tpu.config import InputPipelineConfig, TPUConfig
-from bert_estimator.tpu.replicas import replica
+from bert_estimator.tpu.replicas import meshes, replica
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.warm_start import WarmStartSettings
 
@@ -128,7 +128,10 @@ class Job:
             cores = replica.place_on_cores(self.cores_per_replica)
             placement = tf.get_default_graph().device(cores)
             context["context"] = call.TPUContext(
-                self.num_replicas, self.hosts.number, global_step=None
+                self.num_replicas,
+                self.hosts.number,
+                global_step=None,
+                device_assignment=meshes.CoreAssignment(self.num_replicas, self.hosts.number),
             )
         with placement:
             spec = call.call_model_fn(

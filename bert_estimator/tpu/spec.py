@@ -6,6 +6,7 @@ and a list `variables`, as a `tf.keras.metrics.Metric` has. The model_fn, or the
 calls `update_state`; evaluation runs the updates in every step, and reads the result at the end.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from tensorflow.python.saved_model import model_utils
 from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu import call
 from bert_estimator.tpu.call import checked
+from bert_estimator.tpu.replicas import replica
 
 _COLLECTIONS = (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES)
 
@@ -360,7 +362,7 @@ def _is_tensor(value):
 def _check_graph(values, what):
     if tf.executing_eagerly():  # Tests of heads make specs of eager tensors, which are in no graph.
         return
-    graph = tf.get_default_graph()
+    graph = replica.model_graph()
     for value in tf.nest.flatten(values, expand_composites=True):
         if isinstance(value, tf.Tensor | tf.Operation) and value.graph is not graph:
             raise ValueError(
@@ -377,7 +379,10 @@ def _scalar_loss(loss):
     if loss.shape.num_elements() not in (None, 1):
         name = "it" if tf.executing_eagerly() else loss.name
         raise ValueError(f"Loss must be scalar, but {name} has shape {loss.shape}")
-    return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
+    if loss.shape.rank == 0:
+        return loss
+    with contextlib.nullcontext() if tf.executing_eagerly() else loss.graph.as_default():
+        return tf.reshape(loss, [])
 
 
 def _name(function):

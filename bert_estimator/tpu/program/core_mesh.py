@@ -172,7 +172,7 @@ class CoreMesh:
         return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(*axes))
 
     def _split(self, variable):
-        if variable.split_axis is not None:
+        if variable.split_axis is not None or variable.one_per_core:
             return _shares(variable)
         cores, uneven = self._cores_per_replica, None
         for pattern, axis in self._rules if cores > 1 else ():
@@ -194,6 +194,8 @@ class CoreMesh:
 
 def _shares(variable):
     """Returns the axes of the mesh for the dimensions of a variable that replicas may split."""
+    if variable.one_per_core:
+        return [REPLICA]
     return [] if variable.split_axis is None else [None] * variable.split_axis + [REPLICA[1]]
 
 

@@ -153,6 +153,7 @@ class StateVariable:
       trainable: whether it is a weight, rather than a slot of an optimizer or a counter.
       split_axis: the axis along which the cores that share an update split the value; None if each
         core has the whole value.
+      one_per_core: whether each core has another value. The first axis of the shape is the cores'.
     """
 
     name: str
@@ -160,6 +161,7 @@ class StateVariable:
     dtype: str
     trainable: bool
     split_axis: int | None = None
+    one_per_core: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +205,8 @@ class LoweredStep:
         shapes = [aval.shape for aval in exported.in_avals[self.num_inputs :]]
 
         def value(number, shape, state):
+            if self.state[number].one_per_core:
+                return state[number][0]
             axis = self.state[number].split_axis
             if axis is None or shape != self.state[number].shape:
                 return state[number]
@@ -211,8 +215,9 @@ class LoweredStep:
         def one_core(state, inputs):
             given = zip(self.order, shapes, strict=True)
             results = exported.call(*inputs, *(value(n, shape, state) for n, shape in given))
-            last = self.num_outputs + len(self.state)
-            return list(results[: self.num_outputs]), list(results[self.num_outputs : last])
+            outputs = list(results[: self.num_outputs])
+            new = zip(self.state, results[self.num_outputs :], strict=False)
+            return outputs, [value[None] if v.one_per_core else value for v, value in new]
 
         return one_core
 

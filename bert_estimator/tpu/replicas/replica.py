@@ -8,7 +8,7 @@ is the only replica: then the number of replicas is 1, and a sum over replicas i
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -79,6 +79,15 @@ def num_replicas() -> int:
 def replica_id() -> int | tf.Tensor:
     """Returns the number of the replica that runs this code: 0, or an int32 scalar tensor."""
     return _replica().replica_id
+
+
+def model_graph() -> tf.Graph:
+    """Returns the graph that the model is built in: the default graph, or the step's.
+
+    They differ where a model_fn builds what the session runs; see `meshes.outside_rewrites`.
+    """
+    number = replica_id()
+    return number.graph if isinstance(number, tf.Tensor) else tf.get_default_graph()
 
 
 def update_shards() -> Any:
@@ -193,6 +202,33 @@ def all_to_all(
         return tf.identity(x)
     collectives = _collectives("all_to_all")
     return collectives.all_to_all(x, split_dimension, concat_dimension, groups)
+
+
+def of_this_replica(values: Sequence[Any]) -> tf.Tensor:
+    """Returns this replica's one of the values, which are given for each replica.
+
+    Args:
+      values: for each replica a tensor or a constant, all of one shape and dtype.
+
+    Raises:
+      ValueError: there is another number of values, or they are handles of variables.
+    """
+    this = _replica()
+    if len(values) != this.num_replicas:
+        raise ValueError(
+            f"TPUReplicatedInput: {len(values)} inputs for the {this.num_replicas} replicas that "
+            "run this model; give one for each"
+        )
+    if any(isinstance(value, tf.Tensor) and value.dtype == tf.resource for value in values):
+        raise ValueError(
+            "TPUReplicatedInput: the inputs are handles of variables. Get the handle by the "
+            "get_replicated_var_handle of the control flow context, as mesh-tensorflow does"
+        )
+    if not isinstance(this.replica_id, tf.Tensor):
+        return tf.convert_to_tensor(values[this.replica_id])
+    # A program may ask for it within a loop, or among what the session runs, and use it elsewhere.
+    with this.replica_id.graph.as_default(), tf.control_dependencies(None):
+        return tf.gather(tf.stack(list(values)), this.replica_id)
 
 
 def outside_compilation(computation: Callable, *args: Any, **kwargs: Any) -> Any:

@@ -62,8 +62,7 @@ def _build_or_replace(op_type_name, name=None, **keywords):
         if op_type_name.startswith(_REFUSED):
             raise ValueError(
                 f"{name or 'an operation'} ({op_type_name}), an operation of TensorFlow's own TPU "
-                "runtime as in mesh-tensorflow's SimdMeshImpl, does not know the cores that run "
-                f"this model: {_OURS}"
+                f"runtime, does not know the cores that run this model: {_OURS}"
             )
     return _build(op_type_name, name, **keywords)
 
@@ -92,7 +91,9 @@ def _replacement(op_type, name, arguments):
     """Returns what TensorFlow's function returns, for what an operation means."""
     operation = _Operation(arguments)
     with record.stop_recording():  # A GradientTape gets the operation itself, from the caller.
-        result = tf.identity(_MEANINGS[op_type](**operation.arguments), name or op_type)
+        result = _MEANINGS[op_type](**operation.arguments)
+        with result.graph.as_default():
+            result = tf.identity(result, name or op_type)
     return op_type, False, operation, [result]
 
 
@@ -131,6 +132,7 @@ _MEANINGS = {
     "CrossReplicaSum": lambda input, **groups: replica.cross_replica_sum(input, **groups),
     "CollectivePermute": lambda input, **pairs: replica.collective_permute(input, **pairs),
     "AllToAll": lambda input, **others: replica.all_to_all(input, **others),
+    "TPUReplicatedInput": lambda inputs, **_: replica.of_this_replica(inputs),
 }
 
 

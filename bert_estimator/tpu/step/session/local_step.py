@@ -31,6 +31,8 @@ from bert_estimator.tpu.step import feeds, variable_versions
 from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.interface import LoopResult
+from bert_estimator.tpu.step.session import reference_updates
+from bert_estimator.tpu.step.session.reference_updates import SHARE_MEMORY
 from bert_estimator.tpu.step.summaries import LocalSummaries
 
 
@@ -58,6 +60,7 @@ class LocalStep:
             of_host = [hook.operations for hook in hooks]
             fetches = [self._operation, self.spec.loss, self._scalars, of_host]
             order(fetches, is_tpu_estimator=job.tpu_params)
+            reference_updates.order(fetches)
         self.update = self.spec.train_op
         self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         self.predicted = collections.deque()
@@ -123,7 +126,6 @@ class LocalStep:
         pass  # There are no threads.
 
 
-_SHARE_MEMORY = ("Identity", "Reshape", "ExpandDims", "Squeeze")
 _UPDATES = ("Assign", "AssignAdd", "AssignSub", "CountUpTo")
 _VARIABLES = ("VariableV2", "VarHandleOp")
 _INTO_FRAMES = ("RefEnter", "RefSwitch")  # by which an update in a condition or a loop gets it
@@ -201,7 +203,7 @@ def copied(tensors: Any) -> Any:
 
     def copy(tensor):
         source = tensor
-        while isinstance(source, tf.Tensor) and source.op.type in _SHARE_MEMORY:
+        while isinstance(source, tf.Tensor) and source.op.type in SHARE_MEMORY:
             source = source.op.inputs[0]
         shares = isinstance(source, tf.Tensor | tf.Variable) and source.op is global_step.op
         return tf.raw_ops.DeepCopy(x=tensor) if shares else tensor
@@ -225,7 +227,7 @@ def _uses(global_step, run):
                 continue
             seen.add(operation)
             read = first or (None if operation in of_variable else operation)
-            if operation.type in _SHARE_MEMORY:
+            if operation.type in SHARE_MEMORY:
                 tensors += [(output, read) for output in operation.outputs]
             elif operation.type in _UPDATES + _INTO_FRAMES and operation.inputs[0] is reference:
                 updates.append(operation)

@@ -25,13 +25,15 @@ class DeviceSession(SessionInterface):
 
     Args:
       session: the `tf.Session` that holds the initial values.
-      variables: the resource variables that live on the devices.
+      variables: the resource variables, and `PerCoreVariable`s, that live on the devices.
     """
 
     def __init__(self, session: tf.Session, variables: list[tf.Variable]):
         self._session = session
         self._variables = variables
-        self._number_of = {v.handle.op: number for number, v in enumerate(variables)}
+        self._number_of = {
+            each.handle.op: number for number, v in enumerate(variables) for each in _parts(v)
+        }
         self._lock = threading.RLock()
         self._state = []  # once they are on the devices: an array for each variable
         # Numbers of the variables whose present value only the session has, or only the devices.
@@ -108,18 +110,25 @@ class DeviceSession(SessionInterface):
                 self._only_here |= written
 
     def _bring(self, numbers):
-        waiting = numbers & self._only_there
+        waiting = []
+        for number in sorted(numbers & self._only_there):
+            value, parts = whole_value(self._state[number]), _parts(self._variables[number])
+            values = [value] if parts == [self._variables[number]] else value
+            waiting += zip(parts, values, strict=True)
         while waiting:
             # Each value goes where the initial one would. Of variables that share a tensor as their
             # initial value, each run brings one.
-            initializers = {number: self._variables[number].initializer for number in waiting}
-            number_of = {each.inputs[1].ref(): number for number, each in initializers.items()}
+            brought = {
+                variable.initializer.inputs[1].ref(): (variable, value)
+                for variable, value in waiting
+            }
             self._session.run(
-                [initializers[number] for number in number_of.values()],
-                {place.deref(): whole_value(self._state[n]) for place, n in number_of.items()},
+                [variable.initializer for variable, _ in brought.values()],
+                {place.deref(): value for place, (_, value) in brought.items()},
             )
-            self._only_there -= set(number_of.values())
-            waiting &= self._only_there
+            done = {id(variable) for variable, _ in brought.values()}
+            waiting = [pair for pair in waiting if id(pair[0]) not in done]
+        self._only_there -= numbers
 
     def _touched(self, fetches):
         """Returns two sets of variable numbers: which ones a run depends on, and may write to."""
@@ -138,6 +147,11 @@ class DeviceSession(SessionInterface):
                 written |= own
             waiting += sources + operation.control_inputs
         return read, written
+
+
+def _parts(variable):
+    """Returns the session's variables that a variable of the step is."""
+    return getattr(variable, "variables", None) or [variable]
 
 
 def _leaves(fetches):

@@ -13,14 +13,18 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 from tensorflow.python.framework import tensor_util
-from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.graph import graph_walk
 from bert_estimator.tpu.program import random_keys
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
-from bert_estimator.tpu.replicas import replica, replica_operations
+from bert_estimator.tpu.replicas import meshes, replica, replica_operations
 from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
-from bert_estimator.tpu.step.xla import graph_lowering, random_operations, update_shards
+from bert_estimator.tpu.step.xla import (
+    graph_lowering,
+    per_core,
+    random_operations,
+    update_shards,
+)
 
 # The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
 _OLDEST_TENSORFLOW = (2, 19)
@@ -67,6 +71,7 @@ class StepGraph:
         self.variables = None
         self.counters = []
         self._on_host = []  # the operations of outside compilations
+        self._per_core = {}  # name of the placeholder of a handle -> `PerCoreVariable`
         self._outer = tf.get_default_graph()
         self._graph = tf2.__internal__.FuncGraph("step")
         # A variable's seed depends on its graph's seed. With the session's seed, the weights start
@@ -96,7 +101,8 @@ class StepGraph:
             this.entered(),
             replica_operations.replaced(),
             random_operations.counted_together(self._graph),
-            _xla_context(),
+            _entered(meshes.Context(self._per_core_handle)),
+            meshes.outside_rewrites(self._outer),
         ):
             yield
         self._share_variables()
@@ -125,6 +131,29 @@ class StepGraph:
         with self._graph.as_default():
             self.inputs.append(tf.placeholder(dtype, shape))
         return self.inputs[-1]
+
+    def _per_core_handle(self, name, variables):
+        """Returns the handle of a variable that is another variable of the session on each core."""
+        for placeholder, known in self._per_core.items():
+            if known.variables[0] is variables[0]:
+                return self._graph.get_operation_by_name(placeholder).outputs[0]
+        if len(variables) != self.num_replicas or self._cores_per_replica > 1:
+            raise ValueError(
+                f"{name} has {len(variables)} slices, but the model runs on {self.num_replicas} "
+                f"replicas of {self._cores_per_replica} cores: a mesh needs one slice for each "
+                "core, and num_cores_per_replica=1"
+            )
+        with self._outer.as_default(), tf.control_dependencies(None):
+            variable = per_core.PerCoreVariable(name, variables)
+        with self._graph.as_default():
+            handle = per_core.handle(name, variable.slice_shape, variable.dtype)
+        self._per_core[handle.op.name] = variable
+        return handle
+
+    @property
+    def exchanges(self) -> bool:
+        """Returns whether the replicas exchange anything, or need not have equal weights."""
+        return self.has_sums or bool(self._per_core)
 
     def summaries(self) -> list[tf.Tensor]:
         """Returns the output tensors of this graph's v1 summary operations."""
@@ -211,6 +240,9 @@ class StepGraph:
         if random_operations.are_in(graph_walk.all_before(results + after), self._graph):
             deciding = self._numbers_of_step(after)
         present = {each.name for each in graph_walk.all_before(results + after)}
+        handles = [v.handle for v in self._session_variables()]
+        if per_core.computed_in_step(self._graph, handles, present):
+            present = {each.name for each in graph_walk.all_before(results + after)}
         variable_of, shapes, split_axes = self._variables_in(present)
         inputs = [self._replica_id, *self.inputs]
         graph_def, handles = self._with_open_ends(present, inputs, variable_of)
@@ -226,11 +258,12 @@ class StepGraph:
         text = random_keys.computed(text, [0, *(len(inputs) + place for place in places)])
         state = [
             StateVariable(
-                v.op.name,
+                v.name.split(":")[0],
                 tuple(v.shape.as_list()),
                 v.dtype.base_dtype.name,
                 v.trainable,
                 split_axes[v.ref()],
+                isinstance(v, per_core.PerCoreVariable),
             )
             for v in self.variables
         ]
@@ -274,12 +307,7 @@ class StepGraph:
           the axis along which a core holds a part, or None. A variable of which a core holds a part
           comes last in the first two if it is used whole, too.
         """
-        variables = [
-            *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
-            *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
-            *self.counters,
-        ]
-        variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
+        variable_of = {v.handle.ref(): v for v in self._session_variables()}
         held = self._shards.held if self._shards is not None else {}
         found, shapes, split_axes = {}, {}, {}
         for outer, inner in self._graph.captures:
@@ -296,7 +324,21 @@ class StepGraph:
                     split_axes.setdefault(variable.ref())
                 elif _default_of(outer) is None:
                     raise _from_outside(outer, inner, present)
+        for name, variable in self._per_core.items():
+            if name in present:
+                found[name] = variable
+                shapes[name] = variable.slice_shape.as_list()
+                split_axes[variable.ref()] = None
         return found, shapes, split_axes
+
+    def _session_variables(self):
+        """Returns the session's resource variables that steps may use."""
+        variables = [
+            *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
+            *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
+            *self.counters,
+        ]
+        return [variable for variable in variables if hasattr(variable, "handle")]
 
     def _with_open_ends(self, present, inputs, variable_of):
         """Returns a GraphDef of the operations that the outputs depend on, and its handles.
@@ -359,14 +401,13 @@ def _default_of(tensor):
 
 
 @contextlib.contextmanager
-def _xla_context():
-    """Makes TensorFlow build gradients of conditions and loops with operations that XLA knows."""
-    xla_context = control_flow_ops.XLAControlFlowContext()
-    xla_context.Enter()
+def _entered(context):
+    """Surrounds code that builds operations in a control flow context."""
+    context.Enter()
     try:
         yield
     finally:
-        xla_context.Exit()
+        context.Exit()
 
 
 def _from_outside(outer, inner, present):

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.core.framework import cpp_shape_inference_pb2, function_pb2
+from tensorflow.core.framework import function_pb2
 from tensorflow.python.framework import tensor_util
-from tensorflow.python.ops import handle_data_util
 
 from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import Functions, functions_of
 from bert_estimator.tpu.program import stablehlo
+from bert_estimator.tpu.step.xla import per_core
 
 
 class Collectives:
@@ -205,10 +205,10 @@ class UpdateShards:
             sizes = variable.shape.as_list()
             sizes[axis] //= self._number
             dtype = variable.dtype.base_dtype
-            with self._graph.as_default(), tf.control_dependencies(None):
-                handle = tf.placeholder(tf.resource, [], f"{variable.op.name}/part")
-            handle_data_util.set_handle_data(handle, _handle_data(sizes, dtype))
-            self.held[name] = HeldPart(handle, dtype, tf.TensorShape(sizes), axis)
+            shape = tf.TensorShape(sizes)
+            with self._graph.as_default():
+                handle = per_core.handle(f"{variable.op.name}/part", shape, dtype)
+            self.held[name] = HeldPart(handle, dtype, shape, axis)
         return self.held[name]
 
     def complete(self, present: Iterable[tf.Operation]) -> list[tf.Operation]:
@@ -294,12 +294,6 @@ def _uses(handle):
                 # Their outputs are their inputs.
                 places = [i for i, tensor in enumerate(operation.inputs) if tensor is taken]
                 waiting += [operation.outputs[i] for i in places]
-
-
-def _handle_data(sizes, dtype):
-    data = cpp_shape_inference_pb2.CppShapeInferenceResult.HandleData(is_set=True)
-    data.shape_and_type.add(shape=tf.TensorShape(sizes).as_proto(), dtype=dtype.as_datatype_enum)
-    return data
 
 
 def _read(handle, dtype):

@@ -110,7 +110,7 @@ class CoreModel:
 
     def _check_sums(self):
         """Checks that the model sums something, so that the replicas' weights stay equal."""
-        if not self.graph.has_sums:
+        if not self.graph.exchanges:
             raise ValueError(
                 "CrossShardOptimizer must be used for model training on several cores: nothing in "
                 f"model_fn sums over the {self._job.num_replicas} replicas, so each would train "

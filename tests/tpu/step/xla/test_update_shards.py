@@ -284,8 +284,18 @@ REFUSED = {
         r"NcclAllReduce\).*bert_estimator\.tpu\.cross_replica_sum",
     ),
     "TPUReplicatedInput": (
-        lambda x: tf.raw_ops.TPUReplicatedInput(inputs=[x, x]),
-        r"TPUReplicatedInput\).*bert_estimator\.tpu\.cross_replica_sum",
+        lambda x: tf.raw_ops.TPUReplicatedInput(inputs=[x, x, x]),
+        "TPUReplicatedInput: 3 inputs for the 2 replicas",
+    ),
+    "TPUReplicatedInput of variables": (
+        lambda x: tf.raw_ops.TPUReplicatedInput(
+            inputs=[tf.Variable(0.0, use_resource=True).handle for _ in range(2)]
+        ),
+        "TPUReplicatedInput: the inputs are handles of variables.*get_replicated_var_handle",
+    ),
+    "TPUReplicatedOutput": (
+        lambda x: tf.raw_ops.TPUReplicatedOutput(input=x, num_replicas=2),
+        r"TPUReplicatedOutput\).*bert_estimator\.tpu\.cross_replica_sum",
     ),
 }  # fmt: skip
 
