@@ -3,7 +3,13 @@
 TensorFlow cannot hand the number of a step to an operation in a condition or a loop. So a lowered
 step asks for the key of an operation by a custom call, wherever the operation is, and this module
 replaces the calls in the module's text. A loop counts its turns, so that each turn has other keys.
+
+The bits are drawn as vectors: with bits of two dimensions, jax 0.10 does not end compiling some
+programs for a CPU (an argmax over 4 x 1000 random numbers, as `tf.multinomial` is one).
 """
+
+import math
+import re
 
 import numpy as np
 
@@ -31,13 +37,32 @@ def computed(text: str, numbers: list[int]) -> str:
       numbers: which arguments of the module's main function decide the keys, besides the
         operation's own seeds: integers of one element.
     """
-    if KEY not in text:
-        return text
-    from jaxlib.mlir import ir
+    if KEY in text:
+        from jaxlib.mlir import ir
 
-    with stablehlo.parsed(text) as module, ir.Location.unknown():
-        _Keys(module).replace_calls(numbers)
-        return str(module)
+        with stablehlo.parsed(text) as module, ir.Location.unknown():
+            _Keys(module).replace_calls(numbers)
+            text = str(module)
+    return _BITS.sub(_as_vector, text)
+
+
+# An operation that draws random bits: its results, its input, the types up to the bits' shape.
+_BITS = re.compile(
+    r"(?P<indent> *)(?P<state>%\w+), (?P<bits>%\w+) = (?P<draws>stablehlo\.rng_bit_generator .* -> "
+    r"\(tensor<\S+>, )tensor<(?P<shape>\d+(?:x\d+)+)x(?P<dtype>ui\d+)>\)"
+)
+
+
+def _as_vector(match):
+    """Returns the text that draws a vector of bits and gives it the shape."""
+    indent, state, bits, draws, shape, dtype = match.group(
+        "indent", "state", "bits", "draws", "shape", "dtype"
+    )
+    vector = f"tensor<{math.prod(map(int, shape.split('x')))}x{dtype}>"
+    return (
+        f"{indent}{state}, {bits}_vector = {draws}{vector})\n"
+        f"{indent}{bits} = stablehlo.reshape {bits}_vector : ({vector}) -> tensor<{shape}x{dtype}>"
+    )
 
 
 class _Keys:

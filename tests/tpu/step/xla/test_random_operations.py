@@ -1,5 +1,7 @@
 """Random operations on cores are functions of (seed, operation, step, replica)."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -234,3 +236,39 @@ def test_stateless_operations_stay_as_they_are():
     for (drawn,) in steps:
         np.testing.assert_array_equal(drawn[0], drawn[1])
         assert drawn.shape[1:] == expected.shape
+
+
+SAMPLES = {
+    "multinomial": lambda: tf.multinomial(tf.zeros([4, 1000]), 1)[:, 0],
+    "argmax": lambda: tf.argmax(tf.random.uniform([4, 1000]), 1),
+    "argmax of log": lambda: tf.argmax(-tf.log(-tf.log(tf.random.uniform([4, 1000]))), 1),
+    "argmin": lambda: tf.argmin(tf.random.uniform([4, 1000], dtype=tf.float64), 1),
+    "stateless": lambda: tf.argmax(
+        tf.random.stateless_uniform([4, 1000], [1, tf.train.get_global_step()]), 1
+    ),
+}
+
+
+def test_samples_are_compiled_and_have_their_distribution():
+    """jax does not end compiling an argmax of 4 x 1000 bits that are drawn as a matrix."""
+
+    def in_loop(sample):
+        start = tf.zeros([4], tf.int64)
+        return tf.while_loop(lambda i, _: i < 3, lambda i, _: (i + 1, sample()), (0, start))[1]
+
+    def model():
+        return [[sample(), in_loop(sample)] for sample in SAMPLES.values()]
+
+    with tf.Graph().as_default():
+        tf.train.create_global_step()
+        step = StepGraph(CORES)
+        with step.building():
+            outputs = [tf.reshape(tensor, [1, -1]) for tensor in tf.nest.flatten(model())]
+        text = step.lower(outputs, None).text
+    bits = [line for line in text.splitlines() if "stablehlo.rng_bit_generator" in line]
+    assert len(bits) >= 2 * len(SAMPLES)
+    assert all(re.search(r"tensor<\d+xui\d+>\)$", line) for line in bits)
+    samples = np.stack([sample for step in draws(model, number=20) for sample in step])
+    assert 0 <= samples.min() < 100 and 900 < samples.max() < 1000
+    assert samples.mean() == pytest.approx(499.5, abs=50)
+    assert len(np.unique(samples)) > 400
