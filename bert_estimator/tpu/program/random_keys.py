@@ -4,8 +4,8 @@ TensorFlow cannot hand the number of a step to an operation in a condition or a 
 step asks for the key of an operation by a custom call, wherever the operation is, and this module
 replaces the calls in the module's text. A loop counts its turns, so that each turn has other keys.
 
-The bits are drawn as vectors: jax 0.10 does not end compiling for a CPU what takes the argmax of some
-matrices of random numbers (of 4 x 1000, say), as `tf.multinomial` does.
+The bits are drawn as vectors: for a CPU, jax 0.10 does not end compiling what takes the argmax of
+some matrices of random numbers (of 4 x 1000, say), as `tf.multinomial` does.
 """
 
 import math
