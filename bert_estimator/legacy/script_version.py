@@ -187,6 +187,8 @@ def _taken_by(name, call):
             inspect.signature(function).bind(*call.args, **dict.fromkeys(keywords))
         except TypeError:
             continue
+        except ValueError:  # Python does not know the arguments of a function written in C.
+            return None
         takers.append(version)
     return takers[0] if len(takers) == 1 else None
 

@@ -67,6 +67,7 @@ SAID = [
     (PLAIN + "import tensorflow.compat.v2 as v2\ntf.Session()", False, ""),
     (PLAIN + "tf.compat.v2.summary.scalar('x', 1)\ntf.Session()", False, ""),
     (PLAIN + NEUTRAL, True, "uses no name that only TensorFlow 1 has"),
+    (PLAIN + "tf.train.Example.FromString(b'')", True, "uses no name that only TensorFlow 1 has"),
     (PLAIN + "tf.compat.v1.estimator.DNNClassifier()", True, "uses no name that only"),
     (PLAIN + "with tf.Graph().as_default():\n  tf.compat.v1.Session()", True, "uses no name"),
     (PLAIN + "\ntf.compat.v1.Session()", False, r"uses tf.compat.v1.Session \(s.py:3\), which"),

@@ -215,9 +215,10 @@ class LoweredStep:
         def one_core(state, inputs):
             given = zip(self.order, shapes, strict=True)
             results = exported.call(*inputs, *(value(n, shape, state) for n, shape in given))
-            outputs = list(results[: self.num_outputs])
-            new = zip(self.state, results[self.num_outputs :], strict=False)
-            return outputs, [value[None] if v.one_per_core else value for v, value in new]
+            last = self.num_outputs + len(self.state)
+            new = zip(self.state, results[self.num_outputs : last], strict=True)
+            state = [value[None] if v.one_per_core else value for v, value in new]
+            return list(results[: self.num_outputs]), state
 
         return one_core
 

@@ -67,7 +67,8 @@ def test_the_block_outside_of_rewrites_builds_in_the_session_s_graph(monkeypatch
     assert hasattr(variable, "handle")
 
 
-def test_without_mesh_tensorflow_there_is_nothing_to_replace():
-    assert "mesh_tensorflow.utils" not in sys.modules
-    with meshes.outside_rewrites(tf.Graph()):
-        pass
+def test_without_mesh_tensorflow_there_is_nothing_to_replace(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mesh_tensorflow.utils", raising=False)
+    step = tf.Graph()
+    with step.as_default(), meshes.outside_rewrites(tf.Graph()), tf.control_dependencies(None):
+        assert tf.constant(1).graph is step

@@ -32,7 +32,6 @@ from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, spl
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.interface import LoopResult
 from bert_estimator.tpu.step.session import reference_updates
-from bert_estimator.tpu.step.session.reference_updates import SHARE_MEMORY
 from bert_estimator.tpu.step.summaries import LocalSummaries
 
 
@@ -203,7 +202,7 @@ def copied(tensors: Any) -> Any:
 
     def copy(tensor):
         source = tensor
-        while isinstance(source, tf.Tensor) and source.op.type in SHARE_MEMORY:
+        while isinstance(source, tf.Tensor) and source.op.type in reference_updates.SHARE_MEMORY:
             source = source.op.inputs[0]
         shares = isinstance(source, tf.Tensor | tf.Variable) and source.op is global_step.op
         return tf.raw_ops.DeepCopy(x=tensor) if shares else tensor
@@ -227,7 +226,7 @@ def _uses(global_step, run):
                 continue
             seen.add(operation)
             read = first or (None if operation in of_variable else operation)
-            if operation.type in SHARE_MEMORY:
+            if operation.type in reference_updates.SHARE_MEMORY:
                 tensors += [(output, read) for output in operation.outputs]
             elif operation.type in _UPDATES + _INTO_FRAMES and operation.inputs[0] is reference:
                 updates.append(operation)

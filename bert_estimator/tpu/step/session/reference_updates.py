@@ -7,16 +7,20 @@ mesh-tensorflow's optimizers, let the two race. TensorFlow 1.15.5 nearly always 
 first; today's executor often does not. (A network of two layers by mesh-tensorflow, trained for 8
 steps on two busy cores: 7 of 7 trainings of TensorFlow 1.15.5 were equal; of today's, no two of 4.)
 
-So here a read that does not come after an update is before it, as `variable_uses` has it for the
-variables of other runtimes. The global step has rules of its own: see `local_step`.
+So here an update of a trained weight that depends on the batch waits for the reads that do not come
+after it. Such updates of one weight run one after the other, the one with fewer operations before
+it first, as they would become ready. Other updates (a decay, the moving averages of a batch
+normalization) and the global step, which has rules of its own (see `local_step`), are left alone.
 """
 
 import collections
+import itertools
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import graph_walk
+from bert_estimator.graph.variable_uses import READERS
 from bert_estimator.tpu.step import variable_versions
 
 SHARE_MEMORY = ("Identity", "Reshape", "ExpandDims", "Squeeze")
@@ -30,49 +34,40 @@ _REFERENCES = ("VariableV2", "Variable")
 def order(fetches: Any) -> None:
     """Adds the control dependencies to the default graph.
 
-    Only updates that depend on trained weights are ordered, and nothing waits for operations in a
-    condition or a loop.
+    Nothing waits for operations in a condition or a loop of the old kind.
 
     Args:
       fetches: structure of the tensors and operations that every step runs; what else is in it does
         not matter.
     """
     run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
-    global_step = tf.train.get_global_step()
-    steps = {global_step.op} if global_step is not None else set()
-    present = [
-        operation for operation in tf.get_default_graph().get_operations() if operation in run
-    ]
+    operations = tf.get_default_graph().get_operations()
+    present = [operation for operation in operations if operation in run]
     framed = variable_versions.in_frames(present)
-    uses = [
-        _uses(operation, run, framed)
-        for operation in present
-        if operation.type in _REFERENCES and operation not in steps
-    ]
-    trained = {variable.op for variable in tf.trainable_variables()}
+    weights = {v.op for v in tf.trainable_variables() if v.op.type in _REFERENCES}
     sources = {operation: _sources(operation) for operation in present}
+    uses = [_uses(operation, run, framed) for operation in present if operation in weights]
     bit_of = _bits(operation for use in uses for part in use for operation in part)
-    seen = _seen(sources, bit_of, trained)
-    waiting = {}  # update -> operations that it is to wait for
+    seen, depth = _seen(sources, bit_of)
+    waiting = collections.defaultdict(list)  # update -> operations that it is to wait for
+
+    def add(update, first):
+        if not (seen[update] & bit_of[first] or seen[first] & bit_of[update]):
+            waiting[update].append(first)
+
     for readers, updates in uses:
+        updates = [update for update in updates if seen[update] & _BATCH]
+        updates.sort(key=depth.get)
         for update in updates:
-            if seen[update] & _TRAINED:
-                waiting[update] = [
-                    reader
-                    for reader in readers
-                    if not (seen[update] & bit_of[reader] or seen[reader] & bit_of[update])
-                ]
-    while True:  # Reads of two variables may each come after the update of the other one.
-        contradicting = _in_circles(sources, waiting)
-        narrowed = {
-            update: [r for r in readers if update not in contradicting or r not in contradicting]
-            for update, readers in waiting.items()
-        }
-        if narrowed == waiting:
-            break
-        waiting = narrowed
-    for update, readers in waiting.items():
-        update._add_control_inputs(readers)
+            for reader in readers:
+                add(update, reader)
+        for first, second in itertools.pairwise(updates):
+            add(second, first)
+    # Reads of two variables may each come after the update of the other one.
+    circles = _in_circles(sources, waiting)
+    for update, firsts in waiting.items():
+        in_order = update not in circles
+        update._add_control_inputs([o for o in firsts if in_order or o not in circles])
 
 
 def _uses(variable, run, framed):
@@ -87,18 +82,20 @@ def _uses(variable, run, framed):
             if operation.type in _MAY_SHARE_MEMORY:
                 waiting += operation.outputs
             if operation.name not in framed:
-                is_update = tensor.op is variable and _takes_reference(operation, tensor)
+                is_update = tensor.op is variable and _may_write(operation, tensor)
                 (updates if is_update else readers).append(operation)
     return readers, updates
 
 
-def _takes_reference(operation, tensor):
-    """Returns whether an operation may write to a tensor that is a reference."""
-    definition = operation.op_def.input_arg
-    places = [number for number, each in enumerate(operation.inputs) if each is tensor]
-    if len(definition) != len(operation.inputs):  # It has lists of inputs.
-        return any(argument.is_ref for argument in definition)
-    return any(definition[place].is_ref for place in places)
+def _may_write(operation, reference):
+    """Returns whether an operation may write to a variable, whose reference is an input of it."""
+    if operation.type == "IsVariableInitialized" or operation.type.startswith("Ref"):
+        return False
+    arguments = operation.op_def.input_arg
+    if len(arguments) != len(operation.inputs):  # It has lists of inputs.
+        return any(argument.is_ref for argument in arguments)
+    pairs = zip(arguments, operation.inputs, strict=True)
+    return any(argument.is_ref and tensor is reference for argument, tensor in pairs)
 
 
 def _sources(operation):
@@ -109,7 +106,7 @@ def _sources(operation):
     ]
 
 
-_TRAINED = 1  # the bit that says that an operation depends on a trained weight
+_BATCH = 1  # the bit that says that an operation depends on the batch, or on random numbers
 
 
 def _bits(operations):
@@ -118,27 +115,42 @@ def _bits(operations):
     return {operation: 1 << number for number, operation in numbers}
 
 
-def _seen(sources, bit_of, trained):
-    """Returns operation -> the bits of the operations that it comes after, as one integer.
+def _seen(sources, bit_of):
+    """Returns two dicts: operation -> the bits of the operations that it comes after, as one
+    integer; and operation -> how many operations come before it, one after the other.
 
     Args:
       sources: operation -> the operations that it waits for.
       bit_of: operation -> its bit, for the operations that matter.
-      trained: the operations of trained weights, which share the bit `_TRAINED`.
     """
-    seen = {}
+    seen, depth = {}, {}
     for operation in _sorted(sources):
-        bits = _TRAINED if operation in trained else 0
+        bits = _BATCH if _draws(operation) else 0
         for source in sources[operation]:
             bits |= seen[source] | bit_of.get(source, 0)
         seen[operation] = bits
-    return seen
+        depth[operation] = max((depth[source] + 1 for source in sources[operation]), default=0)
+    return seen, depth
+
+
+def _draws(operation):
+    """Returns whether an operation gives another value each time: a batch, or random numbers."""
+    if operation.type.startswith("Placeholder"):
+        return True
+    takes_reference = any(argument.is_ref for argument in operation.op_def.input_arg)
+    is_variable = operation.type in (*_REFERENCES, "VarHandleOp", *READERS)
+    return operation.op_def.is_stateful and not (takes_reference or is_variable)
 
 
 def _in_circles(sources, waiting):
-    """Returns the operations that could not run if updates waited, too."""
+    """Returns the operations that could not run if updates waited, too, and that others await."""
     together = {o: [*before, *waiting.get(o, ())] for o, before in sources.items()}
-    return together.keys() - set(_sorted(together))
+    left = together.keys() - set(_sorted(together))
+    users = {operation: [] for operation in left}
+    for operation in left:
+        for source in left.intersection(together[operation]):
+            users[source].append(operation)
+    return left - set(_sorted(users))
 
 
 def _sorted(sources):

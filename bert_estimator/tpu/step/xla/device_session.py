@@ -16,6 +16,7 @@ from tensorflow.python.framework import stack
 
 from bert_estimator.graph.variable_uses import READERS
 from bert_estimator.tpu.program.core_mesh import whole_value
+from bert_estimator.tpu.step.xla.per_core import PerCoreVariable
 
 
 class DeviceSession(SessionInterface):
@@ -112,9 +113,9 @@ class DeviceSession(SessionInterface):
     def _bring(self, numbers):
         waiting = []
         for number in sorted(numbers & self._only_there):
-            value, parts = whole_value(self._state[number]), _parts(self._variables[number])
-            values = [value] if parts == [self._variables[number]] else value
-            waiting += zip(parts, values, strict=True)
+            variable, value = self._variables[number], whole_value(self._state[number])
+            values = value if isinstance(variable, PerCoreVariable) else [value]
+            waiting += zip(_parts(variable), values, strict=True)
         while waiting:
             # Each value goes where the initial one would. Of variables that share a tensor as their
             # initial value, each run brings one.
@@ -151,7 +152,7 @@ class DeviceSession(SessionInterface):
 
 def _parts(variable):
     """Returns the session's variables that a variable of the step is."""
-    return getattr(variable, "variables", None) or [variable]
+    return variable.variables if isinstance(variable, PerCoreVariable) else [variable]
 
 
 def _leaves(fetches):

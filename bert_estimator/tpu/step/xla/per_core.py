@@ -10,6 +10,13 @@ from tensorflow.python.ops import handle_data_util
 from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import CALLERS, READERS, functions_of
 
+# Operations that are not stateful, but that a step on cores cannot run: they run Python or read
+# files, or are a condition or a loop of the old kind.
+_NOT_ON_CORES = {
+    "Enter", "Exit", "LoopCond", "MatchingFiles", "Merge", "NextIteration", "PyFuncStateless",
+    "ReadFile", "Switch",
+}  # fmt: skip
+
 
 class PerCoreVariable:
     """A variable of a step that is as many variables of the session, one for each core.
@@ -72,7 +79,7 @@ def computed_in_step(
     handles = {tensor.op for tensor in variable_handles}
     changed = False
     for outer, inner in list(step.captures):
-        if inner.op.name not in present or outer.op in handles or not inner.consumers():
+        if inner.op.name not in present or outer.op in handles:
             continue
         operations = list(graph_walk.all_before([outer.op]))
         nodes = [operation.node_def for operation in operations if operation not in handles]
@@ -83,12 +90,21 @@ def computed_in_step(
         if not _are_repeatable(nodes, {each.signature.name: each for each in functions.function}):
             continue
         copied = _copied(outer, nodes, functions, [op for op in operations if op in handles], step)
-        for consumer in list(inner.consumers()):
-            for place, tensor in enumerate(consumer.inputs):
-                if tensor is inner:
-                    consumer._update_input(place, copied)
+        _replace(inner, copied)
         changed = True
     return changed
+
+
+def _replace(tensor, other):
+    """Has all that takes a tensor, or waits for it, take another tensor."""
+    for consumer in list(tensor.consumers()):
+        for place, each in enumerate(consumer.inputs):
+            if each is tensor:
+                consumer._update_input(place, other)
+    for waiting in list(tensor.op._control_outputs):
+        firsts = [other.op if first is tensor.op else first for first in waiting.control_inputs]
+        waiting._remove_all_control_inputs()
+        waiting._add_control_inputs(firsts)
 
 
 def _are_repeatable(nodes, functions):
@@ -103,9 +119,17 @@ def _are_repeatable(nodes, functions):
         if node.op in CALLERS:
             called = [functions[function.name] for function in functions_of(node)]
             return all(_are_repeatable(function.node_def, functions) for function in called)
+        if node.op in READERS or node.op == "Assert":  # Cores do not run an Assert.
+            return True
         definition = op_def_registry.get(node.op)
-        stateful = definition is None or definition.is_stateful
-        return node.op in READERS or not (stateful or node.op.startswith("Placeholder"))
+        runs_functions = any(value.HasField("func") for value in node.attr.values())
+        return not (
+            node.op.startswith("Placeholder")
+            or node.op in _NOT_ON_CORES
+            or runs_functions
+            or definition is None
+            or definition.is_stateful
+        )
 
     return all(map(is_repeatable, nodes))
 
@@ -121,16 +145,20 @@ def _copied(tensor, nodes, functions, handles, step):
       step: the step's graph.
     """
     graph_def = tf.GraphDef(versions=tensor.graph.graph_def_versions, library=functions)
+    known = {f"^{operation.name}" for operation in handles}  # Nothing need wait for a handle.
     for node in nodes:
         copied = graph_def.node.add()
         copied.CopyFrom(node)
+        copied.input[:] = [name for name in node.input if name not in known]
         copied.attr.pop("_class", None)  # the operations beside which it was to run
         copied.device = ""
+    used = {name.partition(":")[0] for node in graph_def.node for name in node.input}
+    captured = {each.name: each.outputs[0] for each in handles if each.name in used}
     with step.as_default(), tf.control_dependencies(None):
-        inputs = {
-            operation.outputs[0].name: step.capture(operation.outputs[0]) for operation in handles
-        }
         (copied,) = tf.import_graph_def(
-            graph_def, input_map=inputs, return_elements=[tensor.name], name="of_session"
+            graph_def,
+            input_map={name: step.capture(handle) for name, handle in captured.items()},
+            return_elements=[tensor.name],
+            name="of_session",
         )
     return copied

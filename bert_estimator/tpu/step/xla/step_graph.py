@@ -151,9 +151,9 @@ class StepGraph:
         return handle
 
     @property
-    def exchanges(self) -> bool:
-        """Returns whether the replicas exchange anything, or need not have equal weights."""
-        return self.has_sums or bool(self._per_core)
+    def is_mesh(self) -> bool:
+        """Returns whether the cores have slices of weights, as in mesh-tensorflow."""
+        return bool(self._per_core)
 
     def summaries(self) -> list[tf.Tensor]:
         """Returns the output tensors of this graph's v1 summary operations."""
@@ -338,7 +338,8 @@ class StepGraph:
             *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
             *self.counters,
         ]
-        return [variable for variable in variables if hasattr(variable, "handle")]
+        slices = {id(part) for each in self._per_core.values() for part in each.variables}
+        return [v for v in variables if hasattr(v, "handle") and id(v) not in slices]
 
     def _with_open_ends(self, present, inputs, variable_of):
         """Returns a GraphDef of the operations that the outputs depend on, and its handles.

@@ -57,8 +57,7 @@ class CoreModel:
         self.partition = parts if any(parts) else None
         with self.graph.building():
             spec = job.call_model_fn(features, labels)
-            if job.mode == ModeKeys.TRAIN and job.num_replicas > 1:
-                self._check_sums()
+            self._check_exchanges()
             checked = EstimatorSpec(spec.mode, spec.predictions, spec.loss, spec.train_op)
             self._loss, self._train_op = checked.loss, checked.train_op
             if isinstance(spec, TPUEstimatorSpec):
@@ -108,12 +107,21 @@ class CoreModel:
             outputs += [*sent, *(tensor[tf.newaxis] for tensor in self.summaries.tensors)]
         return self.graph.lower(outputs, self.results[1])
 
-    def _check_sums(self):
-        """Checks that the model sums something, so that the replicas' weights stay equal."""
-        if not self.graph.exchanges:
+    def _check_exchanges(self):
+        """Checks that the replicas' weights stay equal, or are slices on the cores of one host."""
+        job = self._job
+        if self.graph.is_mesh and job.hosts.number > 1:
+            raise ValueError(
+                f"model_fn splits its weights over the cores of {job.hosts.number} hosts, as "
+                "mesh-tensorflow's SimdMeshImpl does. Only the cores of one host can be a mesh: "
+                "run without a cluster"
+            )
+        if job.mode != ModeKeys.TRAIN or job.num_replicas == 1 or self.graph.is_mesh:
+            return
+        if not self.graph.has_sums:
             raise ValueError(
                 "CrossShardOptimizer must be used for model training on several cores: nothing in "
-                f"model_fn sums over the {self._job.num_replicas} replicas, so each would train "
+                f"model_fn sums over the {job.num_replicas} replicas, so each would train "
                 "its own weights. Wrap the optimizer in "
                 "bert_estimator.tpu.CrossShardOptimizer, or sum with cross_replica_sum"
             )

@@ -40,14 +40,15 @@ def test_gradients_see_the_weights_before_the_update(tmp_path, kind):
         with tf.variable_scope("", use_resource=False):
             first = tf.get_variable("w1", initializer=w1)
             second = tf.get_variable("w2", initializer=w2)
-        hidden = tf.constant(x) @ first
+        batch = tf.constant(x) + 0 * features["x"][0]
+        hidden = batch @ first
         loss = tf.reduce_sum(hidden @ second)
         update = UPDATES[kind](second, 0.25 * tf.gradients(loss, second)[0])
         # By hand, the gradient of the hidden layer reads the second weight late.
         of_hidden = slowly(tf.ones([1, 1])) @ tf.transpose(second.value())
         step = tf.group(
             update,
-            first.assign_sub(0.25 * tf.transpose(tf.constant(x)) @ of_hidden),
+            first.assign_sub(0.25 * tf.transpose(batch) @ of_hidden),
             tf.train.get_global_step().assign_add(1),
         )
         return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=step)
@@ -60,14 +61,43 @@ def test_gradients_see_the_weights_before_the_update(tmp_path, kind):
     np.testing.assert_allclose(estimator.get_variable_value("w2"), w2, rtol=1e-5)
 
 
+def test_a_decay_beside_the_optimizer_does_not_lose_the_gradient(tmp_path):
+    """It does not depend on the batch, so it runs when it can, before the optimizer."""
+
+    def model_fn(features, mode, params):
+        with tf.variable_scope("", use_resource=False):
+            weights = [tf.get_variable(f"w{i}", initializer=tf.fill([8, 8], 0.1)) for i in range(4)]
+        hidden = tf.fill([1, 8], features["x"][0])
+        for weight in weights:
+            hidden = tf.sin(hidden @ weight)
+        loss = tf.reduce_sum(hidden)
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        decay = [weight.assign(weight * 0.5) for weight in weights]
+        step = tf.group(train, *decay, tf.train.get_global_step().assign_add(1))
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=step)
+
+    estimator = toy.make_estimator(tmp_path, model_fn, use_tpu=False)
+    before = [np.full([8, 8], 0.1, np.float32)] * 4
+    for _ in range(4):
+        estimator.train(toy.input_fn, steps=1)
+        after = [estimator.get_variable_value(f"w{i}") for i in range(4)]
+        for old, new in zip(before, after, strict=True):
+            assert not np.array_equal(new, old / 2)
+        before = after
+
+
 def variables():
     with tf.variable_scope("", use_resource=False):
-        return [tf.get_variable(name, initializer=1.0) for name in ("a", "b")]
+        return [tf.get_variable(name, initializer=1.0) for name in ("a", "b", "c")]
+
+
+def awaited(update):
+    return set(update.op.control_inputs)
 
 
 def test_reads_after_an_update_stay_after_it():
     with tf.Graph().as_default(), tf.Session() as session:
-        a, _ = variables()
+        a, *_ = variables()
         update = a.assign_add(2 * slowly(a.value()))
         with tf.control_dependencies([update]):
             after = a.read_value() * 10
@@ -76,43 +106,63 @@ def test_reads_after_an_update_stay_after_it():
         assert session.run([update.op, after])[1] == 30
 
 
+def test_updates_of_one_weight_run_one_after_the_other():
+    with tf.Graph().as_default():
+        a, *_ = variables()
+        batch = tf.placeholder(tf.float32, [])
+        deep = a.assign_sub(tf.sin(tf.cos(tf.sin(batch))))
+        shallow = a.assign_add(batch)
+        of_weight = a.assign(a.value() * 0.5)
+        read = a.read_value() + 0
+        reference_updates.order([deep, shallow, of_weight, read])
+        assert awaited(shallow) >= {read.op}
+        assert awaited(deep) >= {read.op, shallow.op}
+        assert not awaited(of_weight)  # It does not depend on the batch.
+
+
 def test_reads_that_each_come_after_the_update_of_the_other_variable():
     with tf.Graph().as_default(), tf.Session() as session:
-        a, b = variables()
-        updates = [variable.assign_add(tf.sin(variable.value())) for variable in (a, b)]
+        a, b, c = variables()
+        batch = tf.random.uniform([])
+        updates = [variable.assign_add(batch) for variable in (a, b)]
         reads = []
         for update, other in zip(updates, (b, a), strict=True):
             with tf.control_dependencies([update]):
                 reads.append(other.read_value() + 0)
-        reference_updates.order([updates, reads])
+        with tf.control_dependencies(updates):
+            read = c.read_value() * 3
+            later = c.assign_sub(batch)
+        reference_updates.order([updates, reads, read, later])
+        assert awaited(updates[0]) | awaited(updates[1]) == set()  # No order has both reads first.
+        assert read.op in awaited(later)  # It is not in the circle.
         session.run(tf.global_variables_initializer())
-        values = session.run([updates, reads])[1]
-    # No order has both reads first.
-    for value in values:
-        assert np.isclose([1, 1 + np.sin(1)], value).any()
+        assert session.run([updates, reads, read, later])[2] == 3
 
 
-def test_updates_that_do_not_depend_on_the_training_are_left_alone():
+def test_what_is_not_a_trained_weight_is_left_alone():
     with tf.Graph().as_default():
-        a, _ = variables()
-        counter = tf.get_variable("counter", initializer=0, trainable=False, use_resource=False)
-        count = counter.assign_add(1)
-        read = tf.cast(counter, tf.float32) * a
-        reference_updates.order([count, read])
-        assert not count.op.control_inputs
+        a, *_ = variables()
+        batch = tf.random.uniform([])
+        with tf.variable_scope("", use_resource=False):
+            mean = tf.get_variable("mean", initializer=0.0, trainable=False)
+            counter = tf.get_variable("counter", initializer=0, trainable=False)
+        updates = [mean.assign_sub(batch), counter.assign_add(1), a.assign(0.5)]
+        reads = [mean * a, tf.cast(counter, tf.float32) * a, tf.is_variable_initialized(a)]
+        reference_updates.order([updates, reads])
+        assert [awaited(update) for update in updates] == [set()] * 3
 
 
-def test_conditions_and_loops_of_the_old_kind(monkeypatch):
+def test_conditions_and_loops_of_the_old_kind():
     tf.disable_control_flow_v2()
     try:
         with tf.Graph().as_default(), tf.Session() as session:
-            a, b = variables()
+            a, b, _ = variables()
             inside = tf.cond(a > 0, lambda: a + b, lambda: a - b)
             loop = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y + a), (0, 0.0))[1]
             updates = [a.assign_add(loop + inside), b.assign_sub(slowly(a.value()))]
             reference_updates.order([updates, inside, loop])
             session.run(tf.global_variables_initializer())
             assert session.run([updates, inside, loop])[1:] == [2, 3]
-            assert session.run([a, b]) == [6, 0]
+            assert session.run(a) == 6
     finally:
         tf.enable_control_flow_v2()

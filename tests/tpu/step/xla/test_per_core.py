@@ -1,6 +1,8 @@
 """Variables that have another value on each core, as a mesh's weights, and what steps take from
 the session's graph."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -11,6 +13,7 @@ from bert_estimator import tpu
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.replicas import replica
+from bert_estimator.tpu.step.xla import xla_step
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -104,6 +107,17 @@ def test_a_slice_is_read_in_conditions_and_loops():
     np.testing.assert_array_equal(results, [[-1, 2], [1, 8]])
 
 
+def test_a_mesh_of_several_hosts_is_refused():
+    """Each host would have to bring the slices of the others."""
+    job = types.SimpleNamespace(hosts=types.SimpleNamespace(number=2), mode="eval", num_replicas=4)
+    model = object.__new__(xla_step.CoreModel)
+    model._job, model.graph = job, types.SimpleNamespace(is_mesh=True, has_sums=False)
+    with pytest.raises(ValueError, match=r"over the cores of 2 hosts.*Only the cores of one host"):
+        model._check_exchanges()
+    job.hosts.number, job.mode = 1, "train"
+    model._check_exchanges()
+
+
 @pytest.mark.parametrize(("number", "cores_per_replica"), [(3, 1), (2, 2)])
 def test_a_mesh_of_another_size(number, cores_per_replica):
     with tf.Graph().as_default():
@@ -114,6 +128,11 @@ def test_a_mesh_of_another_size(number, cores_per_replica):
             replicated_handle("w", slices)
 
 
+def waiting_for_a_handle(step):
+    with tf.control_dependencies([step.handle.op]):
+        return tf.constant(2.0)
+
+
 def lowered(function):
     """Returns what a tensor, a function of the global step, is in three steps on two cores."""
     with tf.Graph().as_default(), tf.Session() as session:
@@ -122,7 +141,9 @@ def lowered(function):
             count = tf.train.create_global_step()
         outside = function(count)
         with step.building():
-            output = tf.reshape(tf.cast(outside, tf.float32), [1])
+            output = tf.cast(outside, tf.float32)
+            with tf.control_dependencies(list(output.op.inputs)):  # It waits for it as well.
+                output = tf.reshape(output, [1])
             update = count.assign_add(1)
         program = step.lower([output], update)
         session.run(tf.global_variables_initializer())
@@ -141,8 +162,10 @@ def lowered(function):
         (lambda step: tf.cast(step.read_value(), tf.float32) / 2, [0, 0.5, 1]),
         (lambda step: tf.train.polynomial_decay(1.0, step, 4, 0.0), [1, 0.75, 0.5]),
         (lambda step: tf.cond(tf.equal(step, 1), lambda: step * 7, lambda: step), [0, 7, 2]),
+        (lambda step: tf.train.piecewise_constant(step, [0, 1], [5.0, 6.0, 7.0]), [5, 6, 7]),
+        (waiting_for_a_handle, [2, 2, 2]),
     ],
-    ids=["constant", "read", "schedule", "condition"],
+    ids=["constant", "read", "schedule", "condition", "pieces", "handle"],
 )
 def test_a_step_computes_what_depends_on_constants_and_variables_alone(function, want):
     """As a learning rate that mesh-tensorflow makes in the session's graph."""
@@ -156,8 +179,12 @@ def test_a_step_computes_what_depends_on_constants_and_variables_alone(function,
         lambda step: tf.random.uniform([], name="outside"),
         lambda step: tf.placeholder(tf.float32, [], name="outside"),
         lambda step: tf.identity(tf.py_func(lambda: np.float32(1), [], tf.float32), name="outside"),
+        lambda step: tf.py_func(
+            lambda: np.float32(1), [], tf.float32, stateful=False, name="outside"
+        ),
+        lambda step: tf.strings.length(tf.read_file("name"), name="outside"),
     ],
-    ids=["random", "placeholder", "python"],
+    ids=["random", "placeholder", "python", "stateless python", "file"],
 )
 def test_other_tensors_from_outside_are_refused(function):
     with pytest.raises(
