@@ -362,9 +362,9 @@ def _is_tensor(value):
 def _check_graph(values, what):
     if tf.executing_eagerly():  # Tests of heads make specs of eager tensors, which are in no graph.
         return
-    graph = replica.model_graph()
+    graphs = (tf.get_default_graph(), replica.model_graph())
     for value in tf.nest.flatten(values, expand_composites=True):
-        if isinstance(value, tf.Tensor | tf.Operation) and value.graph is not graph:
+        if isinstance(value, tf.Tensor | tf.Operation) and value.graph not in graphs:
             raise ValueError(
                 f'{what} "{value.name}" must be from the default graph, which model_fn is called '
                 "in. It is of another one: build it inside of model_fn, in the same call"
