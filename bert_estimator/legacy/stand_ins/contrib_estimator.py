@@ -16,6 +16,7 @@ from tensorflow.python.eager import monitoring
 
 from bert_estimator import tpu
 from bert_estimator.legacy import wheel
+from bert_estimator.legacy.stand_ins.optimizers import WrappingOptimizer
 from bert_estimator.tpu import checkpoints
 
 # The names of the loss among the metrics.
@@ -295,13 +296,10 @@ def multi_head(heads: Any, head_weights: Any = None) -> Any:
     return _multi_head()(heads, head_weights)
 
 
-class _ClippingOptimizer(tf.train.Optimizer):
+class _ClippingOptimizer(WrappingOptimizer):
     def __init__(self, optimizer, clip_norm):
-        super().__init__(use_locking=False, name="ClipByNorm" + optimizer.get_name())
-        self._optimizer, self._clip_norm = optimizer, clip_norm
-
-    def compute_gradients(self, *args, **kwargs):
-        return self._optimizer.compute_gradients(*args, **kwargs)
+        super().__init__(optimizer, "ClipByNorm")
+        self._clip_norm = clip_norm
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         gradients, variables = zip(*grads_and_vars, strict=True)
@@ -309,15 +307,6 @@ class _ClippingOptimizer(tf.train.Optimizer):
         return self._optimizer.apply_gradients(
             list(zip(clipped, variables, strict=True)), global_step, name
         )
-
-    def get_slot(self, var, name):
-        return self._optimizer.get_slot(var, name)
-
-    def get_slot_names(self):
-        return self._optimizer.get_slot_names()
-
-    def variables(self):
-        return self._optimizer.variables()
 
 
 def clip_gradients_by_norm(optimizer: tf.train.Optimizer, clip_norm: Any) -> tf.train.Optimizer:

@@ -234,7 +234,32 @@ class LazyAdamOptimizer(tf.train.AdamOptimizer):
         )
 
 
-class MovingAverageOptimizer(tf.train.Optimizer):
+class WrappingOptimizer(tf.train.Optimizer):
+    """Has another optimizer do its work; subclasses change what it gets.
+
+    Args:
+      optimizer: the other optimizer.
+      name: what the name of this one begins with.
+    """
+
+    def __init__(self, optimizer: tf.train.Optimizer, name: str):
+        super().__init__(use_locking=False, name=name + optimizer.get_name())
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *args, **kwargs):
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def get_slot(self, var, name):
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self):
+        return self._optimizer.get_slot_names()
+
+    def variables(self):
+        return self._optimizer.variables()
+
+
+class MovingAverageOptimizer(WrappingOptimizer):
     """Has another optimizer update the variables, and keeps moving averages of them.
 
     Args:
@@ -252,13 +277,10 @@ class MovingAverageOptimizer(tf.train.Optimizer):
         num_updates: Any = None,
         sequential_update: bool = True,
     ):
-        self._optimizer = opt
+        super().__init__(opt, "MovingAverage")
         self._averages = tf.train.ExponentialMovingAverage(average_decay, num_updates)
         self._in_sequence = sequential_update
         self._swapped = {}  # a variable's name -> the other of the pair: variable and average
-
-    def compute_gradients(self, *args, **kwargs):
-        return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         grads_and_vars = list(grads_and_vars)
@@ -302,15 +324,6 @@ class MovingAverageOptimizer(tf.train.Optimizer):
                 )
             swapped[key] = other
         return tf.train.Saver(swapped, name=name, **kwargs)
-
-    def get_slot(self, var, name):
-        return self._optimizer.get_slot(var, name)
-
-    def get_slot_names(self):
-        return self._optimizer.get_slot_names()
-
-    def variables(self):
-        return self._optimizer.variables()
 
 
 class LossScaleManager(abc.ABC):
@@ -397,7 +410,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             return tf.group(*(variable.assign(value) for variable, value in after.items()))
 
 
-class LossScaleOptimizer(tf.train.Optimizer):
+class LossScaleOptimizer(WrappingOptimizer):
     """Scales the loss for float16, and leaves a step out whose gradients are not finite.
 
     On several cores a step is left out by all of them.
@@ -408,8 +421,8 @@ class LossScaleOptimizer(tf.train.Optimizer):
     """
 
     def __init__(self, opt: tf.train.Optimizer, loss_scale_manager: LossScaleManager):
-        super().__init__(use_locking=False, name="LossScale" + opt.get_name())
-        self._optimizer, self._loss_scale_manager = opt, loss_scale_manager
+        super().__init__(opt, "LossScale")
+        self._loss_scale_manager = loss_scale_manager
 
     def compute_gradients(self, loss, *args, **kwargs):
         scale = self._loss_scale_manager.get_loss_scale()
@@ -433,12 +446,3 @@ class LossScaleOptimizer(tf.train.Optimizer):
             tf.no_op,
         )
         return tf.group(update, self._loss_scale_manager.update_loss_scale(are_finite))
-
-    def get_slot(self, var, name):
-        return self._optimizer.get_slot(var, name)
-
-    def get_slot_names(self):
-        return self._optimizer.get_slot_names()
-
-    def variables(self):
-        return self._optimizer.variables()
