@@ -1,9 +1,11 @@
-"""Walks a graph along its operations, and says whether a graph becomes a program for XLA."""
+"""Walks a graph along its operations, copies some, and says if it becomes a program for XLA."""
 
 from collections.abc import Iterable, Iterator
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_util
+
+from bert_estimator.graph.variable_uses import functions_of
 
 
 def operations_of(structure: object) -> set[tf.Operation]:
@@ -44,6 +46,39 @@ def unfed(operations: Iterable[tf.Operation], fed: Iterable[tf.Operation]) -> se
         operations, lambda o: [] if o in fed else [*(t.op for t in o.inputs), *o.control_inputs]
     )
     return {operation for operation in before if operation.type == "Placeholder"} - fed
+
+
+def copied(tensor: tf.Tensor, replaced: dict[tf.Operation, tf.Tensor], name: str) -> tf.Tensor:
+    """Copies a tensor to the current graph, with the operations that it depends on.
+
+    Args:
+      tensor: a tensor of another graph.
+      replaced: operation of that graph with one output -> what stands for the output in the current
+        graph. These are not copied. Nothing waits for them.
+      name: what the names of the copies begin with.
+
+    Returns:
+      The tensor of the current graph.
+    """
+    graph_def = tf.GraphDef(versions=tensor.graph.graph_def_versions)
+    known = {f"^{operation.name}" for operation in replaced}
+    for operation in all_before([tensor.op]):
+        if operation not in replaced:
+            node = graph_def.node.add()
+            node.CopyFrom(operation.node_def)
+            node.input[:] = [source for source in node.input if source not in known]
+            node.attr.pop("_class", None)  # the operations beside which it was to run
+            node.device = ""
+    if any(functions_of(node) for node in graph_def.node):
+        graph_def.library.CopyFrom(tensor.graph.as_graph_def().library)
+    used = {source.partition(":")[0] for node in graph_def.node for source in node.input}
+    (result,) = tf.import_graph_def(
+        graph_def,
+        input_map={o.outputs[0].name: other for o, other in replaced.items() if o.name in used},
+        return_elements=[tensor.name],
+        name=name,
+    )
+    return result
 
 
 def _reached(operations, neighbours_of):

@@ -13,7 +13,6 @@ from tensorflow.python.framework import random_seed
 from tensorflow.python.trackable import base as trackable
 
 from bert_estimator.graph import graph_walk
-from bert_estimator.graph.variable_uses import functions_of
 
 
 @contextlib.contextmanager
@@ -104,28 +103,13 @@ def _copied(value, variable, step, inputs):
         return value
     outer_of = {inner.op: outer for outer, inner in step.captures}
     # The walk does not go on beyond captured tensors: they do not depend on anything in the step.
-    operations = list(graph_walk.all_before([value.op]))
     placeholders = {tensor.op for tensor in inputs}
-    if not placeholders.isdisjoint(operations):
+    if not placeholders.isdisjoint(graph_walk.all_before([value.op])):
         raise _error_of_inputs(variable)
     if value.op in outer_of:
         return outer_of[value.op]
-    graph_def = tf.GraphDef(versions=step.graph_def_versions)
-    for operation in operations:
-        if operation not in outer_of:
-            node = graph_def.node.add()
-            node.CopyFrom(operation.node_def)
-            node.attr.pop("_class", None)  # the operations beside which it was to run
-    if any(functions_of(node) for node in graph_def.node):
-        graph_def.library.CopyFrom(step.as_graph_def().library)
     with tf.init_scope():
-        (copied,) = tf.import_graph_def(
-            graph_def,
-            input_map={op.outputs[0].name: outer_of[op] for op in operations if op in outer_of},
-            return_elements=[value.name],
-            name="initial_value",
-        )
-    return copied
+        return graph_walk.copied(value, outer_of, "initial_value")
 
 
 def _error_of_inputs(variable):

@@ -8,12 +8,15 @@ first; today's executor often does not. (A network of two layers by mesh-tensorf
 steps on two busy cores: 7 of 7 trainings of TensorFlow 1.15.5 were equal; of today's, no two of 4.)
 
 So here an update of a trained weight that depends on the batch waits for the reads that do not come
-after it. Such updates of one weight run one after the other, the one with fewer operations before
-it first, as they would become ready. Other updates (a decay, the moving averages of a batch
-normalization) and the global step, which has rules of its own (see `local_step`), are left alone.
+after it. The updates of one weight run one after the other, in the order in which they usually
+become ready: first the ones that do not depend on the batch (a decay, a clipping), then the others,
+the one with fewer operations before it first. What is not trained (the moving averages of a batch
+normalization, counters) is left alone; the global step has rules of its own, see `local_step`.
 """
 
 import collections
+import contextlib
+import graphlib
 import itertools
 from typing import Any
 
@@ -56,12 +59,13 @@ def order(fetches: Any) -> None:
             waiting[update].append(first)
 
     for readers, updates in uses:
-        updates = [update for update in updates if seen[update] & _BATCH]
-        updates.sort(key=depth.get)
-        for update in updates:
+        of_batch = [update for update in updates if seen[update] & _BATCH]
+        for update in of_batch:
             for reader in readers:
                 add(update, reader)
-        for first, second in itertools.pairwise(updates):
+        others = [update for update in updates if update not in of_batch]
+        in_turn = [*sorted(others, key=depth.get), *sorted(of_batch, key=depth.get)]
+        for first, second in itertools.pairwise(in_turn):
             add(second, first)
     # Reads of two variables may each come after the update of the other one.
     circles = _in_circles(sources, waiting)
@@ -155,16 +159,9 @@ def _in_circles(sources, waiting):
 
 def _sorted(sources):
     """Yields the operations, each of them after its sources; without operations in a circle."""
-    number_left = {operation: len(set(before)) for operation, before in sources.items()}
-    users = collections.defaultdict(list)
-    for operation, before in sources.items():
-        for source in set(before):
-            users[source].append(operation)
-    ready = [operation for operation, number in number_left.items() if not number]
-    while ready:
-        operation = ready.pop()
-        yield operation
-        for user in users[operation]:
-            number_left[user] -= 1
-            if not number_left[user]:
-                ready.append(user)
+    sorter = graphlib.TopologicalSorter(sources)
+    with contextlib.suppress(graphlib.CycleError):
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        yield from ready
+        sorter.done(*ready)

@@ -23,6 +23,7 @@ from bert_estimator.tpu.step.xla import (
     graph_lowering,
     per_core,
     random_operations,
+    session_tensors,
     update_shards,
 )
 
@@ -241,7 +242,7 @@ class StepGraph:
             deciding = self._numbers_of_step(after)
         present = {each.name for each in graph_walk.all_before(results + after)}
         handles = [v.handle for v in self._session_variables()]
-        if per_core.computed_in_step(self._graph, handles, present):
+        if session_tensors.computed_in_step(self._graph, handles, present):
             present = {each.name for each in graph_walk.all_before(results + after)}
         variable_of, shapes, split_axes = self._variables_in(present)
         inputs = [self._replica_id, *self.inputs]

@@ -62,7 +62,7 @@ def test_gradients_see_the_weights_before_the_update(tmp_path, kind):
 
 
 def test_a_decay_beside_the_optimizer_does_not_lose_the_gradient(tmp_path):
-    """It does not depend on the batch, so it runs when it can, before the optimizer."""
+    """It does not depend on the batch, so it runs first."""
 
     def model_fn(features, mode, params):
         with tf.variable_scope("", use_resource=False):
@@ -115,7 +115,7 @@ def test_updates_of_one_weight_run_one_after_the_other():
         of_weight = a.assign(a.value() * 0.5)
         read = a.read_value() + 0
         reference_updates.order([deep, shallow, of_weight, read])
-        assert awaited(shallow) >= {read.op}
+        assert awaited(shallow) >= {read.op, of_weight.op}
         assert awaited(deep) >= {read.op, shallow.op}
         assert not awaited(of_weight)  # It does not depend on the batch.
 
