@@ -126,6 +126,9 @@ def _as_numbers(values: Any) -> Any:
         return values.astype(np.int64) if values.dtype == bool else values
     if isinstance(values, bytes | str) or not isinstance(values, collections.abc.Iterable):
         return values
+    values = list(values)
+    if {*map(type, values)} <= {int, float}:  # This is fast, and lists may be long.
+        return values
     return [_as_number(value) for value in values]
 
 

@@ -9,8 +9,8 @@ steps on two busy cores: 7 of 7 trainings of TensorFlow 1.15.5 were equal; of to
 
 So here an update of a trained weight that depends on the batch waits for the reads that do not come
 after it. The updates of one weight run one after the other, in the order in which they usually
-become ready: first the ones that do not depend on the batch (a decay, a clipping), then the others,
-the one with fewer operations before it first. What is not trained (the moving averages of a batch
+become ready: first what does not depend on the batch (a decay, a clipping), then the rest, the
+update with fewer operations before it first. What is not trained (the moving averages of a batch
 normalization, counters) is left alone; the global step has rules of its own, see `local_step`.
 """
 
