@@ -110,6 +110,13 @@ _ESTIMATOR = [
         "add_metrics call_logit_fn AVERAGE_LOSS_METRIC_KEY LOSS_METRIC_KEY "
         "_canned_estimator_api_gauge=API_GAUGE",
     ),
+    (
+        "bert_estimator.legacy.stand_ins.training",
+        "TaskType _ContinuousEvalListener=ContinuousEvalListener _EvalResult=EvalResult "
+        "_EvalStatus=EvalStatus _TrainingExecutor=TrainingExecutor "
+        "_assert_eval_spec=check_eval_spec",
+    ),
+    ("bert_estimator.tpu.train_eval.exporters", "_SavedModelExporter"),
     *_HEADS,
     (
         V1 + ".train",
@@ -415,6 +422,9 @@ MODULES = {
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),
     ],
+    "tensorflow.python.distribute.estimator_training": [
+        ("bert_estimator.legacy.stand_ins.training", "should_run_distribute_coordinator"),
+    ],
     "tensorflow.python.eager.profiler": [
         (
             "tensorflow.python.profiler.profiler_v2",
@@ -439,6 +449,12 @@ MOVED = {
     ],
     "tensorflow.python.framework.ops": [
         (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
+    ],
+    "tensorflow.python.saved_model.utils_impl": [
+        (
+            "tensorflow.python.saved_model.path_helpers",
+            "get_assets_dir get_variables_dir get_variables_path",
+        ),
     ],
     "tensorflow.python.ops.variable_scope": [(V1, "variable=Variable")],
     "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],

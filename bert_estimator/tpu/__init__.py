@@ -45,6 +45,8 @@ _MODULE_OF = {
 _MODULES = ("early_stopping", "serving", "summary")
 # What other packages of this project use besides.
 _OF_THIS_PROJECT = {
+    "ContinuousEvalListener": "train_eval.train_and_evaluate",
+    "EvalResult": "train_eval.train_and_evaluate",
     "Interrupts": "verbs.interrupts",
     "check_tensorflow": "step.xla.step_graph",
 }

@@ -204,6 +204,40 @@ def test_an_overridden_task_type_is_obeyed(tmp_path):
         evaluator.train(input_fn, steps=1)
 
 
+def test_a_listener_ends_an_evaluator_that_waits(set_config, tmp_path):
+    """Only a listener can end it: there is no max_steps, and no new checkpoint."""
+    heard = []
+
+    class UntilItWaits(tpu.ContinuousEvalListener):
+        def after_eval(self, eval_result):
+            heard.append(eval_result)
+            if len(heard) == 1:
+                make_estimator(tmp_path).train(input_fn, steps=3)
+            return len(heard) < 3
+
+    config = Evaluator(model_dir=str(tmp_path), master="")
+    evaluator = tpu.TPUEstimator(
+        make_model_fn(), config=config, train_batch_size=4, eval_batch_size=4
+    )
+    specs = (
+        tpu.TrainSpec(input_fn),
+        tpu.EvalSpec(input_fn, steps=1, start_delay_secs=0, throttle_secs=0),
+    )
+    results, _ = tpu.train_and_evaluate(evaluator, *specs, UntilItWaits())
+    assert [(told.status, told.metrics) for told in heard] == [
+        ("missing checkpoint", None),
+        ("evaluated", results),
+        ("no new checkpoint", None),
+    ]
+    assert results["global_step"] == 3
+
+    class Never(tpu.ContinuousEvalListener):
+        def before_eval(self):
+            return False
+
+    assert tpu.train_and_evaluate(evaluator, *specs, Never()) == (None, None)
+
+
 def test_an_evaluator_does_not_train(set_config, tmp_path):
     set_config(cluster=CLUSTER, task={"type": "evaluator", "index": 0})
     with pytest.raises(ValueError, match="the task type of this process is 'evaluator'"):

@@ -200,7 +200,31 @@ class EvalSpec(
         )
 
 
-def train_and_evaluate(estimator, train_spec, eval_spec):
+EvalResult = collections.namedtuple("EvalResult", ["status", "metrics", "checkpoint_path"])
+EvalResult.__doc__ = """What a `ContinuousEvalListener` is told.
+
+status is "evaluated", "no new checkpoint" or "missing checkpoint"; metrics (the dict that
+`evaluate` returned) and checkpoint_path are None unless something was evaluated.
+"""
+
+
+class ContinuousEvalListener:
+    """Is asked before and after each evaluation of `train_and_evaluate` whether to go on.
+
+    An evaluator in a process of its own also asks when it has not found a new checkpoint.
+    """
+
+    def before_eval(self) -> bool:
+        """Returns whether to evaluate; False ends the evaluator, or the training, before that."""
+        return True
+
+    def after_eval(self, eval_result: EvalResult) -> bool:
+        """Returns whether to go on; False ends the evaluator, or the training."""
+        del eval_result
+        return True
+
+
+def train_and_evaluate(estimator, train_spec, eval_spec, listener=None):
     """Trains once, without a restart of its data, and evaluates checkpoints meanwhile.
 
     How often is `RunConfig.save_checkpoints_steps` or `_secs`: the checkpoint that training
@@ -215,6 +239,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
     Args:
       estimator: an `Estimator`.
       train_spec: a `TrainSpec`; eval_spec: an `EvalSpec`.
+      listener: a `ContinuousEvalListener`, which may end training, or the evaluator.
 
     Returns:
       The results of the last evaluation (a dict), and a list of what the exporters returned. Both
@@ -225,12 +250,18 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
       TypeError: an argument has another type.
       ValueError: this process is a second evaluator.
     """
-    for value, kind in ((estimator, Estimator), (train_spec, TrainSpec), (eval_spec, EvalSpec)):
+    listener = ContinuousEvalListener() if listener is None else listener
+    for value, kind in (
+        (estimator, Estimator),
+        (train_spec, TrainSpec),
+        (eval_spec, EvalSpec),
+        (listener, ContinuousEvalListener),
+    ):
         if not isinstance(value, kind):
             raise TypeError(f"train_and_evaluate needs a(n) {kind.__name__}, not {value!r}")
     config = estimator.config
     alone = not config.cluster_spec or getattr(config, "cluster", None) is not None
-    evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec)
+    evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec, listener)
     if config.task_type == "evaluator":
         if config.task_id:
             raise ValueError(
@@ -246,7 +277,8 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
             listeners.append(evaluator)
             if hosts.find().number == 1:  # several hosts do not evaluate while they train
                 stack.enter_context(lock.held(estimator.model_dir))
-                evaluator.evaluate_what_is_left()
+                if not evaluator.evaluate_what_is_left():
+                    return evaluator.results, evaluator.exports
         estimator.train(
             train_spec.input_fn,
             hooks=train_spec.hooks,
@@ -264,20 +296,22 @@ class _Evaluator(tf.train.CheckpointSaverListener):
     killed, the next one knows whether the checkpoint that it resumes from has to be evaluated.
     """
 
-    def __init__(self, estimator, max_steps, eval_spec):
+    def __init__(self, estimator, max_steps, eval_spec, listener):
         self._estimator = estimator
         self._max_steps = max_steps
         self._spec = eval_spec
+        self._listener = listener
         self._notes_path = os.path.join(estimator.eval_dir(eval_spec.name), "evaluated.json")
         self._evaluated_step, self._started = None, None
         self.results, self.exports = None, None
 
     def evaluate_what_is_left(self):
         """Evaluates the checkpoint that training resumes from, if a process before this one was to
-        do it and did not come to its end."""
+        do it and did not come to its end. Returns whether to go on."""
         step, notes = self._estimator.global_step(), self._read_notes()
         if step and (notes is None or notes.get("saved") == step != notes.get("done")):
-            self._evaluate(step)
+            return self._listener.before_eval() and self._evaluate(step)
+        return True
 
     def begin(self):
         self._first_step = self._estimator.global_step()
@@ -291,7 +325,9 @@ class _Evaluator(tf.train.CheckpointSaverListener):
     def after_save(self, session, global_step_value):
         if global_step_value == self._first_step:
             self._note(done=int(global_step_value))
-            return
+            return False
+        if not self._listener.before_eval():
+            return True  # which ends training
         if self._is_throttled():
             tf.logging.info(
                 "Checkpoint %d is not evaluated: the last evaluation started less than %s s ago.",
@@ -300,29 +336,39 @@ class _Evaluator(tf.train.CheckpointSaverListener):
             )
             if not self._is_final(global_step_value):  # the last one will be evaluated in the end
                 self._note(done=int(global_step_value))
-            return
-        self._evaluate(global_step_value)
+            return False
+        return not self._evaluate(global_step_value)
 
     def end(self, session, global_step_value):
-        if global_step_value != self._evaluated_step:
+        if global_step_value != self._evaluated_step and self._listener.before_eval():
             self._evaluate(global_step_value)
 
     def evaluate_new_checkpoints(self):
         """Evaluates what another process's training writes, until max_steps."""
         time.sleep(self._spec.start_delay_secs)
-        while self._max_steps is None or (self._evaluated_step or 0) < self._max_steps:
+        goes_on = True
+        while goes_on and (
+            self._max_steps is None or (self._evaluated_step or 0) < self._max_steps
+        ):
+            if not self._listener.before_eval():
+                return
             step = checkpoints.global_step_of(self._estimator.latest_checkpoint())
             if step and step != self._evaluated_step:
-                self._evaluate(step)
-                time.sleep(max(0, self._started + self._spec.throttle_secs - time.monotonic()))
+                goes_on = self._evaluate(step)
+                wait = self._started + self._spec.throttle_secs - time.monotonic()
             else:
-                time.sleep(_POLL_SECS)
+                status = "no new checkpoint" if step else "missing checkpoint"
+                goes_on = self._listener.after_eval(EvalResult(status, None, None))
+                wait = _POLL_SECS
+            if goes_on:
+                time.sleep(max(0, wait))
 
     def _evaluate(self, global_step):
+        """Evaluates and exports the newest checkpoint; returns whether to go on."""
         self._evaluated_step, self._started = global_step, time.monotonic()
         if interrupts.stop_requested():
             tf.logging.info("Checkpoint %d is not evaluated: a signal ends training.", global_step)
-            return
+            return True
         estimator, spec = self._estimator, self._spec
         checkpoint = estimator.latest_checkpoint()
         self.results = estimator.evaluate(
@@ -343,6 +389,7 @@ class _Evaluator(tf.train.CheckpointSaverListener):
             for exporter in spec.exporters
         ]
         self._note(done=int(global_step))
+        return self._listener.after_eval(EvalResult("evaluated", self.results, checkpoint))
 
     def _is_throttled(self):
         since = None if self._started is None else time.monotonic() - self._started

@@ -38,14 +38,15 @@ def make(folder, model_fn=None, **keywords):
     return make_estimator(folder, model_fn, **{"save_checkpoints_steps": 2, **keywords})
 
 
-def train_and_evaluate(estimator, max_steps=6, log=None, **of_eval):
+def train_and_evaluate(estimator, max_steps=6, log=None, listener=None, **of_eval):
     def counted(params):
         if log is not None:
             log.append(params["context"].global_step)
         return input_fn(params)
 
     eval_spec = tpu.EvalSpec(input_fn, **{"steps": 2, "throttle_secs": 0, **of_eval})
-    return tpu.train_and_evaluate(estimator, tpu.TrainSpec(counted, max_steps=max_steps), eval_spec)
+    train_spec = tpu.TrainSpec(counted, max_steps=max_steps)
+    return tpu.train_and_evaluate(estimator, train_spec, eval_spec, listener)
 
 
 def test_every_checkpoint_is_evaluated_and_the_data_goes_on(tmp_path, rules):
@@ -77,6 +78,61 @@ def test_throttled_the_last_one_is_evaluated_all_the_same(tmp_path, logged):
     train_and_evaluate(make(tmp_path), exporters=told, throttle_secs=600)
     assert [step for _, _, step, _ in told.asked] == [2, 6]
     assert any("Checkpoint 4 is not evaluated" in text for _, text in logged)
+
+
+class Ends(tpu.ContinuousEvalListener):
+    """Notes what it is told, and ends things at one of the questions, which are counted from 1."""
+
+    def __init__(self, before=None, after=None):
+        self._before, self._after = before, after
+        self.asked, self.told = 0, []
+
+    def before_eval(self):
+        self.asked += 1
+        return self.asked != self._before
+
+    def after_eval(self, eval_result):
+        self.told.append(eval_result)
+        return len(self.told) != self._after
+
+
+@pytest.mark.parametrize(
+    ("ends", "saved", "evaluated"),
+    [
+        ({}, [0, 2, 4, 6], [2, 4, 6]),
+        ({"after": 2}, [0, 2, 4], [2, 4]),
+        ({"before": 1}, [0, 2], [2]),
+        ({"before": 2}, [0, 2, 4], [2, 4]),
+    ],
+)
+def test_a_listener_ends_training(tmp_path, rules, ends, saved, evaluated):
+    """As in TensorFlow 1.15, which asks a second time at the end of training."""
+    listener = Ends(**ends)
+    results, _ = train_and_evaluate(make(tmp_path, **rules), listener=listener)
+    assert checkpoint_steps(tmp_path) == saved
+    assert [told.metrics["global_step"] for told in listener.told] == evaluated
+    assert {told.status for told in listener.told} == {"evaluated"}
+    assert [os.path.basename(told.checkpoint_path) for told in listener.told] == [
+        f"model.ckpt-{step}" for step in evaluated
+    ]
+    assert results == listener.told[-1].metrics
+
+
+def test_a_listener_is_asked_about_what_a_kill_left(tmp_path):
+    train_and_evaluate(make(tmp_path), max_steps=2)
+    with open(tmp_path / "eval" / "evaluated.json", "w") as file:
+        json.dump({"saved": 2, "done": 0}, file)
+    for listener, evaluated in ((Ends(before=1), 0), (Ends(after=1), 1)):
+        train_and_evaluate(make(tmp_path), listener=listener)
+        assert checkpoint_steps(tmp_path) == [0, 2]
+        assert len(listener.told) == evaluated
+
+
+def test_a_listener_is_asked_of_throttled_checkpoints(tmp_path):
+    listener, told = Ends(before=2), Told()
+    train_and_evaluate(make(tmp_path), exporters=told, throttle_secs=600, listener=listener)
+    assert checkpoint_steps(tmp_path) == [0, 2, 4]
+    assert [step for _, _, step, _ in told.asked] == [2, 4]
 
 
 def test_evaluations_are_named_and_have_hooks(tmp_path):
@@ -395,6 +451,7 @@ def test_arguments_have_their_types(tmp_path):
         ("e", train, evaluate),
         (make(tmp_path), None, evaluate),
         (make(tmp_path), train, train),
+        (make(tmp_path), train, evaluate, "listener"),
     ):
         with pytest.raises(TypeError, match="train_and_evaluate needs"):
             tpu.train_and_evaluate(*arguments)
