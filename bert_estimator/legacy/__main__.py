@@ -86,12 +86,10 @@ def _run_module(name, flags, given):
     # Finding a module imports its package, which may import TensorFlow.
     _install(name, given, lambda: script_version.of_module(name))
     try:
-        found = importlib.util.find_spec(name)
+        found = importlib.util.find_spec(name) if name else None
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # The package is there; it imports something that is not.
-        found = None
-    except ValueError:  # The name is empty.
         found = None
     if found is None:
         print(f"python -m bert_estimator.legacy: no module named {name!r}", file=sys.stderr)

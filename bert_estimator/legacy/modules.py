@@ -253,6 +253,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if canonical(fullname) in _PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         parent, _, name = fullname.rpartition(".")
+        member = None
         if isinstance(sys.modules.get(parent), LegacyModule):
             member = getattr(sys.modules[parent], name, None)
             if isinstance(member, types.ModuleType):
@@ -274,7 +275,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             names.V2, known_as.removeprefix("tensorflow")
         )
         gone = known_as in REMOVED or canonical(parent) in IMPORTABLE or known_as.startswith(_GONE)
-        if gone or (in_2 and not is_of_2()):
+        if member is None and (gone or (in_2 and not is_of_2())):
             # The error has no name=fullname, because `from a import b` swallows an error for a.b.
             if wheel.lacks(fullname.replace(_OLD_WHEEL, wheel.PACKAGE + ".", 1)):
                 raise ModuleNotFoundError(f"{fullname} {wheel.INSTALL}")

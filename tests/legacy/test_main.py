@@ -357,6 +357,10 @@ def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
     (tmp_path / "lacking" / "__init__.py").write_text("import something_absent")
     with pytest.raises(ModuleNotFoundError, match="something_absent"):
         runner.main(["runner", "-m", "lacking.module"])
+    (tmp_path / "refusing").mkdir()
+    (tmp_path / "refusing" / "__init__.py").write_text("raise ValueError('its own')")
+    with pytest.raises(ValueError, match="its own"):
+        runner.main(["runner", "-m", "refusing.module"])
 
 
 def in_zip(folder):
