@@ -80,6 +80,6 @@ def test_the_last_line_is_json(tmp_path, capsys):
     data_scale.main(["--megabytes=48", "--vocab_size=400", f"--directory={tmp_path}"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["kills"] == 3 and result["compared_with"] == ["resumed"]
-    assert result["compared_files"] == 8 + 3  # shards; manifest, counts and vocabulary
+    assert result["compared_files"] == 8 + 4  # shards; manifest, counts, lengths, vocabulary
     assert 0 < result["worker_megabytes"] < result["main_process_megabytes"]
     assert os.listdir(tmp_path) == []
