@@ -44,6 +44,20 @@ class NoWholeCheckpointError(ValueError):
     """A directory has checkpoints of a later step than 0, but none of them is complete."""
 
 
+class VariablesMissingError(ValueError, tf.errors.NotFoundError):
+    """A checkpoint lacks variables of a model, which is TensorFlow's NotFoundError in a restore."""
+
+    def __init__(self, message: str):
+        tf.errors.NotFoundError.__init__(self, None, None, message)
+
+
+class VariablesDifferError(ValueError, tf.errors.InvalidArgumentError):
+    """A checkpoint's variables have other shapes or types; TensorFlow's InvalidArgumentError."""
+
+    def __init__(self, message: str):
+        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+
+
 class FirstError:
     """Keeps the first error of several threads, so that a cause is raised, not its effects.
 

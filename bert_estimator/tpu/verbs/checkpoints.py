@@ -187,7 +187,8 @@ def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = F
       rounds: whether the checkpoint may have float32 for variables of bfloat16.
 
     Raises:
-      ValueError: variables are missing, or have another shape or type; the text names ten of them.
+      VariablesMissingError: variables are missing; the text names ten of them.
+      VariablesDifferError: some have another shape or type, and none is missing.
     """
     reader = tf.train.load_checkpoint(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -204,7 +205,8 @@ def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = F
             found = f"{types[name].name} in the checkpoint"
             problems.append(f"{name}: {variable.dtype.base_dtype.name} in the model, {found}")
     if problems:
-        raise ValueError(
+        missing = any(name_and_shape(variable)[0] not in shapes for variable in variables)
+        raise (errors.VariablesMissingError if missing else errors.VariablesDifferError)(
             f"Checkpoint {prefix} does not fit this model:\n  "
             + listed(problems, "\n  ")
             + "\nUse the configuration it was written with, or another model_dir."
