@@ -122,7 +122,7 @@ def main(directory, steps):
         config = json.load(reader)["bert_config"]
     with np.load(os.path.join(directory, "batches.npz")) as arrays:
         batches = dict(arrays)
-    tf.compat.v1.disable_v2_behavior()  # A process that loaded TensorFlow 2 says so to its children.
+    tf.compat.v1.disable_v2_behavior()  # A parent with TensorFlow 2 tells its children to be so.
     batch = {
         name: tf.placeholder(array.dtype, array.shape[1:], name) for name, array in batches.items()
     }
