@@ -112,9 +112,12 @@ _ESTIMATOR = [
     ),
     (
         "bert_estimator.legacy.stand_ins.training",
-        "TaskType _ContinuousEvalListener=ContinuousEvalListener _EvalResult=EvalResult "
-        "_EvalStatus=EvalStatus _TrainingExecutor=TrainingExecutor "
+        "TaskType _EvalStatus=EvalStatus _TrainingExecutor=TrainingExecutor "
         "_assert_eval_spec=check_eval_spec",
+    ),
+    (
+        "bert_estimator.tpu",
+        "_ContinuousEvalListener=ContinuousEvalListener _EvalResult=EvalResult",
     ),
     ("bert_estimator.tpu.train_eval.exporters", "_SavedModelExporter"),
     *_HEADS,

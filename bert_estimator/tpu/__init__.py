@@ -49,6 +49,7 @@ _OF_THIS_PROJECT = {
     "EvalResult": "train_eval.train_and_evaluate",
     "Interrupts": "verbs.interrupts",
     "check_tensorflow": "step.xla.step_graph",
+    "train_with_listener": "train_eval.train_and_evaluate",
 }
 _MODULES_OF_THIS_PROJECT = {
     "checkpoints": "verbs.checkpoints",

@@ -223,7 +223,7 @@ def test_a_listener_ends_an_evaluator_that_waits(set_config, tmp_path):
         tpu.TrainSpec(input_fn),
         tpu.EvalSpec(input_fn, steps=1, start_delay_secs=0, throttle_secs=0),
     )
-    results, _ = tpu.train_and_evaluate(evaluator, *specs, UntilItWaits())
+    results, _ = tpu.train_with_listener(evaluator, *specs, UntilItWaits())
     assert [(told.status, told.metrics) for told in heard] == [
         ("missing checkpoint", None),
         ("evaluated", results),
@@ -235,7 +235,7 @@ def test_a_listener_ends_an_evaluator_that_waits(set_config, tmp_path):
         def before_eval(self):
             return False
 
-    assert tpu.train_and_evaluate(evaluator, *specs, Never()) == (None, None)
+    assert tpu.train_with_listener(evaluator, *specs, Never()) == (None, None)
 
 
 def test_an_evaluator_does_not_train(set_config, tmp_path):

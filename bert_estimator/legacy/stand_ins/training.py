@@ -9,9 +9,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu import ContinuousEvalListener, EvalResult
-
-__all__ = ["ContinuousEvalListener", "EvalResult"]
 
 
 class TaskType:
@@ -52,16 +49,16 @@ class TrainingExecutor:
         train_spec: tpu.TrainSpec,
         eval_spec: tpu.EvalSpec,
         train_hooks: Sequence[tf.train.SessionRunHook] | None = None,
-        continuous_eval_listener: ContinuousEvalListener | None = None,
+        continuous_eval_listener: tpu.ContinuousEvalListener | None = None,
     ):
         _check(estimator, tpu.Estimator, "estimator")
         _check(train_spec, tpu.TrainSpec, "train_spec")
         check_eval_spec(eval_spec)
-        if continuous_eval_listener is not None:
-            _check(continuous_eval_listener, ContinuousEvalListener, "continuous_eval_listener")
+        listener = continuous_eval_listener or tpu.ContinuousEvalListener()
+        _check(listener, tpu.ContinuousEvalListener, "continuous_eval_listener")
         hooks = (*train_spec.hooks, *(train_hooks or ()))
         self._estimator = estimator
-        self._arguments = (train_spec._replace(hooks=hooks), eval_spec, continuous_eval_listener)
+        self._arguments = (train_spec._replace(hooks=hooks), eval_spec, listener)
 
     @property
     def estimator(self) -> tpu.Estimator:
@@ -70,7 +67,7 @@ class TrainingExecutor:
 
     def run(self) -> tuple[dict[str, Any] | None, list | None]:
         """Does this process's task, and returns what `tpu.train_and_evaluate` does."""
-        return tpu.train_and_evaluate(self._estimator, *self._arguments)
+        return tpu.train_with_listener(self._estimator, *self._arguments)
 
 
 def check_eval_spec(eval_spec: Any) -> None:

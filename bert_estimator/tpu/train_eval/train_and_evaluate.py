@@ -224,7 +224,7 @@ class ContinuousEvalListener:
         return True
 
 
-def train_and_evaluate(estimator, train_spec, eval_spec, listener=None):
+def train_and_evaluate(estimator, train_spec, eval_spec):
     """Trains once, without a restart of its data, and evaluates checkpoints meanwhile.
 
     How often is `RunConfig.save_checkpoints_steps` or `_secs`: the checkpoint that training
@@ -239,7 +239,6 @@ def train_and_evaluate(estimator, train_spec, eval_spec, listener=None):
     Args:
       estimator: an `Estimator`.
       train_spec: a `TrainSpec`; eval_spec: an `EvalSpec`.
-      listener: a `ContinuousEvalListener`, which may end training, or the evaluator.
 
     Returns:
       The results of the last evaluation (a dict), and a list of what the exporters returned. Both
@@ -250,7 +249,11 @@ def train_and_evaluate(estimator, train_spec, eval_spec, listener=None):
       TypeError: an argument has another type.
       ValueError: this process is a second evaluator.
     """
-    listener = ContinuousEvalListener() if listener is None else listener
+    return train_with_listener(estimator, train_spec, eval_spec, ContinuousEvalListener())
+
+
+def train_with_listener(estimator, train_spec, eval_spec, listener):
+    """Does what `train_and_evaluate` does, until a `ContinuousEvalListener` ends it."""
     for value, kind in (
         (estimator, Estimator),
         (train_spec, TrainSpec),

@@ -64,7 +64,7 @@ def test_the_executor_trains_and_evaluates_with_its_hooks_and_listener(tmp_path)
         def begin(self):
             begun.append(True)
 
-    class UntilStep4(training.ContinuousEvalListener):
+    class UntilStep4(tpu.ContinuousEvalListener):
         def after_eval(self, eval_result):
             assert eval_result.status == training.EvalStatus.EVALUATED
             return eval_result.metrics["global_step"] < 4
