@@ -434,6 +434,33 @@ MODULES = {
             "Profiler=Profile start_profiler_server=start_server",
         ),
     ],
+    # TensorFlow 1.15's names, and 1.13's, which said Checkpointable.
+    "tensorflow.python.training.tracking.base": [
+        ("tensorflow.python.trackable.base", "Checkpointable=Trackable **"),
+    ],
+    "tensorflow.python.training.tracking.data_structures": [
+        ("tensorflow.python.trackable.data_structures", "**"),
+    ],
+    "tensorflow.python.training.tracking.graph_view": [
+        ("tensorflow.python.checkpoint.graph_view", "**"),
+    ],
+    "tensorflow.python.training.tracking.layer_utils": [
+        ("tensorflow.python.trackable.layer_utils", "**"),
+    ],
+    "tensorflow.python.training.tracking.python_state": [
+        ("tensorflow.python.trackable.python_state", "**"),
+    ],
+    "tensorflow.python.training.tracking.tracking": [
+        (
+            "tensorflow.python.trackable.autotrackable",
+            "AutoCheckpointable=AutoTrackable AutoTrackable Checkpointable=AutoTrackable",
+        ),
+        ("tensorflow.python.trackable.asset", "TrackableAsset=Asset"),
+        ("tensorflow.python.trackable.resource", "*"),
+    ],
+    "tensorflow.python.training.tracking.util": [
+        ("tensorflow.python.checkpoint.checkpoint", "CheckpointableSaver=TrackableSaver **"),
+    ],
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
     **(python_keras.MODULES if _HAS_KERAS else {}),
 }

@@ -107,6 +107,12 @@ PATHS = {
             "training_loop",
         )
     },
+    **{  # of TensorFlow 1.13
+        f"tensorflow.python.training.checkpointable.{module}": (
+            f"tensorflow.python.training.tracking.{module}"
+        )
+        for module in ("base", "data_structures", "layer_utils", "tracking", "util")
+    },
     **{
         f"tensorflow.contrib.cluster_resolver.python.training.{module}": (
             "tensorflow.contrib.cluster_resolver"

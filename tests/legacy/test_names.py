@@ -16,7 +16,7 @@ ENTRIES = [
     for home, given in sources
     for entry in given.split()
     if module != "tensorflow.keras" and "*" not in entry
-    # These need the runner: test_canned.py and test_python_keras.py look them up.
+    # These need the runner: test_contrib_estimator.py and test_python_keras.py look them up.
     if not home.startswith(wheel.PACKAGE) and module not in python_keras.MODULES
 ]
 
@@ -45,6 +45,29 @@ def test_the_first_source_of_a_name_gives_it():
         "bert_estimator.tpu.config"
     )
     assert modules.look_up("tensorflow.contrib.metrics", "set_size").__name__ == "set_size"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "home"),
+    [
+        ("tracking.base", "Trackable", "trackable.base"),
+        ("tracking.base", "no_automatic_dependency_tracking", "trackable.base"),
+        ("tracking.data_structures", "NoDependency", "trackable.data_structures"),
+        ("tracking.data_structures", "_DictWrapper", "trackable.data_structures"),
+        ("tracking.graph_view", "ObjectGraphView", "checkpoint.graph_view"),
+        ("tracking.layer_utils", "is_layer", "trackable.layer_utils"),
+        ("tracking.python_state", "PythonState", "trackable.python_state"),
+        ("tracking.tracking", "AutoTrackable", "trackable.autotrackable"),
+        ("tracking.tracking", "TrackableResource", "trackable.resource"),
+        ("tracking.util", "TrackableSaver", "checkpoint.checkpoint"),
+        ("checkpointable.base", "Checkpointable", "trackable.base"),
+        ("checkpointable.tracking", "AutoCheckpointable", "trackable.autotrackable"),
+        ("checkpointable.util", "CheckpointableSaver", "checkpoint.checkpoint"),
+    ],
+)
+def test_objects_in_checkpoints_are_todays(module, name, home):
+    path = modules.canonical(f"tensorflow.python.training.{module}")
+    assert modules.look_up(path, name).__module__ == f"tensorflow.python.{home}"
 
 
 def test_sources_with_a_star_exist():
