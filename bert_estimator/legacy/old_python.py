@@ -17,6 +17,7 @@ import json
 import locale
 import math
 import random
+import shlex
 import sys
 import threading
 import time
@@ -45,6 +46,30 @@ def load_source(name: str, pathname: str, file: Any = None) -> types.ModuleType:
     return module
 
 
+def formatargspec(
+    args: list[str], varargs: str | None = None, varkw: str | None = None, defaults: Any = None
+) -> str:
+    """Returns the text of arguments by position, such as "(a, b=2, *c, **d)"."""
+    first_default = len(args) - len(defaults or ())
+    texts = [
+        name if index < first_default else f"{name}={defaults[index - first_default]!r}"
+        for index, name in enumerate(args)
+    ]
+    texts += [f"*{varargs}"] * bool(varargs) + [f"**{varkw}"] * bool(varkw)
+    return f"({', '.join(texts)})"
+
+
+def make_suite(test_case: type[unittest.TestCase], prefix: str = "test") -> unittest.TestSuite:
+    """Returns the tests of a class, whose names begin with the prefix."""
+    loader = unittest.TestLoader()
+    loader.testMethodPrefix = prefix
+    return loader.loadTestsFromTestCase(test_case)
+
+
+def _assert_dict_contains_subset(test_case, subset, dictionary, msg=None):
+    test_case.assertEqual(dictionary, {**dictionary, **subset}, msg)
+
+
 def _format(percent, value, grouping=False, monetary=False, *additional):
     return locale.format_string(percent, (value, *additional), grouping, monetary)
 
@@ -53,6 +78,7 @@ def _format(percent, value, grouping=False, monetary=False, *additional):
 _NAMES = {
     (inspect, "getargspec"): getargspec,
     (inspect, "ArgSpec"): ArgSpec,
+    (inspect, "formatargspec"): formatargspec,
     (time, "clock"): time.process_time,
     (fractions, "gcd"): math.gcd,
     (base64, "encodestring"): base64.encodebytes,
@@ -62,6 +88,8 @@ _NAMES = {
     (html.parser.HTMLParser, "unescape"): staticmethod(html.unescape),
     (configparser, "SafeConfigParser"): configparser.ConfigParser,
     (configparser.RawConfigParser, "readfp"): configparser.RawConfigParser.read_file,
+    (unittest, "makeSuite"): make_suite,
+    (unittest.TestCase, "assertDictContainsSubset"): _assert_dict_contains_subset,
     **{
         (unittest.TestCase, old): getattr(unittest.TestCase, new)
         for old, new in {
@@ -86,6 +114,7 @@ _MODULES = {
             "reload": importlib.reload,
         },
     ),
+    "pipes": (None, {"quote": shlex.quote}),
     "xml.etree.cElementTree": (xml.etree.ElementTree, {}),
 }
 
@@ -93,8 +122,8 @@ _MODULES = {
 def put_back() -> None:
     """Puts the names back, and the modules that cannot be imported.
 
-    1. `random.sample` takes sets, and `json.load` and `json.loads` take an `encoding`, which had no
-       effect.
+    1. `random.sample` takes sets, `random.shuffle` a function to draw by, and `json.load` and
+       `json.loads` take an `encoding`, which had no effect.
     2. The names of `_NAMES` and the modules of `_MODULES` are there. If Python has them still, they
        are Python's.
     """
@@ -111,6 +140,8 @@ def put_back() -> None:
         json.load, json.loads = _without_encoding(json.load), _without_encoding(json.loads)
         random.Random.sample = _taking_sets(random.Random.sample)
         random.sample = random._inst.sample
+        random.Random.shuffle = _drawing_by(random.Random.shuffle)
+        random.shuffle = random._inst.shuffle
 
 
 def _without_encoding(function):
@@ -129,3 +160,16 @@ def _taking_sets(method):
         return method(self, population, *args, **kwargs)
 
     return sample
+
+
+def _drawing_by(method):
+    @functools.wraps(method)
+    def shuffle(self, x, random=None):
+        if random is None:
+            return method(self, x)
+        for last in range(len(x) - 1, 0, -1):
+            other = int(random() * (last + 1))
+            x[last], x[other] = x[other], x[last]
+        return None
+
+    return shuffle
