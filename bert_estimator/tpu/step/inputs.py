@@ -295,11 +295,22 @@ def _differs_by_run(operation):
 
 
 def named_leaves(path: str, structure) -> list[tuple]:
-    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
+    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`.
+
+    Raises:
+      TypeError: a dict has keys that have no order.
+    """
     if structure is None:
         return []
     if isinstance(structure, dict):
-        items = [(f"{path}[{key!r}]", structure[key]) for key in sorted(structure)]
+        try:
+            keys = sorted(structure)
+        except TypeError:
+            raise TypeError(
+                f"{path} has keys of several types, {[*structure]}, so its tensors have no order. "
+                "Use texts alone, or use_tpu=False with tensors instead of a dataset"
+            ) from None
+        items = [(f"{path}[{key!r}]", structure[key]) for key in keys]
     elif isinstance(structure, tuple | list):
         items = [(f"{path}[{i}]", value) for i, value in enumerate(structure)]
     else:

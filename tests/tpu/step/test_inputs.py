@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from toy import make_estimator
 
 from bert_estimator import tpu
 from bert_estimator.tpu.step.feeds import EndOfInput
@@ -49,6 +50,18 @@ def unknown(*shape):
 def test_a_shape_that_is_not_static_is_refused_by_name(returned, named):
     with pytest.raises(ValueError, match=named):
         make(returned()).check_static_shapes()
+
+
+def test_keys_without_an_order_train_in_local_mode_alone(tmp_path, rules):
+    def input_fn(params):
+        return {"x": tf.ones([params["batch_size"]]), 1: tf.zeros([params["batch_size"]])}
+
+    estimator = make_estimator(tmp_path, **rules)
+    if rules.get("use_tpu") is False:
+        assert estimator.train(input_fn, steps=2).global_step() == 2
+        return
+    with pytest.raises(TypeError, match=r"features has keys of several types, \['x', 1\]"):
+        estimator.train(input_fn, steps=2)
 
 
 @pytest.mark.parametrize(
