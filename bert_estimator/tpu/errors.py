@@ -44,14 +44,14 @@ class NoWholeCheckpointError(ValueError):
     """A directory has checkpoints of a later step than 0, but none of them is complete."""
 
 
-class VariablesMissingError(ValueError, tf.errors.NotFoundError):
+class VariablesMissingError(tf.errors.NotFoundError, ValueError):
     """A checkpoint lacks variables of a model, which is TensorFlow's NotFoundError in a restore."""
 
     def __init__(self, message: str):
         tf.errors.NotFoundError.__init__(self, None, None, message)
 
 
-class VariablesDifferError(ValueError, tf.errors.InvalidArgumentError):
+class VariablesDifferError(tf.errors.InvalidArgumentError, ValueError):
     """A checkpoint's variables have other shapes or types; TensorFlow's InvalidArgumentError."""
 
     def __init__(self, message: str):

@@ -9,6 +9,7 @@ from harness import (
     event_tags,
     make_estimator,
     make_input_fn,
+    make_model_fn,
     numbers,
     outcome,
     plain,
@@ -196,9 +197,18 @@ def defaults(api, folder):
     }
 
 
-def in_memory(api, folder, every_n_iter=3, steps=2, train_steps=7, name="memory", hooks=None):
+def in_memory(
+    api,
+    folder,
+    every_n_iter=3,
+    steps=2,
+    train_steps=7,
+    name="memory",
+    hooks=None,
+    model_fn=None,
+):
     """Trains with a hook that evaluates; returns the losses that it wrote, by step."""
-    estimator = make_estimator(api, folder)
+    estimator = make_estimator(api, folder, model_fn)
     hook = api.InMemoryEvaluatorHook(
         estimator,
         make_input_fn(8),
@@ -238,3 +248,15 @@ def in_memory_evaluator_refuses(api, folder, **row):
     says = {"every_n_iter": ["invalid every_n_iter"], "steps": ["Must specify steps > 0"]}
     (argument,) = row
     return outcome(lambda: in_memory(api, folder, **row), says.get(argument, ["SessionRunHook"]))
+
+
+@table(
+    saver={"make": lambda: {"saver": tf.train.Saver()}},
+    init_fn={"make": lambda: {"init_fn": lambda scaffold, session: None}},
+)
+def in_memory_evaluator_of_a_scaffold(api, folder, make):
+    def fields(graph):
+        return {"scaffold_fn": lambda: tf.train.Scaffold(**make())}
+
+    model_fn = make_model_fn(api, fields=fields)
+    return outcome(lambda: in_memory(api, folder, model_fn=model_fn), ["custom"])

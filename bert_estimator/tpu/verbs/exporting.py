@@ -134,7 +134,10 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
     signatures = _that_can_run(signatures)
     saver = checkpoints.saver_of(spec.scaffold)
     if saver is None:
-        checkpoints.check_restorable(checkpoint, tf.global_variables())
+        try:
+            checkpoints.check_restorable(checkpoint, tf.global_variables())
+        except ValueError as error:
+            raise ValueError(str(error)) from None  # upstream's class, here alone
         saver = tf.train.Saver(sharded=True)
     checkpoints.warn_unless_finite(checkpoint, tf.global_variables())
     saver.restore(session, checkpoint)
