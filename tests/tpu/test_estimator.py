@@ -57,6 +57,21 @@ def test_params_of_both_functions_in_both_verbs(tmp_path, num_shards):
     assert len(seen) == 4
 
 
+def test_an_input_fn_learns_its_deployment(tmp_path, rules):
+    deployments, devices = [], []
+
+    def data(params):
+        deployments.append(params["context"].current_input_fn_deployment())
+        with tf.device(deployments[-1][0]):
+            devices.append(tf.constant(0).device)
+        return input_fn(params)
+
+    make_estimator(tmp_path, **rules).train(data, steps=1)
+    host, cores = "/replica:0/task:0/device:CPU:0", 2 if "master" in rules else 1
+    assert deployments == [(host, 0, 1, cores)]
+    assert devices == [host]  # it is a device for tf.device
+
+
 def test_the_context_tells_the_step_that_training_goes_on_from(tmp_path):
     steps = []
 

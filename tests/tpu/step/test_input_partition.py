@@ -37,7 +37,24 @@ def model_fn(features, labels, mode, params):
     return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def make_estimator(folder, master, dims=None):
+def nested_input_fn(params):
+    """Gives batches of numbers, and nested labels."""
+    rows = np.arange(1, ROWS + 1, dtype=np.float32)
+    labels = {"a": rows / 8, "deep": {"b": np.outer(rows, rows[::-1]) / 16}}
+    data = tf.data.Dataset.from_tensor_slices(({"x": rows}, labels))
+    return data.batch(params["batch_size"], drop_remainder=True).repeat()
+
+
+def nested_model_fn(features, labels, mode, params):
+    weight = tf.get_variable("w", [ROWS], initializer=tf.zeros_initializer())
+    wanted = labels["a"][:, tf.newaxis] + labels["deep"]["b"]
+    loss = tf.reduce_mean(tf.square(features["x"][:, tf.newaxis] * weight - wanted))
+    optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(1.0))
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def make_estimator(folder, master, dims=None, model_fn=model_fn):
     keywords = {"num_cores_per_replica": 4, "input_partition_dims": dims} if dims else {}
     return toy.make_estimator(
         folder, model_fn, master=master, train_batch_size=ROWS, eval_batch_size=ROWS,
@@ -58,6 +75,21 @@ def outcome(estimator, all_verbs):
     return weights, others
 
 
+@pytest.fixture
+def part_shapes(monkeypatch):
+    """A list to which each batch adds the shapes of the parts that the first core gets."""
+    shapes = []
+    put_batch = DeviceLoop.put_batch
+
+    def spying(self, arrays):
+        batch = put_batch(self, arrays)
+        shapes.append([list(array.addressable_shards[0].data.shape) for array in batch])
+        return batch
+
+    monkeypatch.setattr(DeviceLoop, "put_batch", spying)
+    return shapes
+
+
 @pytest.mark.parametrize(
     ("cores", "dims", "part", "all_verbs"),
     [
@@ -68,21 +100,12 @@ def outcome(estimator, all_verbs):
     ],
 )
 def test_parts_of_images_give_the_same_numbers(
-    tmp_path, xla_runtime, monkeypatch, cores, dims, part, all_verbs
+    tmp_path, xla_runtime, part_shapes, cores, dims, part, all_verbs
 ):
-    shapes = []
-    put_batch = DeviceLoop.put_batch
-
-    def spying(self, arrays):
-        batch = put_batch(self, arrays)
-        shapes.append([list(array.addressable_shards[0].data.shape) for array in batch])
-        return batch
-
-    monkeypatch.setattr(DeviceLoop, "put_batch", spying)
     partition = [{"image": dims, "weight": None}, None]
     found = outcome(make_estimator(tmp_path / "cores", f"rehearse:{cores}", partition), all_verbs)
     rows = [ROWS * 4 // cores]
-    assert shapes and all(each[:2] == [part, rows] for each in shapes)
+    assert part_shapes and all(each[:2] == [part, rows] for each in part_shapes)
     expected = outcome(make_estimator(tmp_path / "session", ""), all_verbs)
     assert np.abs(expected[0]["filters0/Momentum"]).max() > 1e-3
     for name, value in expected[0].items():
@@ -107,3 +130,55 @@ def test_parts_of_images_give_the_same_numbers(
 def test_refuses(tmp_path, xla_runtime, master, dims, words):
     with pytest.raises(ValueError, match=f"input_partition_dims.*{words}"):
         make_estimator(tmp_path, master, dims).train(input_fn, max_steps=1)
+
+
+@pytest.mark.parametrize("master", ["", "rehearse:4"])
+@pytest.mark.parametrize(
+    ("dims", "parts"),
+    [
+        ({"a": None, "deep": {"b": [1, 4]}}, [[4], [4, 1]]),
+        ({"a": [4], "deep": {"b": [2, 2]}}, [[1], [2, 2]]),
+        ({"a": [4], "deep": None}, [[1], [4, 4]]),
+    ],
+)
+def test_nested_labels_are_split_as_the_nested_dims_say(
+    tmp_path, xla_runtime, part_shapes, master, dims, parts
+):
+    estimator = make_estimator(tmp_path, master, [None, dims], nested_model_fn)
+    estimator.train(nested_input_fn, max_steps=1)
+    if master:
+        assert part_shapes == [[[4], *parts]]
+    x = np.arange(1, ROWS + 1)
+    wanted = x[:, np.newaxis] / 8 + np.outer(x, x[::-1]) / 16
+    expected = 2 * x @ wanted / wanted.size  # minus the gradient at 0
+    np.testing.assert_allclose(estimator.get_variable_value("w"), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("master", ["", "rehearse:4"])
+@pytest.mark.parametrize(
+    ("dims", "words"),
+    [
+        ({"a": None}, r"has \{'a': None\} for labels, but its structure must be the inputs' own"),
+        (
+            {"a": None, "deep": {"b": None, "c": None}},
+            r"has \{'b': None, 'c': None\} for labels\['deep'\], but its structure must be",
+        ),
+        (
+            {"a": None, "deep": [1, 4]},
+            r"has \[1, 4\] for labels\['deep'\], but its structure must be the inputs' own",
+        ),
+        (
+            {"a": {"b": [4]}, "deep": {"b": None}},
+            r"has \{'b': \[4\]\} for labels\['a'\] of shape \[4\]: it must be None, or a list",
+        ),
+        (
+            {"a": None, "deep": {"b": [1, 2]}},
+            r"has \[1, 2\] for labels\['deep'\]\['b'\] of shape \[4, 4\]: .* whose product is "
+            "num_cores_per_replica=4",
+        ),
+    ],
+)
+def test_refuses_dims_that_do_not_fit_nested_labels(tmp_path, xla_runtime, master, dims, words):
+    estimator = make_estimator(tmp_path, master, [None, dims], nested_model_fn)
+    with pytest.raises(ValueError, match=f"input_partition_dims {words}"):
+        estimator.train(nested_input_fn, max_steps=1)

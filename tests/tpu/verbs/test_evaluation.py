@@ -23,6 +23,8 @@ from toy import (
 from bert_estimator import tpu
 
 pytestmark = pytest.mark.usefixtures("cores")
+# For tests that run in local mode too: the fixture `rules` says what they run on.
+by_rules = pytest.mark.parametrize("cores", [None], ids=["rules"])
 
 
 def metric_fn(x, loss):
@@ -253,6 +255,30 @@ def test_a_metric_may_be_nested(tmp_path, cores, nest):
 
     results = make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=3)
     assert results["nested"] == nest(2.0, 4.0)
+    assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss"}
+
+
+@by_rules
+def test_the_parts_of_a_nested_metric_may_differ_in_shape(tmp_path, rules):
+    row, table = np.array([1.0, 3.0]), np.arange(6.0).reshape(2, 3)
+
+    def metric_fn(x):
+        each = tf.reduce_mean(x)
+        scalar = tf.metrics.mean(x)
+        first = tf.metrics.mean_tensor(each * tf.constant(row, tf.float32))
+        second = tf.metrics.mean_tensor(each * tf.constant(table, tf.float32))
+        values, updates = zip(scalar, first, second, strict=True)
+        return {"nested": ({"a": values[0], "b": (values[1], [values[2]])}, tf.group(*updates))}
+
+    def fields(features, loss):
+        return {"eval_metrics": (metric_fn, [features["x"]])}
+
+    estimator = make_estimator(tmp_path, make_model_fn(fields), **rules)
+    nested = estimator.evaluate(input_fn, steps=3)["nested"]  # of batches of 1, 2, 3
+    tf.nest.assert_same_structure(nested, {"a": 0, "b": (0, [0])})
+    for value, expected in zip(tf.nest.flatten(nested), [2.0, 2 * row, 2 * table], strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+        assert np.shape(value) == np.shape(expected)
     assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss"}
 
 

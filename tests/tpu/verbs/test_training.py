@@ -24,6 +24,8 @@ from toy import (
 from bert_estimator import tpu
 
 pytestmark = pytest.mark.usefixtures("cores")
+# For tests that run in local mode too: the fixture `rules` says what they run on.
+by_rules = pytest.mark.parametrize("cores", [None], ids=["rules"])
 
 
 @pytest.mark.parametrize(
@@ -138,15 +140,17 @@ def counting_model_fn(every, by):
     return make_model_fn(fields)
 
 
+@by_rules
 @pytest.mark.parametrize(
     ("every", "by", "steps", "turns"),
     [(1, 2, [4, 10], 5), (4, 1, [1, 2, 8], 32), (5, 1, [3, 8], 40), (2, 2, [2, 10], 10)],
 )
-def test_a_global_step_may_rise_in_its_own_way(tmp_path, cores, every, by, steps, turns):
+def test_a_global_step_may_rise_in_its_own_way(tmp_path, rules, every, by, steps, turns):
     """As gradients that are summed over several steps have it, also after a resume."""
     estimator = make_estimator(
-        tmp_path, counting_model_fn(every, by), iterations_per_loop=2, save_checkpoints_steps=2
-    )
+        tmp_path, counting_model_fn(every, by), iterations_per_loop=2, save_checkpoints_steps=2,
+        **rules,
+    )  # fmt: skip
     drawn = []
 
     def batch(i):
@@ -157,7 +161,7 @@ def test_a_global_step_may_rise_in_its_own_way(tmp_path, cores, every, by, steps
         estimator.train(py_input_fn(batch), max_steps=step)
         assert estimator.global_step() == step
     assert estimator.get_variable_value("turns") == turns
-    if by == 1:  # The infeed draws what the steps take, however many that are.
+    if by == 1:  # The input draws what the steps take, however many that are.
         assert len(drawn) == turns
 
 

@@ -331,11 +331,12 @@ def test_a_function_that_was_traced_before_is_refused():
         on_cores([function], 2)
 
 
-def test_cross_shard_optimizer_in_groups():
+@pytest.mark.parametrize("groups", [[[0, 2], [1, 3]], [[0], [1]]])
+def test_cross_shard_optimizer_in_groups(groups):
     """Each replica has the gradient x of its weight; each group applies the mean or the sum."""
-    groups, x = [[0, 2], [1, 3]], values(4)
-    cases = []
-    for reduction, share in ((tf.losses.Reduction.MEAN, 2), (tf.losses.Reduction.SUM, 1)):
+    size, cores = len(groups[0]), sum(map(len, groups))
+    x, cases = values(cores), []
+    for reduction, share in ((tf.losses.Reduction.MEAN, size), (tf.losses.Reduction.SUM, 1)):
 
         def model(x, reduction=reduction):
             weight = tf.get_variable(reduction, SHAPE, initializer=tf.zeros_initializer())
@@ -346,7 +347,7 @@ def test_cross_shard_optimizer_in_groups():
                 return weight.read_value()
 
         cases.append((model, summed(x, groups) / share))
-    check(cases, 4)
+    check(cases, cores)
 
 
 def exchanging_model_fn(features, mode, params):

@@ -437,10 +437,11 @@ def test_a_vocabulary_that_cores_do_not_divide(pretrained):
     assert_same_weights(weights, expected_weights)
 
 
+@pytest.mark.parametrize("master", ["", "rehearse:4"])
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_without_rules_every_core_of_a_replica_has_the_whole_model(tmp_path, number):
+def test_without_rules_every_core_of_a_replica_has_the_whole_model(tmp_path, master, number):
     """As TensorFlow's compiler had it: the cores of a replica compute the same."""
-    estimator = toy.make_estimator(tmp_path, master="rehearse:4", num_cores_per_replica=number)
+    estimator = toy.make_estimator(tmp_path, master=master, num_cores_per_replica=number)
     estimator.train(toy.input_fn, max_steps=3)
     assert toy.weight_at(tmp_path, 3) == 3
     assert estimator.evaluate(toy.input_fn, steps=2)["loss"] == 3.5 + 1
