@@ -219,7 +219,7 @@ INPUTS = {
     ),
     "dict of iterators": lambda c: {
         "x": one_shot(c.batches())[0]["x"],
-        "y": collected(initializable(Counted().numbers())),
+        "y": collected(initializable(Counted().batches()))["x"],
     },
     "zip": lambda c: tf.data.Dataset.zip((c.batches(), Counted().numbers())),
 }
@@ -323,6 +323,18 @@ def test_under_tpu_rules_no_step_goes_without_its_data(tmp_path, cores):
     assert counted.quiet() == 20 + 3
 
 
+OWN_ITERATORS = ["one shot", "initializable", "reinitializable", "dict of iterators"]
+
+
+@pytest.mark.parametrize("name", OWN_ITERATORS)
+def test_under_tpu_rules_own_iterators_draw_what_the_steps_take(tmp_path, cores, name):
+    estimator, counted = make_estimator(tmp_path, model_fn, iterations_per_loop=3), Counted()
+    estimator.train(lambda params: INPUTS[name](counted), steps=7)
+    assert counted.quiet() == 7
+    estimator.evaluate(lambda params: INPUTS[name](counted), steps=3)
+    assert counted.quiet() == 7 + 3
+
+
 def test_under_tpu_rules_the_infeed_is_at_most_five_batches_ahead(tmp_path, cores):
     counted = Counted()
     estimator = make_estimator(tmp_path, model_fn, predict_batch_size=4)
@@ -333,3 +345,29 @@ def test_under_tpu_rules_the_infeed_is_at_most_five_batches_ahead(tmp_path, core
         assert counted.quiet(at_least=number + ahead) == number + ahead
     answers.close()
     assert counted.quiet() == 3 + ahead
+
+
+class Ahead(tf.train.SessionRunHook):
+    """Notes after each of two loops how many steps were done, and how many batches were drawn."""
+
+    def __init__(self, counted, ahead):
+        self.seen, self._counted, self._ahead = [], counted, ahead
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(tf.train.get_global_step())
+
+    def after_run(self, run_context, run_values):
+        steps = int(run_values.results)
+        self.seen.append((steps, self._counted.quiet(at_least=steps + self._ahead)))
+        if len(self.seen) == 2:
+            run_context.request_stop()
+
+
+@pytest.mark.usefixtures("xla_runtime")
+@pytest.mark.parametrize(("loop", "ahead"), [(2, 5), (10, 11), (16, 17), (40, 17)])
+def test_on_cores_long_loops_draw_at_most_seventeen_batches_ahead(tmp_path, loop, ahead):
+    counted = Counted()
+    estimator = make_estimator(tmp_path, model_fn, iterations_per_loop=loop, master="rehearse:2")
+    hook = Ahead(counted, ahead)
+    estimator.train(lambda params: counted.batches(), steps=1000, hooks=[hook])
+    assert hook.seen == [(loop, loop + ahead), (2 * loop, 2 * loop + ahead)]

@@ -254,6 +254,7 @@ def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
 
 NAMES = """
 import tensorflow as tf
+import tensorflow.compat.v2 as tf2
 import tensorflow.contrib.distribute
 import tensorflow.contrib.slim.python.slim.nets.inception_v3
 import tensorflow.gfile as gfile
@@ -285,6 +286,12 @@ tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffl
 assert pywrap_tensorflow.NewCheckpointReader and graph_util.convert_variables_to_constants
 assert compilation_result_pb2.CompilationResultProto and resource_variable_ops._to_proto_fn
 assert gfile.Exists is tf.gfile.Exists and keras.layers.Dense is tf.keras.layers.Dense
+resolver = tf2.distribute.cluster_resolver.TPUClusterResolver
+assert resolver is tf.contrib.cluster_resolver.TPUClusterResolver
+assert resolver.__module__ == "bert_estimator.tpu.config"
+assert tf2.estimator.Estimator is tf.estimator.Estimator
+assert tf2.estimator.Estimator.__module__ == "bert_estimator.tpu.base_estimator"
+assert tf2.estimator.DNNClassifier.__name__ == "DNNClassifierV2"
 assert "FileWriter" in dir(tf.summary) and tf.logging.INFO == tf.compat.v1.logging.INFO
 missing, newer = " is not supported: ", "is a name of TensorFlow 2, and this is TensorFlow 1: it is"
 for statement, says in {

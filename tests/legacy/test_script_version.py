@@ -1,5 +1,6 @@
 """Tests that the version of TensorFlow a script was written for is found out from its names."""
 
+import os
 import re
 import sys
 import zipfile
@@ -180,6 +181,38 @@ def test_the_runner_says_what_it_chose(tmp_path, monkeypatch, capsys, flags, sou
             f"If it is for TensorFlow {1 if tf2 else 2}, give "
             f"--tf{1 if tf2 else 2} before its name\n"
         )
+
+
+INSTALLED = """
+import bert_estimator.legacy
+bert_estimator.legacy.install({argument})
+import tensorflow as tf
+print(tf.executing_eagerly(), tf.estimator.DNNClassifier.__name__, tf.{name}.__name__)
+for name in ("placeholder", "optimizers"):
+    try:
+        getattr(tf, name)
+    except AttributeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_program_that_installs_it_gets_one_version(tmp_path, version):
+    argument, name, prints, refuses = {
+        1: ("", "placeholder", "False DNNClassifier placeholder", "optimizers is a name of Tensor"),
+        2: ("tf2=True", "optimizers.Adam", "True DNNClassifierV2 Adam", "placeholder is a name of"),
+    }[version]
+    (tmp_path / "s.py").write_text(INSTALLED.format(argument=argument, name=name))
+    done = forked.run(
+        [sys.executable, str(tmp_path / "s.py")],
+        env={**os.environ, "PYTHONPATH": str(replay.ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == prints and second.startswith(f"tensorflow.{refuses}")
 
 
 SPAWNING = """

@@ -152,7 +152,9 @@ def test_a_strategy_of_several_replicas_is_refused(tmp_path, name):
         model_dir=str(tmp_path), **{name: types.SimpleNamespace(num_replicas_in_sync=2)}
     )
     with pytest.raises(
-        ValueError, match=f"RunConfig.{name} only takes a strategy that has one replica"
+        ValueError,
+        match=rf"RunConfig\.{name} only takes a strategy that has one replica.*"
+        r"on all cores of RunConfig\(master=\.\.\.\)",
     ):
         tpu.Estimator(model_fn, config=config)
 

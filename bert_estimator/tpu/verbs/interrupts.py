@@ -76,7 +76,7 @@ class Interrupts:
     Training and evaluation look at `requested` after every step. A second signal ends the process
     at once. Other threads than the main thread do not get signals from Python. If one of them is a
     daemon, the end of the process is its request to stop, and waits a moment for it: a thread that
-    is in jax when the interpreter goes would abort the process.
+    is in jax or TensorFlow when the interpreter goes would abort the process.
 
     If a training's listener evaluates, there is an `Interrupts` inside another. The two share their
     signals: a request to stop the inner one also stops the outer one, and a signal after that ends
@@ -101,7 +101,6 @@ class Interrupts:
         self._outermost = self
         self._requested = None  # a signal's number; only the outermost object's value is used
         self._agreed = None  # the number that all hosts know
-        self._left = threading.Event()
 
     @property
     def requested(self) -> int | None:
@@ -111,7 +110,8 @@ class Interrupts:
         return self._outermost._requested
 
     def __enter__(self):
-        self._counts = threading.current_thread() is threading.main_thread()
+        self._thread = threading.current_thread()
+        self._counts = self._thread is threading.main_thread()
         if self._counts:
             if _entered:
                 self._outermost = _entered[0]
@@ -124,7 +124,6 @@ class Interrupts:
         return self
 
     def __exit__(self, *exc_info):
-        self._left.set()
         if not self._counts:
             return
         if self._outermost is self:
@@ -132,8 +131,11 @@ class Interrupts:
         _entered.remove(self)
 
     def close(self) -> None:
-        """Waits a moment until the block has ended. The end of the process calls this."""
-        self._left.wait(WAIT_SECS)
+        """Waits a moment until the thread has ended. The end of the process calls this.
+
+        The end of the block would be too early: its session and its graph are freed after that.
+        """
+        self._thread.join(WAIT_SECS)
 
     def _install(self):
         self._reader, self._writer = os.pipe()
