@@ -321,8 +321,10 @@ MODULES = {
         ("tf_slim", "*"),
     ],
     "tensorflow.contrib.learn": [
-        ("bert_estimator.legacy.stand_ins.contrib_estimator", "ModeKeys"),
-        ("bert_estimator.tpu.base_config", "RunConfig"),
+        (
+            "bert_estimator.legacy.stand_ins.contrib_estimator",
+            "ModeKeys RunConfig=LearnRunConfig",
+        ),
     ],
     "tensorflow.contrib.learn.monitors": [
         ("bert_estimator.legacy.stand_ins.contrib_estimator", "replace_monitors_with_hooks"),

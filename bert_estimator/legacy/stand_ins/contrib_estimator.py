@@ -18,6 +18,7 @@ from bert_estimator import tpu
 from bert_estimator.legacy import wheel
 from bert_estimator.legacy.stand_ins.optimizers import WrappingOptimizer
 from bert_estimator.tpu import checkpoints
+from bert_estimator.tpu.base_config import RunConfig
 
 # The names of the loss among the metrics.
 LOSS_METRIC_KEY = "loss"
@@ -100,6 +101,64 @@ class ModeKeys(tpu.ModeKeys):
     """Names the modes as `tf.contrib.learn` did."""
 
     INFER = tpu.ModeKeys.PREDICT
+
+
+_FROM_STEPS = object()  # the default of save_checkpoints_secs: 600 if there are no steps
+
+
+class LearnRunConfig(RunConfig):
+    """Says how a program runs, by the arguments that `tf.contrib.learn.RunConfig` has.
+
+    Args:
+      master, evaluation_master: the masters of the sessions; by default TF_CONFIG's master, and "".
+      num_cores, log_device_placement, gpu_memory_fraction: only change `tf_config`, which
+        estimators of `tf.estimator` do not read.
+      The others are as in `tf.estimator.RunConfig`.
+    """
+
+    def __init__(
+        self,
+        master: str | None = None,
+        num_cores: int = 0,
+        log_device_placement: bool = False,
+        gpu_memory_fraction: float = 1,
+        tf_random_seed: int | None = None,
+        save_summary_steps: int | None = 100,
+        save_checkpoints_secs: Any = _FROM_STEPS,
+        save_checkpoints_steps: int | None = None,
+        keep_checkpoint_max: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000,
+        log_step_count_steps: int | None = 100,
+        protocol: str | None = None,
+        evaluation_master: str = "",
+        model_dir: str | None = None,
+        session_config: tf.ConfigProto | None = None,
+        session_creation_timeout_secs: int = 7200,
+    ):
+        if save_checkpoints_secs is _FROM_STEPS:
+            save_checkpoints_secs = 600 if save_checkpoints_steps is None else None
+        super().__init__(
+            tf_random_seed=tf_random_seed,
+            save_summary_steps=save_summary_steps,
+            save_checkpoints_secs=save_checkpoints_secs,
+            save_checkpoints_steps=save_checkpoints_steps,
+            keep_checkpoint_max=keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=keep_checkpoint_every_n_hours,
+            log_step_count_steps=log_step_count_steps,
+            protocol=protocol,
+            model_dir=model_dir,
+            session_config=session_config,
+            session_creation_timeout_secs=session_creation_timeout_secs,
+        )
+        self.tf_config = tf.ConfigProto(
+            log_device_placement=log_device_placement,
+            inter_op_parallelism_threads=num_cores,
+            intra_op_parallelism_threads=num_cores,
+            gpu_options=tf.GPUOptions(per_process_gpu_memory_fraction=gpu_memory_fraction),
+        )
+        if master is not None:
+            self._master = master
+        self._evaluation_master = evaluation_master or ""
 
 
 def replace_monitors_with_hooks(monitors_or_hooks: Any, estimator: tpu.Estimator) -> list:

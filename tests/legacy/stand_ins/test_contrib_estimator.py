@@ -240,6 +240,24 @@ def test_wrong_arguments(arguments, keywords, message):
         RunConfig(*arguments, **keywords)
 
 
+def test_a_config_of_contrib_learn_has_its_own_arguments(monkeypatch):
+    """The first five are master, cores, log_device_placement, the share of a GPU, and the seed."""
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"session_master": "a"}))
+    config = contrib_estimator.LearnRunConfig("", 3, True, 0.5, 7, model_dir="folder")
+    assert isinstance(config, RunConfig) and not hasattr(config, "tpu_config")
+    assert (config.master, config.evaluation_master, config.tf_random_seed) == ("", "", 7)
+    assert (config.tf_config.intra_op_parallelism_threads, config.session_config) == (3, None)
+    assert config.tf_config.gpu_options.per_process_gpu_memory_fraction == 0.5
+    assert config.tf_config.log_device_placement
+    assert (config.save_checkpoints_secs, config.save_checkpoints_steps) == (600, None)
+    other = contrib_estimator.LearnRunConfig(evaluation_master="b", save_checkpoints_steps=3)
+    assert (other.master, other.evaluation_master) == ("a", "b")
+    assert (other.save_checkpoints_secs, other.save_checkpoints_steps) == (None, 3)
+    never = contrib_estimator.LearnRunConfig(save_checkpoints_secs=None)
+    assert (never.save_checkpoints_secs, never.save_checkpoints_steps) == (None, None)
+    assert other.replace(model_dir="c").evaluation_master == "b"
+
+
 class Ours(RunConfig):
     """This class is a script's own configuration."""
 
