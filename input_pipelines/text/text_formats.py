@@ -247,7 +247,7 @@ def _parquet_batches(file, path, columns_of=lambda schema: None):
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise text_files.missing_module("pyarrow", "a parquet file", error) from None
+        raise text_files.missing_module("pyarrow", f"{path}: a parquet file", error) from None
     row = 0
     try:
         table = pyarrow.parquet.ParquetFile(file)

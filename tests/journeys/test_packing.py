@@ -15,6 +15,14 @@ LENGTHS = {"pairs": 32, "tags": 40, "answers": 48}  # of a row, which holds thre
 QUICK = [("pairs", "TPU rules"), ("tags", "session"), ("pairs", "2 cores")]
 
 
+@pytest.fixture(autouse=True)
+def runtime(request):
+    """Skips the ways on cores where they cannot run."""
+    case = getattr(request.node, "callspec", None)
+    if case and "tpu_name" in WAYS.get(case.params.get("way"), ()):
+        request.getfixturevalue("xla_runtime")
+
+
 @pytest.fixture(scope="module")
 def data_of(tmp_path_factory):
     """Returns a function of a task and a rate of dropout, which writes data into a directory."""
