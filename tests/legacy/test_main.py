@@ -279,7 +279,7 @@ with arg_scope([f], x=2), tf.contrib.framework.arg_scope([f], x=3):
     assert f() == 3
 hooks = [tf.train.StopAtStepHook(1)]
 assert tf.contrib.learn.monitors.replace_monitors_with_hooks(hooks, None) == hooks
-assert tf.contrib.learn.RunConfig is tf.estimator.RunConfig
+assert issubclass(tf.contrib.learn.RunConfig, tf.estimator.RunConfig)
 assert tf.contrib.learn.ModeKeys.INFER == tf.estimator.ModeKeys.PREDICT
 tf.contrib.lookup.index_table_from_tensor(mapping=tf.constant(["a"]))
 tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffle=False)()
