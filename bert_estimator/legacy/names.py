@@ -471,6 +471,9 @@ MODULES = {
 # moved, or that this package replaces: inner module -> a list of (new module, names) as above.
 MOVED = {
     **({} if _HAS_KERAS else {"tensorflow.python.layers.normalization": _LAYERS[:1]}),
+    "tensorflow.python.feature_column.feature_column_v2": [
+        ("tensorflow.python.feature_column.feature_column_v2_types", "FeatureColumn"),
+    ],
     "tensorflow.python.tpu.ops.tpu_ops": [("bert_estimator.tpu", "cross_replica_sum")],
     "tensorflow.python.tpu.tpu_optimizer": [("bert_estimator.tpu", "CrossShardOptimizer")],
     "tensorflow.python.framework.graph_util": [

@@ -258,6 +258,7 @@ import tensorflow.compat.v2 as tf2
 import tensorflow.contrib.distribute
 import tensorflow.contrib.slim.python.slim.nets.inception_v3
 import tensorflow.gfile as gfile
+from tensorflow.python.feature_column.feature_column_v2 import FeatureColumn
 from tensorflow.contrib import cloud, keras, quantize, seq2seq, tensorrt
 from tensorflow.contrib.quantize.python import graph_matcher
 from tensorflow.contrib.seq2seq.python.ops import helper as seq2seq_helper
@@ -285,6 +286,7 @@ tf.contrib.lookup.index_table_from_tensor(mapping=tf.constant(["a"]))
 tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffle=False)()
 assert pywrap_tensorflow.NewCheckpointReader and graph_util.convert_variables_to_constants
 assert compilation_result_pb2.CompilationResultProto and resource_variable_ops._to_proto_fn
+assert isinstance(tf.feature_column.numeric_column("x"), FeatureColumn)
 assert gfile.Exists is tf.gfile.Exists and keras.layers.Dense is tf.keras.layers.Dense
 resolver = tf2.distribute.cluster_resolver.TPUClusterResolver
 assert resolver is tf.contrib.cluster_resolver.TPUClusterResolver
