@@ -440,17 +440,14 @@ MODULES = {
     "tensorflow.python.training.tracking.base": [
         ("tensorflow.python.trackable.base", "Checkpointable=Trackable **"),
     ],
-    "tensorflow.python.training.tracking.data_structures": [
-        ("tensorflow.python.trackable.data_structures", "**"),
-    ],
+    **{
+        f"tensorflow.python.training.tracking.{module}": [
+            (f"tensorflow.python.trackable.{module}", "**"),
+        ]
+        for module in ("data_structures", "layer_utils", "python_state")
+    },
     "tensorflow.python.training.tracking.graph_view": [
         ("tensorflow.python.checkpoint.graph_view", "**"),
-    ],
-    "tensorflow.python.training.tracking.layer_utils": [
-        ("tensorflow.python.trackable.layer_utils", "**"),
-    ],
-    "tensorflow.python.training.tracking.python_state": [
-        ("tensorflow.python.trackable.python_state", "**"),
     ],
     "tensorflow.python.training.tracking.tracking": [
         (
