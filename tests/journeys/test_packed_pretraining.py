@@ -25,12 +25,7 @@ QUICK = ["session", "2 cores"]
 WAYS_AS_CASES = [w if w in QUICK else pytest.param(w, marks=pytest.mark.slow) for w in WAYS]
 
 
-@pytest.fixture(autouse=True)
-def runtime(request):
-    """Skips the ways on cores where they cannot run."""
-    case = getattr(request.node, "callspec", None)
-    if case and "tpu_name" in WAYS.get(case.params.get("way"), ()):
-        request.getfixturevalue("xla_runtime")
+pytestmark = pytest.mark.usefixtures("ways_on_cores")
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,7 @@ LENGTHS = {"pairs": 32, "tags": 40, "answers": 48}  # of a row, which holds thre
 QUICK = [("pairs", "TPU rules"), ("tags", "session"), ("pairs", "2 cores")]
 
 
-@pytest.fixture(autouse=True)
-def runtime(request):
-    """Skips the ways on cores where they cannot run."""
-    case = getattr(request.node, "callspec", None)
-    if case and "tpu_name" in WAYS.get(case.params.get("way"), ()):
-        request.getfixturevalue("xla_runtime")
+pytestmark = pytest.mark.usefixtures("ways_on_cores")
 
 
 @pytest.fixture(scope="module")

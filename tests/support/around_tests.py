@@ -32,6 +32,14 @@ def xla_runtime():
         pytest.skip(f"needs the XLA runtime: {_MISSING}")
 
 
+@pytest.fixture
+def ways_on_cores(request):
+    """Skips the cases whose `way` needs cores, where cores cannot run."""
+    case = getattr(request.node, "callspec", None)
+    if case and "cores" in str(case.params.get("way")):
+        request.getfixturevalue("xla_runtime")
+
+
 @pytest.fixture(scope="session")
 def tpu_compiler(xla_runtime):
     """Skips the tests that compile for TPUs if the TPU's compiler is not installed."""
