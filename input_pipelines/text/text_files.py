@@ -65,7 +65,7 @@ def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
         with reading.opened(path) if paths.is_remote(path) else open(path, "rb") as raw:
             stream = io.BufferedReader(_Counted(raw, progress), _BLOCK)
             try:
-                with _unpacked(stream, packing(path)) as unpacked:
+                with _unpacked(stream, path) as unpacked:
                     yield unpacked
             except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, _DamagedError) as error:
                 raise _damaged(path, raw, error) from None
@@ -85,7 +85,8 @@ def _damaged(path, raw, error):
     )
 
 
-def _unpacked(stream, ending):
+def _unpacked(stream, path):
+    ending = packing(path)
     if ending == ".gz":
         return gzip.open(stream, "rb")
     if ending == ".bz2":
@@ -93,7 +94,7 @@ def _unpacked(stream, ending):
     if ending == ".xz":
         return io.BufferedReader(_XzStreams(stream, lzma.LZMADecompressor), _BLOCK)
     if ending == ".zst":
-        return io.BufferedReader(_Zstandard(stream), _BLOCK)
+        return io.BufferedReader(_Zstandard(stream, path), _BLOCK)
     return contextlib.nullcontext(stream)
 
 
@@ -193,8 +194,8 @@ class _Zstandard(io.RawIOBase):
     zstandard's own reader takes a file that is cut short for a complete one.
     """
 
-    def __init__(self, stream: IO[bytes]):
-        self._stream = stream
+    def __init__(self, stream: IO[bytes], path: str):
+        self._stream, self._path = stream, path
         self._unpacker = None
         self._left = memoryview(b"")
         self._packed = b""
@@ -220,7 +221,7 @@ class _Zstandard(io.RawIOBase):
         try:
             import zstandard
         except ImportError as error:
-            raise missing_module("zstandard", "a .zst file", error) from None
+            raise missing_module("zstandard", f"{self._path}: a .zst file", error) from None
         if self._unpacker is None:
             self._unpacker = zstandard.ZstdDecompressor().decompressobj()
         try:

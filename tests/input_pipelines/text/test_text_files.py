@@ -144,7 +144,7 @@ def test_a_module_that_is_not_installed(tmp_path, monkeypatch, module, name, con
     monkeypatch.setitem(sys.modules, module, None)
     path = tmp_path / name
     path.write_bytes(content)
-    message = rf"{what} needs the module {module}: pip install 'bert-estimator\[corpora\]'"
+    message = rf"{name}: {what} needs the module {module}: pip install 'bert-estimator\[corpora\]'"
     with pytest.raises(ValueError, match=message):
         list(read_documents([str(path)]))
 
