@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import entities
-from input_pipelines.tasks import labels
+from input_pipelines.tasks import annotations, labels
 from input_pipelines.tasks.table_files import OBJECT_FORMATS, TableError, read_rows, text_lines
 from input_pipelines.text import text_files
 
@@ -34,7 +34,6 @@ FORMATS = (*CONLL_FORMATS, *OBJECT_FORMATS)
 WORDS_NAMES = ("words", "tokens", "text")
 TAGS_NAMES = ("tags", "ner_tags", "labels", "label")
 PREDICTED = "predicted_tags"
-_SPANS_NAMES = ("spans", "entities", "label", "labels")
 
 _DOCUMENT_START = "-DOCSTART-"
 # Of CoNLL-U: the numbers of a word that is written as one and counted as several, and of a word
@@ -42,7 +41,6 @@ _DOCUMENT_START = "-DOCSTART-"
 _NOT_COUNTED = re.compile(r"\d+[-.]\d+")
 _HEADER = {"word", "words", "token", "tokens", "text", "form"}
 _HEADER_OF_TAGS = {"tag", "tags", "label", "labels", "ner", "pos", "ner_tag", "ner_tags", "pos_tag"}
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +154,8 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
     if _is_json(path):
         rows = read_rows(path, encoding=columns.encoding)
         for (_, row), tags in zip(rows, predicted, strict=True):
-            if columns.words is None and _is_text(row):
-                words = [row["text"][start:end] for start, end in _word_spans(row, path)]
+            if columns.words is None and annotations.is_text(row, WORDS_NAMES):
+                words = [row["text"][start:end] for start, end in annotations.word_spans(row, path)]
                 row = {**row, "words": words}
             row = {**row, PREDICTED: list(tags)}
             yield json.dumps(row, ensure_ascii=False, default=str)
@@ -385,8 +383,8 @@ def _objects(path, columns, with_tags):
             )
     for line, row in read_rows(path, encoding=columns.encoding):
         place = f"{path}:{line}"
-        if columns.words is None and _is_text(row):
-            words, tags = _of_spans(row, place, with_tags)
+        if columns.words is None and annotations.is_text(row, WORDS_NAMES):
+            words, tags = annotations.words_and_tags(row, place, with_tags)
             yield _Row([line] * len(words), words, tags)
             continue
         words_key = _key(place, row, columns.words, WORDS_NAMES, "words")
@@ -406,76 +404,6 @@ def _objects(path, columns, with_tags):
                     f"{place}: has {len(words)} words, but {len(tags)} tags; each word needs a tag"
                 )
         yield _Row([line] * len(words), words, tags)
-
-
-def _is_text(row):
-    """Returns whether a row has a text, whose words may be tagged by spans, and not only words."""
-    has_words = any(
-        isinstance(row.get(name), list) and row[name] and isinstance(row[name][0], str)
-        for name in WORDS_NAMES
-    )
-    return isinstance(row.get("text"), str) and not has_words
-
-
-def _word_spans(row, place):
-    """Returns (start, end) in characters of the words of a row's text: of its tokens, as prodigy
-    gives them, or of what stands between spaces and punctuation."""
-    text, tokens = row["text"], row.get("tokens")
-    if not (isinstance(tokens, list) and tokens and all(isinstance(t, dict) for t in tokens)):
-        return [match.span() for match in _WORD.finditer(text)]
-    for token in tokens:
-        start, end = token.get("start"), token.get("end")
-        if not (type(start) is type(end) is int and 0 <= start < end <= len(text)):
-            shown = json_files.shown(token)
-            raise TableError(
-                f"{place}: the token {shown} needs the start and end of a part of 'text'"
-            )
-    return [(token["start"], token["end"]) for token in tokens]
-
-
-def _of_spans(row, place, with_tags):
-    """Returns the words of a row's text, and their tags, as its spans say them.
-
-    A span is an object or a list: of its start and end in characters, and of its label.
-    """
-    words = _word_spans(row, place)
-    texts = [row["text"][start:end] for start, end in words]
-    if not words:
-        raise TableError(f"{place}: 'text' is {json_files.shown(row['text'])}; it must have words")
-    if not with_tags:
-        return texts, None
-    spans = next((row[name] for name in _SPANS_NAMES if isinstance(row.get(name), list)), None)
-    if spans is None:
-        raise TableError(
-            f"{place}: has a 'text', but not a list of spans under {' or '.join(_SPANS_NAMES)}; "
-            "give spans, or lists of words and tags"
-        )
-    tags = [entities.OUTSIDE] * len(words)
-    for span in spans:
-        start, end, label = _span(span, place)
-        inside = [i for i, (first, last) in enumerate(words) if first < end and last > start]
-        if not inside or (words[inside[0]][0], words[inside[-1]][1]) != (start, end):
-            shown, of_words = map(json_files.shown, (span, [texts[number] for number in inside]))
-            rule = f"must begin and end where words do; it overlaps the words {of_words}"
-            raise TableError(f"{place}: the span {shown} {rule}")
-        if any(tags[number] != entities.OUTSIDE for number in inside):
-            raise TableError(f"{place}: the span {json_files.shown(span)} overlaps another span")
-        for number in inside:
-            tags[number] = ("B-" if number == inside[0] else "I-") + label
-    return texts, tags
-
-
-def _span(span, place):
-    """Returns (start, end, label) of a span, by the names that tools for annotation give them."""
-    values = span
-    if isinstance(span, dict):
-        names = ("start", "start_offset"), ("end", "end_offset"), ("label", "labels")
-        values = [next((span[key] for key in keys if key in span), None) for keys in names]
-    if not isinstance(values, list) or len(values) != 3 or {*map(type, values[:2])} != {int}:
-        raise TableError(
-            f"{place}: a span is {json_files.shown(span)}; it must have a start, an end and a label"
-        )
-    return *values[:2], labels.name_of(labels.alone(values[2]), place)
 
 
 def _tags_of(place: str, values: Any) -> list[str]:
