@@ -1,5 +1,6 @@
 """Labelled texts and pairs of texts, from the files of a task."""
 
+import collections
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
@@ -7,9 +8,11 @@ from typing import Any
 
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
-from input_pipelines.tasks import labels
+from input_pipelines.tasks import annotations, labels, task_table
 from input_pipelines.tasks.table_files import Row, TableError, cell, read_rows
 from input_pipelines.tasks.task_table import Columns, Task
+
+_LEAST_ROWS = 10  # in fewer rows, the first row's label is often of no other row
 
 Label = int | float | tuple[int, ...]
 
@@ -80,7 +83,7 @@ def read_examples(
     """
     examples, malformed = [], []
     num_columns = None
-    for line, row in read_rows(path, columns.has_header, columns.encoding):
+    for line, row in _rows(path, columns):
         num_columns = num_columns or len(row)
         if columns.has_header:
             extra = any(isinstance(key, int) for key in row)
@@ -146,10 +149,37 @@ def evaluation_labels(task: Task) -> tuple[str, ...]:
 
 def _labels_in(task, path, columns, are_all):
     def cells() -> Iterator[tuple[int, Any]]:
-        for line, row in read_rows(path, columns.has_header, columns.encoding):
+        for line, row in _rows(path, columns):
             yield line, cell(path, line, row, columns.label)
 
-    return labels.discover(path, cells(), task.kind == "multi_label", are_all)
+    several = task.kind == "multi_label"
+    names = labels.discover(path, cells(), several, are_all)
+    if not columns.has_header:
+        _check_first(path, cells(), several)
+    return names
+
+
+def _rows(path: str, columns: Columns) -> Iterator[tuple[int, Row]]:
+    """Yields (line, row); of files with labels, without rows whose labels annotators refused."""
+    rows = read_rows(path, columns.has_header, columns.encoding)
+    if columns.label is None:
+        return rows
+    return annotations.without_refused(rows, path, (columns.text_a, columns.text_b, columns.label))
+
+
+def _check_first(path, cells, several):
+    """Raises TableError if the label of a file's first row says that this row is a header."""
+    rows = [(line, labels.names_of(text, path) if several else [text]) for line, text in cells]
+    line, first_names = rows[0]
+    first = first_names[0].strip() if len(first_names) == 1 else ""
+    counts = collections.Counter(name.strip() for _, names in rows for name in names)
+    others = {name: number for name, number in counts.items() if name != first}
+    if not first or counts[first] > 1 or len(others) < 2:
+        return
+    are_repeated = len(rows) >= _LEAST_ROWS and min(others.values()) > 1
+    if are_repeated or (labels.are_whole(others) and not labels.are_whole([first])):
+        what = f"has the label {first!r}, as no other row has, and looks like a header"
+        raise task_table.is_header(f"{path}:{line}", what)
 
 
 def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Example:

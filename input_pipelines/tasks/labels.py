@@ -83,10 +83,15 @@ def number_of(value: Any, place: str) -> float:
     return number
 
 
+def are_whole(names: Iterable[str]) -> bool:
+    """Returns whether all names are whole numbers."""
+    return all(_WHOLE.fullmatch(name.strip()) for name in names)
+
+
 def check_spelling(
     name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
 ) -> None:
-    """Checks that a name does not look like another name of the file (`table_files.as_it_looks`).
+    """Checks that a name does not look like another name of the file: see `_look`.
 
     Args:
       name: the name.
@@ -97,12 +102,17 @@ def check_spelling(
     Raises:
       TableError: another name looks the same; the message names file and line.
     """
-    other, first = spellings.setdefault(table_files.as_it_looks(name), (name, line))
+    other, first = spellings.setdefault(_look(name), (name, line))
     if other != name:
         raise TableError(
             f"{path}:{line}: the {what} is {json_files.shown(name)}, but in line {first} it is "
             f"{json_files.shown(other)}, which looks the same; spell each {what} in one way"
         )
+
+
+def _look(name):
+    """Returns a name as it looks (`table_files.as_it_looks`), without quotation marks around it."""
+    return re.sub(r"""^(["'])(.+)\1$""", r"\2", table_files.as_it_looks(name))
 
 
 def unknown(name: str, place: str, known: Iterable[str], what: str = "label") -> TableError:
@@ -115,7 +125,7 @@ def unknown(name: str, place: str, known: Iterable[str], what: str = "label") ->
     """
     known = tuple(known)
     for other in known:
-        if table_files.as_it_looks(other) == table_files.as_it_looks(name):
+        if _look(other) == _look(name):
             return TableError(
                 f"{place}: the {what} is {json_files.shown(name)}, which looks the same as "
                 f"{json_files.shown(other)} and is another; spell each {what} in one way"
@@ -194,6 +204,6 @@ def discover(
             f"{path}:{first_uses[names[0]][1]}: the label is {names[0]!r} here and in all other "
             "rows, so that there is nothing to learn; give examples of at least two labels"
         )
-    if all(map(_WHOLE.fullmatch, names)):
+    if are_whole(names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))

@@ -43,6 +43,8 @@ _BEGINNINGS = {
     b"PAR1": "parquet; let its name end in .parquet",
 }
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+# A cell whose quotation marks enclose it, or would do so but for a comma or a line end within.
+_SPACE_BEFORE_QUOTES = re.compile(r'\s+"(?:[^"]|"")*"?\s*')
 _LONGEST_LINE = 1 << 26  # bytes; a file without line ends would fill the memory
 
 
@@ -69,7 +71,8 @@ def read_rows(
 
     Raises:
       TableError: the format is unknown, the file is missing or not of its encoding, a line is not a
-        JSON object, or a column's name occurs twice; or a later row is the header again.
+        JSON object, or a column's name occurs twice; a later row is the header again; or in CSV, a space
+        stands before a cell's quotation marks.
     """
     extension = _extension(path)
     if extension not in FORMATS:
@@ -206,6 +209,13 @@ def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]
     reader = csv.reader((text + "\n" for _, text in lines), strict=True)
     try:
         for cells in reader:
+            for text in cells:
+                if _SPACE_BEFORE_QUOTES.fullmatch(text):
+                    raise TableError(
+                        f"{path}:{reader.line_num}: a space stands between a comma and a quotation "
+                        f"mark ({json_files.shown(text)}), so that the mark would be a part of the "
+                        "text. Remove these spaces"
+                    )
             yield reader.line_num, cells
     except csv.Error as error:
         reason = str(error)

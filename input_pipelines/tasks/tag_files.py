@@ -37,10 +37,13 @@ PREDICTED = "predicted_tags"
 
 _DOCUMENT_START = "-DOCSTART-"
 # Of CoNLL-U: the numbers of a word that is written as one and counted as several, and of a word
-# that is not written.
-_NOT_COUNTED = re.compile(r"\d+[-.]\d+")
+# that is not written. Of files with other endings, they are so in sentences of numbered words.
+_RANGE = re.compile(r"\d+[-.]\d+")
 _HEADER = {"word", "words", "token", "tokens", "text", "form"}
-_HEADER_OF_TAGS = {"tag", "tags", "label", "labels", "ner", "pos", "ner_tag", "ner_tags", "pos_tag"}
+_HEADER_OF_TAGS = {
+    *("tag", "tags", "label", "labels", "ner", "pos", "ner_tag", "ner_tags", "pos_tag", "pos_tags"),
+    *("upos", "xpos", "iob", "iob2", "bio", "iob_tag", "bio_tag", "chunk", "entity"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,14 +158,13 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
         rows = read_rows(path, encoding=columns.encoding)
         for (_, row), tags in zip(rows, predicted, strict=True):
             if columns.words is None and annotations.is_text(row, WORDS_NAMES):
-                words = [row["text"][start:end] for start, end in annotations.word_spans(row, path)]
+                words, _ = annotations.words_and_tags(row, path, with_tags=False)
                 row = {**row, "words": words}
             row = {**row, PREDICTED: list(tags)}
             yield json.dumps(row, ensure_ascii=False, default=str)
         return
-    columns = _of_format(columns, path)
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
-    layout = _layout(lines, columns)
+    layout = _layout(path, lines, columns)
     tags = (tag for sentence in predicted for tag in sentence)
     for _, text, cells in _cells_of(lines, layout):
         if cells:
@@ -180,9 +182,8 @@ def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> No
     """
     if _is_json(path):
         return
-    columns = _of_format(columns, path)
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
-    if _layout(lines, columns).separator == "\t":
+    if _layout(path, lines, columns).separator == "\t":
         return
     for tag in tags:
         if " " in tag:
@@ -215,9 +216,13 @@ def _rows(path: str, columns: Columns, with_tags: bool) -> Iterator[_Row]:
     return (_objects if _is_json(path) else _blocks)(path, columns, with_tags)
 
 
+def _is_conll_u(path):
+    return os.path.splitext(text_files.unpacked_name(path))[1] == _CONLL_U
+
+
 def _of_format(columns, path):
     """Returns the columns of a CoNLL file; CoNLL-U's own, unless the user gives others."""
-    if os.path.splitext(text_files.unpacked_name(path))[1] != _CONLL_U:
+    if not _is_conll_u(path):
         return columns
     words, tags = (1 if columns.words is None else columns.words), columns.tags
     return dataclasses.replace(columns, words=words, tags=3 if tags is None else tags)
@@ -233,7 +238,7 @@ def _blocks(path, columns, with_tags):
             )
     columns = _of_format(columns, path)
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
-    layout = _layout(lines, columns)
+    layout = _layout(path, lines, columns)
     if layout.number:
         _check_columns(path, layout, columns, with_tags)
     row = _Row([], [], [] if with_tags else None)
@@ -268,7 +273,9 @@ class _Layout(NamedTuple):
       separator: what separates its columns.
       word_column: the column of the words.
       tag_column: the column of the tags; in a file without tags, the last column.
-      tags: what the column of the tags holds, except for lines that may be comments.
+      tags: what the column of the tags holds, and how often, except for lines that may be
+        comments.
+      is_conll_u: whether the file is of CoNLL-U.
     """
 
     line: int
@@ -276,11 +283,13 @@ class _Layout(NamedTuple):
     separator: str
     word_column: int
     tag_column: int
-    tags: set[str]
+    tags: collections.Counter[str]
+    is_conll_u: bool
 
 
-def _layout(lines, columns):
+def _layout(path, lines, columns):
     """Returns the `_Layout` of the lines of a file, which are pairs of number and text."""
+    columns = _of_format(columns, path)
     words, comments, is_first = [], [], True
     for line, text in lines:
         is_word = bool(text.strip()) and not _is_boundary(text)
@@ -293,8 +302,8 @@ def _layout(lines, columns):
     number = len(_split(first, separator))
     rows = [_split(text, separator) for _, text in words]
     tag_column = columns.tags if columns.tags in range(number) else number - 1
-    tags = {row[tag_column] for row in rows if len(row) == number}
-    return _Layout(line, number, separator, columns.words or 0, tag_column, tags)
+    tags = collections.Counter(row[tag_column] for row in rows if len(row) == number)
+    return _Layout(line, number, separator, columns.words or 0, tag_column, tags, _is_conll_u(path))
 
 
 def _cells_of(lines, layout):
@@ -303,15 +312,28 @@ def _cells_of(lines, layout):
     cells is None for lines between sentences, and empty for lines within a sentence that CoNLL-U
     does not count as words.
     """
-    is_first = True
+    sentence: list[tuple[int, str, list[str]]] = []
     for line, text in lines:
         cells = _split(text, layout.separator)
         is_word = bool(text.strip()) and not _is_boundary(text)
-        is_word = is_word and not (is_first and _is_comment(cells, layout))
-        is_first = not is_word
-        if is_word and layout.word_column and _NOT_COUNTED.fullmatch(cells[0]):
-            cells = []
-        yield line, text, cells if is_word else None
+        if is_word and not (not sentence and _is_comment(cells, layout)):
+            sentence.append((line, text, cells))
+            continue
+        yield from _counted(sentence, layout)
+        sentence = []
+        yield line, text, None
+    yield from _counted(sentence, layout)
+
+
+def _counted(sentence, layout):
+    """Yields (line, text, cells) of the lines of a sentence, as `_cells_of` does."""
+    ranges = [bool(layout.word_column and _RANGE.fullmatch(cells[0])) for _, _, cells in sentence]
+    firsts = [
+        cells[0] for (_, _, cells), is_range in zip(sentence, ranges, strict=True) if not is_range
+    ]
+    are_numbers = bool(firsts) and firsts == [str(number) for number in range(1, len(firsts) + 1)]
+    for (line, text, cells), is_range in zip(sentence, ranges, strict=True):
+        yield line, text, [] if is_range and (are_numbers or layout.is_conll_u) else cells
 
 
 def _is_boundary(text):
@@ -345,8 +367,9 @@ def _filled(value, path, line, what):
 
 def _check_words(path, row, layout, columns):
     """Raises TableError if the words of a sentence are a header, or the numbers of words."""
-    tag = row.tags[0].lower() if row.tags else ""
-    if row.lines[0] == layout.line and row.words[0].lower() in _HEADER and tag in _HEADER_OF_TAGS:
+    tag = row.tags[0] if row.tags and row.lines[0] == layout.line else ""
+    is_alone = layout.tags[tag] == 1 < len(layout.tags)
+    if tag.lower() in _HEADER_OF_TAGS and (is_alone or row.words[0].lower() in _HEADER):
         raise TableError(
             f"{path}:{layout.line}: names the columns, which a file of tagged words does not do; "
             "remove this line"
@@ -381,7 +404,10 @@ def _objects(path, columns, with_tags):
             raise TableError(
                 f"{path}: give the key of the {name}, since JSON has no column numbers"
             )
-    for line, row in read_rows(path, encoding=columns.encoding):
+    rows = read_rows(path, encoding=columns.encoding)
+    if with_tags:
+        rows = annotations.without_refused(rows, path, (columns.words, columns.tags))
+    for line, row in rows:
         place = f"{path}:{line}"
         if columns.words is None and annotations.is_text(row, WORDS_NAMES):
             words, tags = annotations.words_and_tags(row, place, with_tags)

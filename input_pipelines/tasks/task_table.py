@@ -252,11 +252,21 @@ def _check_no_header(path: str, columns: Columns) -> None:
     is_label = label in LABEL_NAMES and (is_text or label.endswith(("label", "labels")))
     if is_label or (is_text and columns.label is None):
         cells = " and ".join(repr(row[c]) for c in (columns.text_a, columns.label) if c in row)
-        raise TableError(
-            f"{path}:{line}: columns given by number mean a file without header, but the first row "
-            f"has {cells}, which looks like a header. Give the names of the columns instead of "
-            "numbers; or if this is an example, write a header above it"
-        )
+        raise is_header(f"{path}:{line}", f"has {cells}, which looks like a header")
+
+
+def is_header(place: str, what: str) -> TableError:
+    """Returns the error for a first row that is a header, though a file should not have one.
+
+    Args:
+      place: file and line.
+      what: what the row has.
+    """
+    return TableError(
+        f"{place}: columns given by number mean a file without header, but the first row {what}. "
+        "Give the names of the columns instead of numbers; or if this is an example, write a "
+        "header above it"
+    )
 
 
 def _usual(header: list[str], names: tuple[str, ...]) -> str | None:

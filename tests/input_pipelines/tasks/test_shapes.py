@@ -213,6 +213,81 @@ TABLES = [
         [("a", (1, 1)), ("b", (0, 0))],
         dict(kind="multi_label"),
     ),
+    Shape(
+        "prodigy, with answers that were refused",
+        "p.jsonl",
+        lines(
+            *[{"text": text, "label": label, "answer": "accept"} for text, label in TWO],
+            {"text": "c", "label": "x", "answer": "reject"},
+            {"text": "d", "label": "z", "answer": "ignore"},
+        ),
+        TWO,
+    ),
+    Shape(
+        "prodigy, whose answers are the labels",
+        "p.jsonl",
+        lines(
+            {"text": "a", "label": "x", "answer": "accept"},
+            {"text": "b", "label": "x", "answer": "reject"},
+        ),
+        [("a", "accept"), ("b", "reject")],
+        dict(label_column="answer"),
+    ),
+    Shape(
+        "answers that nobody refused",
+        "a.jsonl",
+        lines({"text": "a", "label": "x", "answer": "b"}, {"text": "b", "label": "y"}),
+        TWO,
+    ),
+    *[
+        Shape(
+            f"CSV by hand, {row!r}",
+            "s.csv",
+            f"text,label\na,x\n{row}\n",
+            "s.csv:3: a space stands between a comma and a quotation mark",
+        )
+        for row in ('"b", "y"', ' "b",y', 'b,  "y" ', 'b, "y, z"', 'b, "say ""y"""')
+    ],
+    Shape(
+        "CSV with quotation marks within",
+        "s.csv",
+        'text,label\na, "x" y\nb "c" ,"y"\n',
+        [("a", '"x" y'), ('b "c" ', "y")],
+    ),
+    *[
+        Shape(
+            f"some labels in {quotes}",
+            "q.tsv",
+            f"text\tlabel\na\tx\nb\t{quotes}x{quotes}\nc\ty\n",
+            "which looks the same",
+        )
+        for quotes in ("'", '"')
+    ],
+    *[
+        Shape(
+            f"columns by number below a header, {labels[0]}",
+            "h.csv",
+            "review,sentiment\n" + "".join(f"t,{label}\n" for label in labels),
+            "h.csv:1: columns given by number mean a file without header, but the first row has "
+            "the label 'sentiment', as no other row has, and looks like a header",
+            dict(text_a_column="1", label_column="2", **options),
+        )
+        for labels, options in [
+            (["positive", "negative"] * 5, {}),
+            (["1", "0"], {}),
+            (["ab"] * 5 + ["c"] * 5, dict(kind="multi_label")),
+        ]
+    ],
+    *[
+        Shape(
+            f"a first label that is alone, {row}",
+            "n.csv",
+            "t,rare\n" + f"t,{row}\n" * 4 + "t,z\n" * rest,
+            [("t", "rare"), *[("t", row)] * 4, *[("t", "z")] * rest],
+            dict(text_a_column="1", label_column="2"),
+        )
+        for row, rest in (("a", 2), ("2", 1), ("a", 0))
+    ],
     Shape("gzip", "t.csv.gz", gzip.compress(b"text,label\na,x\nb,y\n"), TWO),
     Shape(
         "xz",
@@ -325,6 +400,26 @@ TAGS = [
     ),
     Shape("CoNLL-U as .conll", "u.conll", CONLL_U, OF_CONLL_U, dict(words=1, tags=3)),
     Shape(
+        "lemmas that look like CoNLL-U's ranges",
+        "l.conll",
+        "rise rose O\n3.5 3.5 B-PCT\npercent percent I-PCT\n1990-91 1990-91 B-DATE\n\n7-1 x O\n",
+        [["rose/O", "3.5/B-PCT", "percent/I-PCT", "1990-91/B-DATE"], ["x/O"]],
+        dict(words=1, tags=2),
+    ),
+    Shape(
+        "times beside words",
+        "t.tsv",
+        "0.5\ta\tO\n1.25\tb\tB-X\n2\tc\tO\n",
+        [["a/O", "b/B-X", "c/O"]],
+        dict(words=1),
+    ),
+    Shape(
+        "CoNLL-U, numbered from another number",
+        "u.conllu",
+        CONLL_U.replace("1\tVamos", "7\tVamos"),
+        OF_CONLL_U,
+    ),
+    Shape(
         "CoNLL-2012",
         "o.conll",
         "#begin document (bc/a); part 000\nbc/a  0  0  In  IN  *\n"
@@ -407,6 +502,50 @@ TAGS = [
         ),
         [["Hi/O", "Apple./B-ORG"]],
     ),
+    *[
+        Shape(
+            f"spans of a text with {what}",
+            "d.jsonl",
+            lines({"text": text, "label": [[start, end, "X"]]}),
+            [expected],
+        )
+        for what, text, start, end, expected in [
+            (
+                "vowel signs",
+                "\u0926\u093f\u0932\u094d\u0932\u0940 \u092e\u0947\u0902",
+                0,
+                6,
+                ["\u0926\u093f\u0932\u094d\u0932\u0940/B-X", "\u092e\u0947\u0902/O"],
+            ),
+            ("accents apart", "Jose\u0301, a", 0, 5, ["Jose\u0301/B-X", ",/O", "a/O"]),
+            (
+                "a vowel sign of Thai",
+                "\u0e01\u0e35\u0e1a a",
+                0,
+                3,
+                ["\u0e01\u0e35\u0e1a/B-X", "a/O"],
+            ),
+            ("points of Hebrew", "\u05e9\u05b8\u05dc a", 0, 3, ["\u05e9\u05b8\u05dc/B-X", "a/O"]),
+            ("a joiner", "\u0646\u200c\u0645 a", 0, 3, ["\u0646\u200c\u0645/B-X", "a/O"]),
+            ("a soft hyphen", "Do\u00adnau a", 0, 6, ["Do\u00adnau/B-X", "a/O"]),
+            ("marks of direction", "\u200fa\u200e! b", 0, 3, ["a/B-X", "!/O", "b/O"]),
+            ("a mark of direction before it", "\u200fa b", 1, 2, ["a/B-X", "b/O"]),
+            ("a space without width", "a\u200bb", 0, 1, ["a/B-X", "b/O"]),
+            ("a picture", "\u2764\ufe0fa b", 0, 2, ["\u2764\ufe0f/B-X", "a/O", "b/O"]),
+        ]
+    ],
+    Shape(
+        "prodigy's tokens with a mark of direction",
+        "p.jsonl",
+        lines(
+            {
+                "text": "a\u200e b",
+                "tokens": [{"start": 0, "end": 2}, {"start": 3, "end": 4}],
+                "spans": [[0, 2, "X"]],
+            }
+        ),
+        [["a\u200e/B-X", "b/O"]],
+    ),
     Shape(
         "a span within a word",
         "d.jsonl",
@@ -443,7 +582,15 @@ TAGS = [
         [["EU/B-ORG", "x/O"]],
     ),
     Shape("gzip", "c.conll.gz", gzip.compress(b"EU B-ORG\nis O\n"), [["EU/B-ORG", "is/O"]]),
-    Shape("a header", "h.tsv", "word\tpos\nEU\tNNP\nis\tVBZ\n", "h.tsv:1: names the columns"),
+    *[
+        Shape(
+            f"a header, {header}",
+            "h.tsv",
+            f"{header}\nEU\tNNP\nis\tVBZ\n".replace(" ", "\t"),
+            "h.tsv:1: names the columns",
+        )
+        for header in ("word pos", "Form UPOS", "Wort Tag", "token ner_tags")
+    ],
     Shape(
         "Windows",
         "w.conll",

@@ -259,3 +259,23 @@ def test_a_rare_tag_that_says_that_there_is_none(tmp_path, capsys):
     assert set(tag_files.discover_tags(path, Columns())) == {"0", "1", "-100"}
     message = f"WARNING: {path}:2: the tag is '-100' here and 1 of 42 times in the file."
     assert message in capsys.readouterr().out
+
+
+def test_rows_that_annotators_refused(tmp_path, capsys):
+    """Their spans are not learned; a file to predict for has an answer for each row."""
+    accepted, refused = [
+        {"text": "a b", "spans": [[0, 1, label]], "answer": answer}
+        for label, answer in (("X", "accept"), ("Z", "reject"))
+    ]
+    content = "".join(
+        json.dumps(row) + "\n" for row in (accepted, refused, {**refused, "answer": "ignore"})
+    )
+    path = written(tmp_path, "a.jsonl", content)
+    assert tag_files.discover_tags(path, Columns()) == ("O", "B-X")
+    assert tag_files.read_sentences(path, Columns(), TAGS) == [Sentence(("a", "b"), (1, 0))]
+    message = "left out 2 rows whose 'answer' is reject or ignore: annotators refused their labels"
+    assert capsys.readouterr().out == f"{path}: {message}\n"
+    sentences = tag_files.read_sentences(path, Columns(), None)
+    assert (
+        len(sentences) == len(list(tag_files.tagged_lines(path, Columns(), [["O", "O"]] * 3))) == 3
+    )
