@@ -24,7 +24,7 @@ _BREAK = "\u200b"  # a space without width, which separates words of Khmer and T
 def without_refused(
     rows: Iterable[tuple[int, Row]], path: str, columns: Collection[Any]
 ) -> Iterator[tuple[int, Row]]:
-    """Yields all rows except those that annotators rejected or ignored, and says how many.
+    """Yields the rows whose labels annotators did not refuse; says how many it leaves out.
 
     Args:
       rows: (line, row), as `table_files.read_rows` yields them.

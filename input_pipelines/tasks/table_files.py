@@ -71,8 +71,8 @@ def read_rows(
 
     Raises:
       TableError: the format is unknown, the file is missing or not of its encoding, a line is not a
-        JSON object, or a column's name occurs twice; a later row is the header again; or in CSV, a space
-        stands before a cell's quotation marks.
+        JSON object, or a column's name occurs twice; a later row is the header again; or in CSV, a
+        space stands before a cell's quotation marks.
     """
     extension = _extension(path)
     if extension not in FORMATS:
