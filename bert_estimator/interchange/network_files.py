@@ -2,9 +2,9 @@
 
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
 keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`,
-`max_seq_length` and `version_2_with_negative` of `Source`; a key whose value is not known is null,
-or missing. Earlier versions of this project did not write it: for their runs, the same is read from
-labels.txt (a label a line) and from the flags in the run's config.json.
+`max_seq_length`, `pooling`, `is_normalized` and `version_2_with_negative` of `Source`; a key whose
+value is not known is null, or missing. Earlier versions of this project did not write it: for their
+runs, the same is read from labels.txt (a label a line) and from the flags in the run's config.json.
 """
 
 import json
@@ -29,6 +29,8 @@ _KEYS = {
     "do_lower_case": bool,
     "strip_accents": bool,
     "max_seq_length": int,
+    "pooling": str,
+    "is_normalized": bool,
     "version_2_with_negative": bool,
 }
 _LISTS = ("labels", "output_names")
@@ -82,6 +84,8 @@ def task_of_source(source: Source) -> dict[str, Any]:
         "do_lower_case": source.do_lower_case,
         "strip_accents": source.strip_accents,
         "max_seq_length": source.max_seq_length,
+        "pooling": source.pooling,
+        "is_normalized": source.is_normalized,
         "version_2_with_negative": source.version_2_with_negative,
     }
 

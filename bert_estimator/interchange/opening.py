@@ -30,6 +30,7 @@ _WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".pb")
 
 # Of a model in remote storage.
 _NOT_READ = re.compile(r"(.*/)?(events\.out\.tfevents[^/]*|graph\.pbtxt|[^/]*\.meta)|.*/.*")
+_OF_SENTENCES = re.compile(r"\d+_\w+/config\.json")  # a step of sentence-transformers
 _BEST = re.compile(rf"{run_directory.BEST_DIRECTORY}/[^/]*(?<!\.meta)")
 _DATA = re.compile(r".*\.data-\d+-of-\d+")
 _STEP = re.compile(r"(.*model\.ckpt-)(\d+)\.index")
@@ -240,7 +241,8 @@ def _prefix(folder, choice):
 
 
 def _is_read(file):
-    return _BEST.fullmatch(file) or not _NOT_READ.fullmatch(file)
+    is_within = _BEST.fullmatch(file) or _OF_SENTENCES.fullmatch(file)
+    return is_within or not _NOT_READ.fullmatch(file)
 
 
 def _is_of_checkpoint(file):

@@ -55,6 +55,9 @@ class Source:
         (see `tokenization.Casing`), or if nothing beside the weights says so.
       max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
         beside the weights says so.
+      pooling: how the vectors of a text's tokens become one vector, one of `choices.POOLINGS`, or
+        what else the files beside the weights ask for; None if they do not say it.
+      is_normalized: whether the vectors of texts have the length 1; None as for `pooling`.
       version_2_with_negative: whether the model learned, as for SQuAD 2.0, that some questions have
         no answer; None if nothing beside the weights says so.
       architecture: BERT, ALBERT or ELECTRA, if the files show it; None if only the configuration
@@ -76,6 +79,8 @@ class Source:
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
     max_seq_length: int | None = None
+    pooling: str | None = None
+    is_normalized: bool | None = None
     version_2_with_negative: bool | None = None
     architecture: str | None = None
 

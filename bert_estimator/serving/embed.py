@@ -208,7 +208,8 @@ def add_vector_flags(parser: argparse.ArgumentParser) -> None:
         "--pooling",
         choices=POOLINGS,
         help="make a text's vector of its tokens' vectors: their mean or maximum, without padding; "
-        "[CLS]'s; or the pooler's output (default mean)",
+        "[CLS]'s; or the pooler's output (default: as sentence-transformers' files beside the "
+        "weights say, scaled to length 1 if they say so; without them, mean)",
     )
     parser.add_argument(
         "--layers",
@@ -221,11 +222,11 @@ def add_vector_flags(parser: argparse.ArgumentParser) -> None:
 
 def pooling_and_layers(
     parser: argparse.ArgumentParser, args: argparse.Namespace
-) -> tuple[str, list[int]]:
+) -> tuple[str | None, list[int]]:
     """Returns what --pooling and --layers ask for; ends the command if they do not go together."""
     if args.pooling == "pooled" and args.layers is not None:
         parser.error("--layers is not for --pooling=pooled, which is of the last layer")
-    return args.pooling or "mean", args.layers or [-1]
+    return args.pooling, args.layers or [-1]
 
 
 def _layers(text):
@@ -244,6 +245,8 @@ def _arguments(argv):
     if args.format == "jsonl" and args.pooling is not None:
         parser.error("--pooling is for --format=npy: --format=jsonl writes the tokens' own vectors")
     args.pooling, args.layers = pooling_and_layers(parser, args)
+    if args.format == "jsonl":
+        args.pooling = "mean"  # is not used, whatever the files beside the weights ask for
     return args
 
 

@@ -24,6 +24,7 @@ from bert_estimator.system.errors import listed
 from input_pipelines.tasks.features import Features
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
+_LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 _VECTORS, _TOKENS = "vectors", "tokens"  # what is fetched from an ONNX model
 
 
@@ -43,7 +44,9 @@ class Embedder:
         directory with an ONNX model, which gives the last layer alone.
       pooling: how the vectors of a text's tokens become one vector: "mean" or "max" over all
         tokens, with [CLS] and [SEP] but without padding; "cls", the vector of [CLS]; or "pooled",
-        the pooler's output, which the next-sentence task has trained.
+        the pooler's output, which the next-sentence task has trained. None means what the files of
+        sentence-transformers beside the weights say, and then vectors are scaled to the length 1 if
+        they say this, too; without such files, it means "mean".
       layers: numbers of layers, whose vectors are put side by side. 1 is the first layer and 0 the
         sum of the embeddings; -1 is the last layer. They do not matter for "pooled".
       max_seq_length: tokens of a text, with the special tokens; longer texts are cut. None means
@@ -60,18 +63,21 @@ class Embedder:
 
     Attributes:
       width: the number of elements of a vector: n * H, or H for "pooled".
+      pooling: as above, resolved.
+      is_normalized: whether the vectors have the length 1.
       batch_size, max_seq_length: as above, resolved.
       num_cut: how many texts have been cut so far.
 
     Raises:
       ValueError: the path does not hold a whole network with its vocabulary, a weight is not
-        finite, or an argument does not fit the network; the message says which.
+        finite, or an argument does not fit the network; the message says which. Or the files of
+        sentence-transformers ask for what is not computed here.
     """
 
     def __init__(
         self,
         path: str,
-        pooling: str = "mean",
+        pooling: str | None = None,
         layers: Sequence[int] = (-1,),
         max_seq_length: int | None = None,
         batch_size: int = commands.BATCH_SIZE,
@@ -82,7 +88,7 @@ class Embedder:
         strip_accents: bool | None = None,
     ):
         commands.check_batch_size(batch_size)
-        if pooling not in POOLINGS:
+        if pooling not in (None, *POOLINGS):
             raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
         folder = _onnx_directory(path)
         if folder is None:
@@ -95,7 +101,9 @@ class Embedder:
             )
         config = bert_config_file and config_json.read_any_config(bert_config_file)
         source = source.with_files(config or None, vocab_file)
-        self._config, self._source, self._pooling = source.config, source, pooling
+        self._config, self._source = source.config, source
+        self.is_normalized = pooling is None and bool(source.is_normalized)
+        self.pooling = pooling or _pooling_of(source)
         if folder is None:
             self._check_weights()
         if do_lower_case is None:
@@ -105,7 +113,7 @@ class Embedder:
         self._tokenizer = source.open_tokenizer(do_lower_case, strip_accents)
         self._layers = _layer_numbers(layers, self._config.num_hidden_layers)
         self.max_seq_length = _length(max_seq_length, source)
-        self.width = self._config.hidden_size * (1 if pooling == "pooled" else len(layers))
+        self.width = self._config.hidden_size * (1 if self.pooling == "pooled" else len(layers))
         self.batch_size = batch_size
         self.num_cut = 0
         step = memory_needed.Computation(batch_size, self.max_seq_length)
@@ -132,6 +140,8 @@ class Embedder:
         for numbers, feed in self._batches(features):
             vectors[numbers] = self._session.run(self._vectors, feed)
         _check_finite(vectors)
+        if self.is_normalized:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST_NORM)
         self.num_cut += features.num_cut
         return vectors
 
@@ -207,10 +217,10 @@ class Embedder:
             )
         self._inputs = {name: name for name in _IDS}
         self._vectors, self._token_vectors = _VECTORS, _TOKENS
-        self._session = _OnnxSession(model, self._pooling, len(self._layers))
+        self._session = _OnnxSession(model, self.pooling, len(self._layers))
 
     def _check_pooler(self, has_pooler):
-        if self._pooling == "pooled" and not has_pooler:
+        if self.pooling == "pooled" and not has_pooler:
             raise ValueError(
                 f"pooling='pooled': {self._source.path} does not have a pooler, since its task "
                 "does not use it; use another pooling"
@@ -229,9 +239,9 @@ class Embedder:
             )
         outputs = [model.get_embedding_output(), *model.get_all_encoder_layers()]
         layers = [outputs[number] for number in self._layers]
-        if self._pooling == "pooled":
+        if self.pooling == "pooled":
             return inputs, model.get_pooled_output(), layers
-        parts = [_pool(self._pooling, layer, inputs["input_mask"]) for layer in layers]
+        parts = [_pool(self.pooling, layer, inputs["input_mask"]) for layer in layers]
         return inputs, tf.concat(parts, axis=-1), layers
 
     def _load(self):
@@ -299,6 +309,17 @@ def _pool(pooling: str, layer: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
     if pooling == "max":
         return tf.reduce_max(layer * mask + (1.0 - mask) * layer.dtype.min, axis=1)
     return tf.reduce_sum(layer * mask, axis=1) / tf.reduce_sum(mask, axis=1)
+
+
+def _pooling_of(source: interchange.Source) -> str:
+    """Returns the pooling that the files beside the weights ask for, or the usual one."""
+    if source.pooling not in (None, *POOLINGS):
+        raise ValueError(
+            f"{source.path}: sentence-transformers' files beside the weights ask for "
+            f"{source.pooling}, which is not computed here. For vectors of another kind, give the "
+            f"pooling (--pooling): {', '.join(POOLINGS)}"
+        )
+    return source.pooling or "mean"
 
 
 def _layer_numbers(layers: Sequence[int], num_layers: int) -> list[int]:

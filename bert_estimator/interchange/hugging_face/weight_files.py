@@ -17,6 +17,7 @@ ALBERT has the same classes. ELECTRA has ElectraModel, ElectraForTokenClassifica
 ElectraForQuestionAnswering, which do not have a pooler.
 """
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -24,7 +25,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_estimator.interchange import network_variables
-from bert_estimator.interchange.hugging_face import config_json, safetensors_files, tokenizer_files
+from bert_estimator.interchange.hugging_face import (
+    config_json,
+    safetensors_files,
+    sentence_files,
+    tokenizer_files,
+)
 from bert_estimator.interchange.network_variables import (
     ANSWER,
     CLASSIFIER,
@@ -137,7 +143,7 @@ def open_directory(folder: str, path: str) -> Source:
         kind = TAGGING  # all that a classifier without a pooler can be
     vocab_file = tokenizer_files.find_vocabulary(folder)
     casing, max_seq_length = tokenizer_files.read_settings(folder)
-    return Source(
+    source = Source(
         path=path,
         format=HUGGING_FACE,
         shapes=shapes,
@@ -152,6 +158,7 @@ def open_directory(folder: str, path: str) -> Source:
         architecture=architecture,
         **config_json.task_of(values, path_of_config, outputs, kind),
     )
+    return dataclasses.replace(source, **sentence_files.read(folder))
 
 
 def write(
@@ -226,6 +233,7 @@ def write_description(
     tokenizer_files.write(folder, source, tokenizer)
     num_labels = shapes.get(CLASSIFIER, [0])[0]
     config_json.write(folder, source, model_class, num_labels, tokenizer.pad_id)
+    sentence_files.write(folder, source)
 
 
 def _check_known(values, path, architecture):

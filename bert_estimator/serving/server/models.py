@@ -82,7 +82,7 @@ class Opened(NamedTuple):
 
 
 def open_model(
-    path: str, batch_size: int, pooling: str = "mean", layers: Sequence[int] = (-1,)
+    path: str, batch_size: int, pooling: str | None = None, layers: Sequence[int] = (-1,)
 ) -> Opened:
     """Opens what a directory holds, and has it answer a text.
 
@@ -154,7 +154,7 @@ def _predictions(predictor: Predictor) -> Opened:
     )
 
 
-def _vectors(path: str, batch_size: int, pooling: str, layers: Sequence[int]) -> Opened:
+def _vectors(path: str, batch_size: int, pooling: str | None, layers: Sequence[int]) -> Opened:
     # Loaded only now: exported models do without the network's code.
     from bert_estimator.serving.embedder import Embedder
 

@@ -1,0 +1,176 @@
+"""Vectors of networks that come with sentence-transformers' files: as these files ask for them."""
+
+import json
+import shutil
+
+import fixtures
+import numpy as np
+import pytest
+
+from bert_estimator import interchange
+from bert_estimator.interchange import conversion, opening
+from bert_estimator.serving import embed
+from bert_estimator.serving.embedder import Embedder
+from bert_estimator.serving.server import models
+
+ENCODER = fixtures.DATA / "hf_encoder"
+TEXTS = ["word1 word2", ("word5 word6", "word7"), " ".join(f"word{i % 35}" for i in range(40))]
+TYPE = "sentence_transformers.models."
+
+
+def model(tmp_path, pooling, *further, settings=None, prompts=None, first="Transformer"):
+    """Writes a directory as the package writes it; returns its path."""
+    path = tmp_path / "model"
+    shutil.copytree(ENCODER, path)
+    steps = [("", first), ("1_Pooling", "Pooling"), *((f"2_{name}", name) for name in further)]
+    modules = [
+        {"idx": i, "name": str(i), "path": step, "type": TYPE + name}
+        for i, (step, name) in enumerate(steps)
+    ]
+    (path / "1_Pooling").mkdir()
+    files = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": 16, **pooling},
+        "sentence_bert_config.json": settings,
+        "config_sentence_transformers.json": prompts,
+    }
+    for name, values in files.items():
+        if values is not None:
+            (path / name).write_text(json.dumps(values))
+    return str(path)
+
+
+def modes(*names):
+    every = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    return {f"pooling_mode_{name}": name in names for name in every}
+
+
+def normalized(vectors):
+    return vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        (modes("cls_token"), "cls"),
+        (modes("mean_tokens"), "mean"),
+        ({**modes("max_tokens"), "include_prompt": True}, "max"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": "mean", "include_prompt": False}, "mean"),
+    ],
+)
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_vectors_are_as_the_files_ask(tmp_path, pooling, expected, is_normalized):
+    path = model(tmp_path, pooling, *["Normalize"] * is_normalized)
+    embedder = Embedder(path)
+    assert (embedder.pooling, embedder.is_normalized) == (expected, is_normalized)
+    plain = Embedder(str(ENCODER), expected)(TEXTS)
+    np.testing.assert_array_equal(Embedder(path, expected)(TEXTS), plain)  # a flag says more
+    np.testing.assert_allclose(
+        embedder(TEXTS), normalized(plain) if is_normalized else plain, rtol=0, atol=1e-6
+    )
+
+
+def test_length_and_case_of_texts(tmp_path):
+    settings = {"max_seq_length": 8, "do_lower_case": True}
+    path = model(tmp_path, modes("mean_tokens"), settings=settings, first="BERT")
+    embedder = Embedder(path)
+    assert embedder.max_seq_length == 8
+    expected = Embedder(str(ENCODER), max_seq_length=8, do_lower_case=True)
+    texts = [*TEXTS, "WORD1 Word2"]
+    np.testing.assert_array_equal(embedder(texts), expected(texts))
+    assert embedder.num_cut == expected.num_cut == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (dict(pooling=modes("mean_sqrt_len_tokens")), "mean_sqrt_len_tokens"),
+        (dict(pooling={"pooling_mode": "lasttoken"}), "lasttoken"),
+        (dict(pooling=modes("cls_token", "max_tokens")), "cls and max"),
+        (dict(further=["Dense", "Normalize"]), "Pooling and Dense"),
+        (dict(first="CLIPModel"), "CLIPModel and Pooling"),
+        (
+            dict(prompts={"prompts": {"query": "query: "}, "default_prompt_name": "query"}),
+            'the prompt "query: "',
+        ),
+    ],
+)
+def test_what_is_not_computed_here_is_named(tmp_path, capsys, arguments, what):
+    further = arguments.pop("further", ())
+    pooling = arguments.pop("pooling", modes("mean_tokens"))
+    path = model(tmp_path, pooling, *further, **arguments)
+    message = (
+        f"{path}: sentence-transformers' files beside the weights ask for {what}, which is not "
+        "computed here. For vectors of another kind, give the pooling (--pooling): mean, cls"
+    )
+    with pytest.raises(ValueError) as caught:
+        Embedder(path)
+    assert str(caught.value).startswith(message)
+    with pytest.raises(ValueError) as caught:
+        models.open_model(path, 2)
+    assert message in str(caught.value)
+    plain = Embedder(str(ENCODER))
+    np.testing.assert_array_equal(Embedder(path, "mean")(TEXTS), plain(TEXTS))
+    (tmp_path / "texts.txt").write_text("word1 word2\n")
+    assert embed.main(["embed", path, str(tmp_path / "texts.txt")]) == 2
+    assert what in capsys.readouterr().err
+    assert embed.main(["embed", path, str(tmp_path / "texts.txt"), "--format=jsonl"]) == 0
+
+
+@pytest.mark.parametrize(
+    "prompts", [{}, {"prompts": {"query": ""}, "default_prompt_name": "query"}]
+)
+def test_prompts_that_are_not_used(tmp_path, prompts):
+    path = model(tmp_path, modes("mean_tokens"), prompts={"__version__": {}, **prompts})
+    assert Embedder(path).pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("modules.json", "{}", "modules.json: must be a list, not {}"),
+        ("modules.json", '[{"path": ""}]', "modules.json: the key 'type' is missing"),
+        ("1_Pooling/config.json", "{}", "config.json: does not name a pooling"),
+        ("1_Pooling/config.json", '{"pooling_mode": 1}', "pooling_mode: must be a string, not 1"),
+    ],
+)
+def test_damaged_files(tmp_path, name, content, message):
+    path = model(tmp_path, modes("mean_tokens"))
+    (tmp_path / "model" / name).write_text(content)
+    with pytest.raises(ValueError) as caught:
+        Embedder(path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("to", ["tf1", "hf", "hub", "onnx"])
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_a_converted_network_gives_the_same_vectors(tmp_path, to, is_normalized):
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+    path = model(
+        tmp_path,
+        modes("cls_token"),
+        *["Normalize"] * is_normalized,
+        settings={"max_seq_length": 16, "do_lower_case": False},
+    )
+    target = str(tmp_path / "converted")
+    conversion.convert(interchange.open_source(path), target, to)
+    copy, source = Embedder(target), Embedder(path)
+    assert (copy.pooling, copy.is_normalized) == ("cls", is_normalized)
+    assert copy.max_seq_length == source.max_seq_length == 16
+    np.testing.assert_allclose(copy(TEXTS), source(TEXTS), rtol=0, atol=1e-5)
+
+
+def test_a_converted_network_without_its_other_steps_says_so(tmp_path, caplog):
+    path = model(tmp_path, modes("mean_tokens"), "Dense")
+    target = tmp_path / "converted"
+    conversion.convert(interchange.open_source(path), str(target), "hf")
+    assert not (target / "modules.json").exists()
+    assert "ask for, Pooling and Dense, is not converted: only the network is." in caplog.text
+
+
+def test_the_files_are_copied_from_remote_storage():
+    read = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "config.json"]
+    assert all(map(opening._is_read, read))
+    assert not any(map(opening._is_read, ["1_Pooling/a.bin", "onnx/model.onnx", "a/b/config.json"]))
