@@ -211,13 +211,16 @@ def _answers(values, place):
         return None
     if isinstance(answers, list):
         answers = json_files.items(answers, dict, f"{place}.answers")
-        return [a for a in answers if a.get("text") != "" or a.get("answer_start") not in (-1, 0)]
-    texts = json_files.field(answers, "text", list, f"{place}: answers")
-    starts = json_files.field(answers, "answer_start", list, f"{place}: answers")
-    if len(texts) != len(starts):
-        raise SquadError(f"{place}: has {len(texts)} texts of answers, but {len(starts)} starts")
-    pairs = zip(texts, starts, strict=True)
-    return [{"text": text, "answer_start": start} for text, start in pairs]
+    else:
+        texts = json_files.field(answers, "text", list, f"{place}: answers")
+        starts = json_files.field(answers, "answer_start", list, f"{place}: answers")
+        if len(texts) != len(starts):
+            raise SquadError(
+                f"{place}: has {len(texts)} texts of answers, but {len(starts)} starts"
+            )
+        pairs = zip(texts, starts, strict=True)
+        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    return [a for a in answers if a.get("text") != "" or a.get("answer_start") not in (-1, 0)]
 
 
 def _question(place, context, values, needs_answers, version_2):

@@ -696,6 +696,15 @@ QUESTIONS = [
     ),
     Shape("transformers' run_qa, questions under data", "q.json", data(ROW), IS_BOB),
     Shape("datasets, lines", "q.jsonl", lines(ROW), IS_BOB),
+    *[
+        Shape(
+            f"datasets, an empty text at {start} for no answer",
+            "q.jsonl",
+            lines(ROW, answers={"text": [""], "answer_start": [start]}),
+            [("1",)],
+        )
+        for start in (0, -1)
+    ],
     Shape("the Hub's parquet", "q.parquet", parquet([ROW]), IS_BOB),
     Shape("gzip", "s.json.gz", gzip.compress(data(squad()).encode()), IS_BOB),
     Shape("gzip of lines", "s.jsonl.gz", gzip.compress(lines(ROW).encode()), IS_BOB),
