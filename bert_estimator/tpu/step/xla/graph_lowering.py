@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import threading
 from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
@@ -37,7 +38,7 @@ def name_by_contents(graph_def: tf.GraphDef) -> None:
             node.attr.pop(attribute, None)
         if node.op in functions:
             node.op = new_name(node.op)
-        for called in _called(node):
+        for called in called_by(node):
             if called.name in functions:
                 called.name = new_name(called.name)
 
@@ -78,9 +79,9 @@ def read_before_gathering(graph_def: tf.GraphDef) -> None:
             node.attr["Tparams"].type = dtype
 
 
-def _called(node: node_def_pb2.NodeDef) -> Iterator[attr_value_pb2.NameAttrList]:
-    """Yields the functions in an operation's attributes."""
-    for attribute in node.attr.values():
+def called_by(node: node_def_pb2.NodeDef) -> Iterator[attr_value_pb2.NameAttrList]:
+    """Yields the functions in an operation's attributes, in the same order in each process."""
+    for _, attribute in sorted(node.attr.items()):
         if attribute.HasField("func"):
             yield attribute.func
         yield from attribute.list.func
@@ -173,7 +174,7 @@ def _lower(graph_def, inputs, outputs, after, variable_of, shapes, handles):
 
         function = tf2.function(step, jit_compile=True, autograph=False)
         captured = function.get_concrete_function(*signature).captured_inputs
-        with _registered(graph_def.library.function):
+        with _registering, _registered(graph_def.library.function):
             text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
         number_of = {variable: number for number, variable in enumerate(last_of)}
         numbers = {
@@ -183,6 +184,10 @@ def _lower(graph_def, inputs, outputs, after, variable_of, shapes, handles):
     # The name has a number that no other function of this process has.
     text = re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
     return text, [numbers[id(handle)] for handle in captured]
+
+
+# Equal functions of two steps have one name: a thread must not remove what another thread lowers.
+_registering = threading.Lock()
 
 
 @contextlib.contextmanager

@@ -7,10 +7,11 @@ of a function that asks for a key, by the operation's two seeds, and draws by a 
 `program/random_keys.py` computes the keys.
 """
 
-import contextlib
 import functools
 import secrets
-from collections.abc import Iterable, Iterator
+import threading
+import weakref
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -22,6 +23,7 @@ from tensorflow.python.framework import random_seed
 
 from bert_estimator.cluster import hosts
 from bert_estimator.tpu.program import random_keys
+from bert_estimator.tpu.step.xla import graph_lowering
 
 _THREEFRY = 2  # the number of the algorithm, which is the same on all platforms
 
@@ -112,6 +114,7 @@ def replace(graph_def: tf.GraphDef) -> None:
     """
     functions, unseeded = {}, []
     library = graph_def.library.function
+    _Seeds(library).give_to(graph_def.node)
     for node in [*graph_def.node, *(node for each in library for node in each.node_def)]:
         if node.op in _DRAWN:
             function = _function_of(node)
@@ -126,6 +129,62 @@ def replace(graph_def: tf.GraphDef) -> None:
             "repeated: %s. Draw with tf.random.truncated_normal or tf.random.stateless_*",
             ", ".join(unseeded),
         )
+
+
+class _Seeds:
+    """Gives the random operations without seeds the process's seeds, and each a number of its own.
+
+    The numbers are those of the operations in the order in which a step calls them, so that they
+    are the same on all hosts and in a step that is built again. A function with such operations is
+    copied for each call, since in a session each call draws other numbers.
+
+    Args:
+      library: the functions of a GraphDef, to which the copies are added.
+    """
+
+    def __init__(self, library):
+        self._library = library
+        self._functions = {function.signature.name: function for function in library}
+        self._known: dict[str, bool] = {}  # name of a function -> whether it is copied
+        self._number = 0
+
+    def give_to(self, nodes) -> None:
+        for node in nodes:
+            if _lacks_seeds(node):
+                first, second = _seeds_of_process()
+                self._number += 1
+                node.attr["seed"].i = first
+                node.attr["seed2"].i = second + self._number
+            for called in self._called(node):
+                called.name = self._copy(called.name)
+            if self._is_copied(node.op):
+                node.op = self._copy(node.op)
+
+    def _called(self, node):
+        return [each for each in graph_lowering.called_by(node) if self._is_copied(each.name)]
+
+    def _copy(self, name):
+        """Copies a function, and gives seeds to its operations; returns the copy's name."""
+        self._number += 1
+        copy = function_pb2.FunctionDef()
+        copy.CopyFrom(self._functions[name])
+        copy.signature.name = f"{name}_call_{self._number}"
+        self.give_to(copy.node_def)
+        self._library.append(copy)
+        return copy.signature.name
+
+    def _is_copied(self, name):
+        if name not in self._known:
+            self._known[name] = False  # a function that calls itself
+            self._known[name] = name in self._functions and any(
+                _lacks_seeds(node) or self._is_copied(node.op) or self._called(node)
+                for node in self._functions[name].node_def
+            )
+        return self._known[name]
+
+
+def _lacks_seeds(node):
+    return node.op in _DRAWN and not (node.attr["seed"].i or node.attr["seed2"].i)
 
 
 def _function_of(node):
@@ -145,8 +204,7 @@ def _attributes(node):
 @functools.cache
 def _function(kind, serialized) -> function_pb2.FunctionDef:
     node = node_def_pb2.NodeDef.FromString(serialized)
-    seeds = (node.attr["seed"].i, node.attr["seed2"].i)
-    config = random_keys.config_of(*(seeds if any(seeds) else _seeds_of_process()))
+    config = random_keys.config_of(node.attr["seed"].i, node.attr["seed2"].i)
 
     def draw(*inputs):
         (key,) = gen_xla_ops.xla_custom_call_v2(
@@ -184,41 +242,44 @@ def _call(node, function):
     node.attr["Tout"].list.type.append(result)
 
 
-class _SharedCounts:
+class _SharedCounts(weakref.WeakKeyDictionary):
     """Counts the operations without a seed of their own for a step and its functions together.
 
     TensorFlow counts them for each graph, and the branches of conditions and the bodies of loops
     are graphs of their own: their operations would have the seeds of the step's first operations.
     """
 
-    def __init__(self, counts, step: tf.Graph):
-        self._counts, self._step = counts, step
+    def __init__(self, counts):
+        super().__init__(counts)
+        self.steps: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
 
     def _owner(self, graph):
         outer = graph
-        while outer is not None and outer is not self._step:
+        while outer is not None and outer not in self.steps:
             outer = getattr(outer, "outer_graph", None)
         return graph if outer is None else outer
 
-    def get(self, graph, default=None):
-        return self._counts.get(self._owner(graph), default)
-
-    def setdefault(self, graph, default):
-        return self._counts.setdefault(self._owner(graph), default)
+    def setdefault(self, graph, default=None):
+        return super().setdefault(self._owner(graph), default)
 
     def __getitem__(self, graph):
-        return self._counts[self._owner(graph)]
+        return super().__getitem__(self._owner(graph))
 
     def __setitem__(self, graph, count):
-        self._counts[self._owner(graph)] = count
+        super().__setitem__(self._owner(graph), count)
 
 
-@contextlib.contextmanager
-def counted_together(step: tf.Graph) -> Iterator[None]:
-    """Surrounds code that builds a step: no two operations without a seed get the same seed."""
-    counts = random_seed._graph_to_seed_dict
-    random_seed._graph_to_seed_dict = _SharedCounts(counts, step)
-    try:
-        yield
-    finally:
-        random_seed._graph_to_seed_dict = counts
+_installing = threading.Lock()
+
+
+def count_together(step: tf.Graph) -> None:
+    """Has TensorFlow count together for a step: no two operations without a seed get the same seed.
+
+    Args:
+      step: the graph of a step that is not built yet. Graphs that are not steps, nor functions of
+        one, are counted as before, so that threads may build steps at once.
+    """
+    with _installing:
+        if not isinstance(random_seed._graph_to_seed_dict, _SharedCounts):
+            random_seed._graph_to_seed_dict = _SharedCounts(random_seed._graph_to_seed_dict)
+        random_seed._graph_to_seed_dict.steps.add(step)

@@ -90,6 +90,7 @@ class StepGraph:
     def building(self) -> Iterator[None]:
         """Surrounds code that builds one replica's model in this graph, with resource variables."""
         this = self._replica()
+        random_operations.count_together(self._graph)
         with (
             self._graph.as_default(),
             tf.variable_scope(
@@ -101,7 +102,6 @@ class StepGraph:
             ),
             this.entered(),
             replica_operations.replaced(),
-            random_operations.counted_together(self._graph),
             _entered(meshes.Context(self._per_core_handle)),
             meshes.outside_rewrites(self._outer),
         ):

@@ -1,14 +1,15 @@
 """Random operations on cores are functions of (seed, operation, step, replica)."""
 
 import re
+import threading
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.program import devices, lowered_step
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.step.xla import random_operations
+from bert_estimator.tpu.step.xla import graph_lowering, random_operations
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -114,13 +115,69 @@ def test_draws_repeat_and_differ_by_seed_step_and_replica():
             assert not np.array_equal(*first[step][n]), kind
 
 
-def test_each_turn_and_each_operation_draws_other_numbers():
+@pytest.mark.parametrize("seed", [1, None])
+def test_each_turn_and_each_operation_draws_other_numbers(seed):
     def model():
-        return [tf.random.uniform([9]), in_condition(), in_condition(), in_loop(), in_loop(),
-                in_function(), in_loop_of_loops()]  # fmt: skip
+        return [tf.random.uniform([9]), tf.random.uniform([9]), in_condition(), in_condition(),
+                in_loop(), in_loop(), in_function(), in_loop_of_loops()]  # fmt: skip
 
-    numbers = np.concatenate([drawn.ravel() for step in draws(model) for drawn in step])
-    assert len(np.unique(numbers)) == len(numbers) == 3 * CORES * (6 * 9 + 27)
+    numbers = np.concatenate([drawn.ravel() for step in draws(model, seed) for drawn in step])
+    assert len(np.unique(numbers)) == len(numbers) == 3 * CORES * (7 * 9 + 27)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_any_seed_two_operations_draw_other_numbers(kind):
+    for one, other in draws(lambda: [KINDS[kind](), KINDS[kind]()], None):
+        assert not np.array_equal(one, other)
+
+
+def functions_of_functions():
+    """Returns what two calls of a function draw, which calls another function in a condition."""
+    inner = tf.compat.v2.function(lambda: tf.random.uniform([9]))
+    is_true = tf.train.get_global_step() >= 0
+    outer = tf.compat.v2.function(lambda: tf.cond(is_true, inner, lambda: tf.zeros([9])) + inner())
+    return [outer(), outer(), inner()]
+
+
+def test_each_call_of_a_function_draws_other_numbers_as_in_a_session():
+    numbers = [np.concatenate(step) for step in draws(functions_of_functions, None, number=2)]
+    assert len(np.unique(numbers)) == 2 * CORES * 27
+    (step,) = draws(functions_of_functions, 1, number=1)  # with seeds, a call has its own
+    assert np.array_equal(step[0], step[1])
+
+
+def test_a_step_that_is_built_again_draws_the_same_numbers():
+    """It is not compiled again; and all hosts build the same step."""
+
+    def model():
+        return [functions_of_functions(), in_condition(), in_loop(), tf.random.uniform([9])]
+
+    first, again = draws(model, None), draws(model, None)
+    assert all(map(equal, first, again))
+
+
+def test_threads_build_steps_at_once(monkeypatch):
+    """Each counts its operations, and none removes the functions that another lowers."""
+    expected = draws(lambda: [in_condition(), tf.random.uniform([9])], 3)[0]
+    found, barrier = [], threading.Barrier(4)
+
+    def model():
+        drawn = [in_condition()]
+        barrier.wait(60)  # another thread is building, too
+        return [*drawn, tf.random.uniform([9])]
+
+    def build():
+        found.append(draws(model, 3)[0])
+
+    for _ in range(3):
+        monkeypatch.setattr(graph_lowering, "LOWERED", lowered_step.KeptPrograms())
+        threads = [threading.Thread(target=build) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 12 and all(equal(each, expected) for each in found)
+    assert not np.array_equal(*expected)
 
 
 def test_operations_with_equal_seeds_draw_equal_numbers_as_in_a_session():
@@ -144,9 +201,7 @@ def test_without_any_seed_each_process_draws_other_numbers(monkeypatch):
     found = []
     for seeds in ((1, 2), (3, 4)):
         monkeypatch.setattr(random_operations, "_seeds_of_process", lambda seeds=seeds: seeds)
-        random_operations._function.cache_clear()
         found.append(draws(lambda: tf.random.uniform([9]), None))
-    random_operations._function.cache_clear()
     assert not equal(found[0][0], found[1][0])
     assert not equal(found[0][0], found[0][1])
 
