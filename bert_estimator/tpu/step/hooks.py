@@ -173,13 +173,14 @@ class HookDriver:
             raise
 
 
-def values_for_hooks(hook_run, session, element_of_step):
+def values_for_hooks(hook_run, session, element_of_step, known=None):
     """Returns the values that the hooks fetch after a loop, a dict by hook.
 
     Args:
       hook_run: the `HookRun`.
       session: the session that hooks see.
       element_of_step: as for `HookDriver`.
+      known: tensors of the session's graph -> their values, which the step has computed.
 
     Raises:
       ValueError: a hook fetches a tensor of the step itself; the text names the hook.
@@ -187,7 +188,7 @@ def values_for_hooks(hook_run, session, element_of_step):
     if not hook_run.fetches:
         return {}
     try:
-        return session.run(hook_run.fetches, hook_run.feed_dict)
+        return session.run(hook_run.fetches, {**(known or {}), **hook_run.feed_dict})
     except (tf.errors.InvalidArgumentError, LookupError, ValueError) as error:
         for hook, fetches in hook_run.fetches.items():
             for fetch in tf.nest.flatten(fetches):

@@ -262,7 +262,8 @@ class XlaStep:
         if due and losses and not self._host.ends_training(losses[-1]):
             summary = self._write_summaries()
         result = self._result._replace(summary=summary)
-        return result, values_for_hooks(hook_run, self._session, self.element_of_step)
+        known = {self._model.loss_holder: losses[-1]} if losses else None
+        return result, values_for_hooks(hook_run, self._session, self.element_of_step, known)
 
     def _write_summaries(self):
         """Returns the serialized summaries of the last step, with the values of core 0."""

@@ -1,0 +1,145 @@
+"""What hooks ask of a step, on each runtime: they get it, or an error that says why."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+
+RUNTIMES = {
+    "local": dict(use_tpu=False),
+    "session": dict(use_tpu=True),
+    "cores": dict(use_tpu=True, master="rehearse:2"),
+}
+
+
+@pytest.fixture(params=RUNTIMES)
+def runtime(request):
+    if request.param == "cores":
+        request.getfixturevalue("xla_runtime")
+    return request.param
+
+
+def estimator(tmp_path, runtime, iterations=1):
+    """Returns an estimator whose weight goes halfway from 0 to 8 in each step.
+
+    Its rate is a placeholder with a default, which hooks of TF1 programs feed.
+    """
+
+    def model_fn(features, labels, mode, params):
+        weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+        rate = tf.placeholder_with_default(0.25, [], "rate")
+        predictions = {"y": features * 0 + weight * rate}
+        if mode == "infer":
+            return tpu.TPUEstimatorSpec(mode, predictions=predictions)
+        loss = tf.reduce_mean(tf.square(weight - features)) + 0 * rate
+        optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(rate))
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    arguments = dict(RUNTIMES[runtime])
+    config = tpu.RunConfig(
+        model_dir=str(tmp_path),
+        master=arguments.pop("master", ""),
+        tpu_config=tpu.TPUConfig(iterations_per_loop=iterations),
+    )
+    sizes = dict.fromkeys(("train_batch_size", "eval_batch_size", "predict_batch_size"), 4)
+    return tpu.TPUEstimator(model_fn, config=config, **arguments, **sizes)
+
+
+def input_fn(params):
+    rows = tf.data.Dataset.from_tensor_slices((np.full(4, 8, np.float32), np.zeros(4)))
+    return rows.batch(params["batch_size"], drop_remainder=True)
+
+
+def endless(params):
+    return input_fn(params).repeat()
+
+
+class OriginalLoss(tf.train.SessionRunHook):
+    """Fetches the loss of the step, as hooks do that hold nothing of the graph."""
+
+    def __init__(self):
+        self.losses = []
+
+    def before_run(self, run_context):
+        fetches = run_context.original_args.fetches
+        return tf.train.SessionRunArgs(fetches[1] if isinstance(fetches, list) else fetches)
+
+    def after_run(self, run_context, run_values):
+        self.losses.append(float(run_values.results))
+
+
+class Feed(tf.train.SessionRunHook):
+    def __init__(self, tensor="rate:0"):
+        self._name = tensor
+
+    def begin(self):
+        self._tensor = tf.get_default_graph().get_tensor_by_name(self._name)
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(None, {self._tensor: 0.5})
+
+
+def test_the_loss_of_the_original_arguments(tmp_path, runtime):
+    hook = OriginalLoss()
+    if runtime == "session":
+        with pytest.raises(
+            ValueError, match=r"OriginalLoss fetches .*, a tensor of the step itself"
+        ):
+            estimator(tmp_path, runtime).train(endless, hooks=[hook], steps=3)
+        return
+    estimator(tmp_path, runtime).train(endless, hooks=[hook], steps=3)
+    assert hook.losses == [64.0, 16.0, 4.0]
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_on_cores_it_is_the_last_loss_of_a_loop(tmp_path):
+    hook = OriginalLoss()
+    estimator(tmp_path, "cores", iterations=2).train(endless, hooks=[hook], steps=4)
+    assert hook.losses == [16.0, 1.0]
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "predict"])
+def test_a_hook_that_feeds_the_step(tmp_path, runtime, verb):
+    """Locally the value is fed; elsewhere it cannot be, and is not ignored."""
+    trained = estimator(tmp_path, runtime)
+    trained.train(endless, steps=1)
+    weight = trained.get_variable_value("weight")
+    assert weight == 4.0
+
+    def run():
+        if verb == "train":
+            trained.train(endless, hooks=[Feed()], steps=1)
+            return trained.get_variable_value("weight")
+        if verb == "evaluate":
+            return trained.evaluate(endless, hooks=[Feed()], steps=1)["loss"]
+        return next(iter(trained.predict(input_fn, hooks=[Feed()])))["y"]
+
+    if runtime == "local":
+        assert run() == {"train": 8.0, "evaluate": 16.0, "predict": 2.0}[verb]
+        return
+    message = {
+        "session": r"A hook feeds rate:0, on which the step depends.* make it a variable that the",
+        "cores": "fetches rate:0, a tensor of the step itself",
+    }[runtime]
+    with pytest.raises(ValueError, match=message):
+        run()
+
+
+def test_a_hook_that_feeds_what_only_itself_fetches(tmp_path, runtime):
+    class Own(tf.train.SessionRunHook):
+        def begin(self):
+            self._fed = tf.placeholder(tf.float32, [])
+            self._fetch = self._fed * 3
+
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs(self._fetch, {self._fed: 2.0})
+
+        def after_run(self, run_context, run_values):
+            assert run_values.results == 6.0
+            self.ran = True
+
+    hook = Own()
+    estimator(tmp_path, runtime).train(endless, hooks=[hook], steps=1)
+    assert hook.ran
