@@ -8,6 +8,7 @@ import gc
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 
 # The processes of one run of the tests share the programs that they compile, and no test finds what
@@ -15,6 +16,10 @@ import tempfile
 if "PYTEST_XDIST_WORKER" not in os.environ:  # pytest-xdist's processes take the first one's
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled_programs_")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+
+# A shell's background jobs are born ignoring SIGINT, and so would be the programs that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.pop("TPU_NAME", None)  # what to run on is each test's own choice
 

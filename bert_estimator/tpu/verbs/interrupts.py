@@ -16,6 +16,7 @@ import weakref
 from typing import Any
 
 from bert_estimator.cluster import hosts
+from bert_estimator.storage.mirror import Termination
 
 # How long the process waits for a daemon thread, which may be in a step.
 WAIT_SECS = 5
@@ -70,6 +71,12 @@ def stop_requested() -> bool:
     return in_one() and _entered[0].requested is not None
 
 
+def _is_nobodys(handler):
+    """Returns whether the program lets a signal do what it does by default."""
+    defaults = (signal.SIG_DFL, signal.default_int_handler)
+    return handler in defaults or isinstance(getattr(handler, "__self__", None), Termination)
+
+
 class Interrupts:
     """Context manager that turns the first SIGINT or SIGTERM into a request to stop.
 
@@ -84,6 +91,9 @@ class Interrupts:
 
     Python only handles a signal when the main thread returns from TensorFlow, which may take long.
     So a separate thread watches for signals, through the signal module's wakeup file descriptor.
+
+    A signal that the program handles by a function of its own is left to it, and so is one that is
+    ignored: a shell's background jobs are born ignoring SIGINT.
 
     Args:
       consequence: what happens after the first signal, for the message.
@@ -141,13 +151,14 @@ class Interrupts:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._previous_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._previous = {s: signal.signal(s, self._handle) for s in self._SIGNALS}
+        ours = [s for s in self._SIGNALS if _is_nobodys(signal.getsignal(s))]
+        self._previous = {s: signal.signal(s, self._handle) for s in ours}
         self._watcher = threading.Thread(target=self._watch, name="interrupts", daemon=True)
         self._watcher.start()
 
     def _uninstall(self):
         for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, handler)
         signal.set_wakeup_fd(self._previous_fd)
         os.close(self._writer)  # This ends the watcher, which reads from the pipe.
         self._watcher.join()
@@ -192,7 +203,7 @@ class Interrupts:
         seen = 0
         while byte := os.read(self._reader, 1):
             number = byte[0]
-            if number not in self._SIGNALS:
+            if number not in self._previous:
                 continue
             seen += 1
             if seen > 1:

@@ -14,6 +14,7 @@ import pytest
 from toy import checkpoint_steps, wait_until, weight_at
 
 from bert_estimator.cluster import hosts
+from bert_estimator.storage.mirror import Termination
 from bert_estimator.tpu.verbs import interrupts
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 
@@ -451,23 +452,46 @@ def open_pipes():
 
 
 def test_what_was_there_before_is_put_back():
-    def mine(number, frame):
-        called.append(number)
-
-    called = []
-    previous = signal.signal(signal.SIGTERM, mine)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     pipes = open_pipes()
+    for _ in range(3):
+        with Interrupts(""), Interrupts(""):
+            assert not any(signal.getsignal(number) is before[number] for number in before)
+        assert {number: signal.getsignal(number) for number in before} == before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert open_pipes() == pipes
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_signal_that_the_program_handles_or_ignores_is_left_to_it(number, is_ignored):
+    called = []
+    mine = signal.SIG_IGN if is_ignored else lambda number, frame: called.append(number)
+    (other,) = {signal.SIGINT, signal.SIGTERM} - {number}
+    previous = signal.signal(number, mine)
     try:
-        for _ in range(3):
-            with Interrupts(""), Interrupts(""):
-                assert signal.getsignal(signal.SIGTERM) is not mine
-            assert signal.getsignal(signal.SIGTERM) is mine
-        raise_signal(signal.SIGTERM)
-        assert called == [signal.SIGTERM]
-        assert signal.set_wakeup_fd(-1) == -1
-        assert open_pipes() == pipes
+        with Interrupts("") as outer, Interrupts("") as inner:
+            assert signal.getsignal(number) is mine
+            for _ in range(2):  # a second one would end the process
+                raise_signal(number)
+            time.sleep(0.1)
+            assert outer.requested is inner.requested is None
+            raise_signal(other)
+            assert outer.requested == other
+        assert called == [] if is_ignored else [number] * 2
+        assert signal.getsignal(number) is mine
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        signal.signal(number, previous)
+
+
+def test_a_signal_that_ends_an_upload_is_taken_over():
+    with Termination():
+        before = signal.getsignal(signal.SIGTERM)
+        assert before != signal.SIG_DFL
+        with Interrupts("") as interrupts:
+            raise_signal(signal.SIGTERM)
+            assert interrupts.requested == signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_in_another_thread_nothing_is_installed():
