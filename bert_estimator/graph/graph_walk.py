@@ -1,6 +1,6 @@
 """Walks a graph along its operations, copies some, and says if it becomes a program for XLA."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_util
@@ -48,37 +48,48 @@ def unfed(operations: Iterable[tf.Operation], fed: Iterable[tf.Operation]) -> se
     return {operation for operation in before if operation.type == "Placeholder"} - fed
 
 
-def copied(tensor: tf.Tensor, replaced: dict[tf.Operation, tf.Tensor], name: str) -> tf.Tensor:
+def copied(
+    tensor: tf.Tensor, replaced: dict[tf.Operation, Sequence[tf.Tensor]], name: str
+) -> tf.Tensor:
     """Copies a tensor to the current graph, with the operations that it depends on.
 
     Args:
       tensor: a tensor of another graph.
-      replaced: operation of that graph with one output -> what stands for the output in the current
-        graph. These are not copied. Nothing waits for them.
+      replaced: operation of that graph -> what stands for its outputs in the current graph. These
+        are not copied. The copies are added, so that a later call with the same dict takes them:
+        what two tensors have in common is computed once.
       name: what the names of the copies begin with.
 
     Returns:
       The tensor of the current graph.
     """
+    new = [operation for operation in all_before([tensor.op]) if operation not in replaced]
     graph_def = tf.GraphDef(versions=tensor.graph.graph_def_versions)
-    known = {f"^{operation.name}" for operation in replaced}
-    for operation in all_before([tensor.op]):
-        if operation not in replaced:
-            node = graph_def.node.add()
-            node.CopyFrom(operation.node_def)
-            node.input[:] = [source for source in node.input if source not in known]
-            node.attr.pop("_class", None)  # the operations beside which it was to run
-            node.device = ""
+    without_outputs = {
+        f"^{operation.name}" for operation, outputs in replaced.items() if not outputs
+    }
+    for operation in new:
+        node = graph_def.node.add()
+        node.CopyFrom(operation.node_def)
+        node.input[:] = [source for source in node.input if source not in without_outputs]
+        node.attr.pop("_class", None)  # the operations beside which it was to run
+        node.device = ""
     if any(functions_of(node) for node in graph_def.node):
         graph_def.library.CopyFrom(tensor.graph.as_graph_def().library)
-    used = {source.partition(":")[0] for node in graph_def.node for source in node.input}
-    (result,) = tf.import_graph_def(
+    used = {source for node in graph_def.node for source in node.input}
+    used = {source if ":" in source or source[0] == "^" else f"{source}:0" for source in used}
+    stand_ins = {
+        **{f"{o.name}:{i}": t for o, outputs in replaced.items() for i, t in enumerate(outputs)},
+        **{f"^{o.name}": outputs[0] for o, outputs in replaced.items() if outputs},
+    }
+    copies = tf.import_graph_def(
         graph_def,
-        input_map={o.outputs[0].name: other for o, other in replaced.items() if o.name in used},
-        return_elements=[tensor.name],
+        input_map={source: stand_ins[source] for source in used & stand_ins.keys()},
+        return_elements=[operation.name for operation in new],
         name=name,
     )
-    return result
+    replaced.update(zip(new, (copy.outputs for copy in copies), strict=True))
+    return replaced[tensor.op][tensor.value_index]
 
 
 def _reached(operations, neighbours_of):

@@ -6,7 +6,7 @@ operations that the tensor depends on are copied to the session's graph.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import random_seed
@@ -29,16 +29,23 @@ def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) 
         was called in the block.
     """
 
+    # What stands in the session's graph for operations of the step's. Variables that are made of
+    # one random tensor start with equal values.
+    outer_of: dict[tf.Operation, Sequence[tf.Tensor]] = {}
+
+    def copied(value, name):
+        return _copied(value, name, step, inputs, outer_of)
+
     def creator(next_creator, **given):
         value, name = given.get("initial_value"), given.get("name") or "Variable"
         if isinstance(value, trackable.CheckpointInitialValueCallable):
             pass
         elif callable(value):
-            given["initial_value"] = lambda: _copied(_called(value, step), name, step, inputs)
+            given["initial_value"] = lambda: copied(_called(value, step), name)
         else:
             if _is_made_of_tensors(value, step):
                 value = tf.convert_to_tensor(value, given.get("dtype"))
-            given["initial_value"] = _copied(value, name, step, inputs)
+            given["initial_value"] = copied(value, name)
         # Operations without a seed of their own get the next number of their graph. The count
         # goes on from one graph to the other, so that random values equal the session runtime's.
         seeds = random_seed._graph_to_seed_dict
@@ -91,23 +98,22 @@ def _is_made_of_tensors(value, graph):
     )
 
 
-def _copied(value, variable, step, inputs):
+def _copied(value, variable, step, inputs, outer_of):
     """Returns a tensor of the session's graph for a tensor of the step's; other values stay.
 
     Args:
       value: the initial value of a variable.
       variable: the variable's name, for messages.
       step, inputs: as for `copied_to_session`.
+      outer_of: operation of the step -> its outputs in the session's graph; copies are added.
     """
     if not isinstance(value, tf.Tensor) or value.graph is not step:
         return value
-    outer_of = {inner.op: outer for outer, inner in step.captures}
     # The walk does not go on beyond captured tensors: they do not depend on anything in the step.
+    outer_of.update((inner.op, [outer]) for outer, inner in step.captures)
     placeholders = {tensor.op for tensor in inputs}
     if not placeholders.isdisjoint(graph_walk.all_before([value.op])):
         raise _error_of_inputs(variable)
-    if value.op in outer_of:
-        return outer_of[value.op]
     with tf.init_scope():
         return graph_walk.copied(value, outer_of, "initial_value")
 

@@ -96,6 +96,50 @@ def test_tensors_as_initial_values(tmp_path, xla_runtime):
     np.testing.assert_allclose(found[2:], expected[2:], rtol=1e-5)
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_variables_of_one_tensor_start_equal(tmp_path, rules, seed):
+    """As networks and their targets do, whatever the tensor draws or computes."""
+
+    def model_fn(features, mode, params):
+        drawn = tf.random_normal([3])
+        top, order = tf.nn.top_k(drawn, 2)
+        number = tf.ensure_shape(tf.py_func(lambda: np.random.random(), [], tf.float64), [])
+        made = [
+            *(tf.Variable(drawn, name=name) for name in "ab"),
+            *(tf.Variable(lambda: 2 * drawn, name=name) for name in "cd"),
+            tf.Variable([drawn, drawn], name="both"),
+            tf.Variable(top, name="top"),
+            tf.Variable(tf.cast(order, tf.float32), name="order"),
+            *(
+                tf.Variable(tf.cast(number, tf.float32), name=name, trainable=False)
+                for name in "pq"
+            ),
+            tf.Variable(tf.random_normal([3]), name="other"),
+        ]
+        loss = tf.add_n([tf.reduce_sum(v * 0) for v in made]) + tf.reduce_mean(features["x"])
+        optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.125))
+        return tpu.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss, tf.train.get_global_step())
+        )
+
+    start = Start()
+    estimator = toy.make_estimator(tmp_path, model_fn, tf_random_seed=seed, **rules)
+    estimator.train(toy.input_fn, max_steps=1, hooks=[start])
+    values = start.values
+    drawn = values["a"]
+    for name, expected in {
+        "b": drawn,
+        "c": 2 * drawn,
+        "d": 2 * drawn,
+        "both": [drawn, drawn],
+        "top": np.sort(drawn)[:0:-1],
+        "order": np.argsort(drawn)[:0:-1],
+        "q": values["p"],
+    }.items():
+        np.testing.assert_array_equal(values[name], expected, name)
+    assert not np.array_equal(values["other"], drawn)
+
+
 def test_a_warm_start_replaces_them(tmp_path, cores):
     make_estimator(tmp_path / "first", toy.MASTER).train(toy.input_fn, max_steps=1)
     estimator, start = (

@@ -41,7 +41,7 @@ def computed_in_step(
         if not _are_repeatable([each.node_def for each in operations - handles], outer.graph):
             continue
         with step.as_default(), tf.control_dependencies(None):
-            captured = {o: step.capture(o.outputs[0]) for o in operations & handles}
+            captured = {o: [step.capture(o.outputs[0])] for o in operations & handles}
             _replace(inner, graph_walk.copied(outer, captured, "of_session"))
         changed = True
     return changed

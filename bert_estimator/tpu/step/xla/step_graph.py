@@ -320,6 +320,12 @@ class StepGraph:
                 split_axes[variable.ref()] = part.axis
             if name in present:
                 if variable is not None:
+                    if not variable.shape.is_fully_defined():
+                        raise ValueError(
+                            f"The variable {variable.op.name} of model_fn has the shape "
+                            f"{variable.shape}. On a TPU all shapes must be static: give its "
+                            "initial value one with tf.ensure_shape or tf.reshape"
+                        )
                     found[name] = variable
                     shapes[name] = variable.shape.as_list()
                     split_axes.setdefault(variable.ref())

@@ -181,3 +181,14 @@ def test_a_default_that_is_not_constant_is_from_outside_of_the_step():
             output = 2 * given
         with pytest.raises(RuntimeError, match=r"given:0 .* a tensor from outside of the step"):
             program.lower([output], None)
+
+
+def test_a_variable_whose_shape_is_not_static_is_named():
+    with tf.Graph().as_default():
+        program = StepGraph(CORES)
+        with program.building():
+            value = tf.py_func(lambda: np.float32(1), [], tf.float32)
+            output = tf.reshape(tf.Variable(value, name="odd"), [1])
+        message = "The variable odd of model_fn has the shape <unknown>.* tf.ensure_shape"
+        with pytest.raises(ValueError, match=message):
+            program.lower([output], None)
