@@ -375,6 +375,8 @@ class Estimator:
         strip_default_attrs=True,
     ):
         jobs = {mode: self._exporting_job(mode) for mode in input_receiver_fn_map}
+        if type(self).latest_checkpoint is not Estimator.latest_checkpoint:
+            checkpoint_path = checkpoint_path or self.latest_checkpoint()  # as upstream
         return exporting.export(
             jobs,
             input_receiver_fn_map,

@@ -197,3 +197,39 @@ def test_values_that_are_not_finite_are_named_before_the_first_step(
     with pytest.raises(ValueError, match=message):
         estimator.train(input_fn, steps=1)
     assert not list((tmp_path / "run").iterdir())  # it was made for the lock, and nothing is in it
+
+
+def test_rows_of_another_vocabulary(tmp_path, rules):
+    """The rows of the words that both have are taken; the variables come back from the cores."""
+    for name, words in {"old": "abc", "new": "cdab"}.items():
+        (tmp_path / name).write_text("\n".join(words) + "\n")
+
+    def of_words(number):
+        def model_fn(features, mode, params):
+            table = tf.get_variable("table", [number, 2], initializer=tf.ones_initializer())
+            bias = tf.get_variable("bias", [2], initializer=tf.zeros_initializer())
+            rows = tf.nn.embedding_lookup(table, tf.constant([0, 1, 1])) + bias
+            loss = tf.reduce_mean(rows) + 0.0 * tf.reduce_sum(features["x"])
+            optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(3.0))
+            train_op = optimizer.minimize(loss, tf.train.get_global_step())
+            return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+        return model_fn
+
+    first = make_estimator(tmp_path / "first", of_words(3), **rules)
+    first.train(input_fn, steps=1)
+    trained = first.get_variable_value("table")
+    np.testing.assert_allclose(trained, [[0.5, 0.5], [0, 0], [1, 1]], atol=1e-6)
+    vocabulary = tf.train.VocabInfo(
+        str(tmp_path / "new"), 4, 0, str(tmp_path / "old"), 3, tf.zeros_initializer()
+    )
+    settings = tpu.WarmStartSettings(
+        str(tmp_path / "first"), ".*", var_name_to_vocab_info={"table": vocabulary}
+    )
+    second = make_estimator(tmp_path / "second", of_words(4), warm_start_from=settings, **rules)
+    second.train(input_fn, steps=1)
+    start = tf.train.load_variable(str(tmp_path / "second/model.ckpt-0"), "table")
+    np.testing.assert_allclose(start, [trained[2], [0, 0], trained[0], trained[1]])
+    np.testing.assert_allclose(
+        second.get_variable_value("table"), start - [[0.5], [1], [0], [0]], atol=1e-6
+    )

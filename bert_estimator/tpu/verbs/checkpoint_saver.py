@@ -245,6 +245,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         self._summary_writer.add_meta_graph(meta_graph_def)
         if self._save_graph_def:
             self._meta_graph = meta_graph_def.SerializeToString()
+        self._finite.begin(session)
         self._save(session, step)
         self._timer.update_last_triggered_step(step)
 
@@ -364,20 +365,41 @@ class FiniteCheck:
 
     def __init__(self):
         graph = tf.get_default_graph()
-        self._variables = [v for v in tf.global_variables() if v.dtype.base_dtype.is_floating]
-        values = map(graph.as_graph_element, self._variables)
-        self._squares = [tf.raw_ops.L2Loss(t=value) for value in values]
+        variables = [v for v in tf.global_variables() if v.dtype.base_dtype.is_floating]
+        # The sum of squares is only finite if all values are. It is not if a square overflows.
+        self._squares = [
+            (variable, tf.raw_ops.L2Loss(t=graph.as_graph_element(variable)))
+            for variable in variables
+        ]
+
+    def begin(self, session: tf.Session) -> None:
+        """Leaves variables out that start with a value that is not finite, if they are not trained.
+
+        A model_fn makes them so, such as a running minimum that starts at infinity. The slots of
+        an optimizer are not left out.
+        """
+        trained = {variable.op.name for variable in tf.trainable_variables()}
+        others = [
+            (variable, square)
+            for variable, square in self._squares
+            if variable.op.name not in trained
+            and variable.op.name.rpartition("/")[0] not in trained
+        ]
+        left_out = set(_names_of_bad(session, others))
+        self._squares = [pair for pair in self._squares if pair[0].op.name not in left_out]
 
     def names_of_bad(self, session: tf.Session) -> list[str]:
         """Returns the names of the variables with a value that is not finite."""
-        # The sum of squares is only finite if all values are. It is not if a square overflows.
-        squares = session.run(self._squares)
-        pairs = zip(self._variables, squares, strict=True)
-        return [
-            variable.op.name
-            for variable, square in pairs
-            if not np.isfinite(square) and not np.isfinite(session.run(variable)).all()
-        ]
+        return _names_of_bad(session, self._squares)
+
+
+def _names_of_bad(session, squares):
+    sums = session.run([square for _, square in squares])
+    return [
+        variable.op.name
+        for (variable, _), value in zip(squares, sums, strict=True)
+        if not np.isfinite(value) and not np.isfinite(session.run(variable)).all()
+    ]
 
 
 class _DurableSaver:

@@ -98,6 +98,29 @@ def test_weights_that_are_not_finite_from_the_start(tmp_path):
         estimator.train(input_fn, steps=2)
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_running_minimum_may_start_at_infinity(tmp_path, rules, is_resumed):
+    """What a model_fn does not train may start so, and may stay so; a weight may not."""
+
+    def w_after(weight, features):
+        return tf.where(features["x"][0] > 4, np.inf, weight + 1)
+
+    def fields(features, loss):
+        for name in ("smallest", "of_the_optimizer"):
+            initial = np.float32(np.inf)
+            tf.get_variable(f"bounds/{name}", initializer=initial, trainable=False)
+        return {}
+
+    estimator = make_estimator(
+        tmp_path, make_model_fn(fields, w_after=w_after), save_checkpoints_steps=2, **rules
+    )
+    if is_resumed:
+        estimator.train(input_fn, steps=2)
+    with pytest.raises(tpu.NonFiniteWeightsError, match=r"At step \d these .* not finite: w\. No"):
+        estimator.train(input_fn, steps=10)
+    assert estimator.get_variable_value("bounds/smallest") == np.inf
+
+
 def test_variables_that_are_not_finite_are_named():
     with tf.Graph().as_default(), tf.Session() as session:
         tf.get_variable("step", initializer=1)

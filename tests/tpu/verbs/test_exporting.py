@@ -96,6 +96,26 @@ def test_an_object_based_checkpoint_as_the_scaffold_s_saver(tmp_path, cores):
     assert run(path, {"x": [2.0]})["product"].tolist() == [14]
 
 
+def test_a_class_s_own_latest_checkpoint_is_exported(tmp_path):
+    """As in TensorFlow 2.15, whose evaluations and predictions take the newest nevertheless."""
+    trained(tmp_path, save_checkpoints_steps=1, iterations_per_loop=1)
+
+    class Best(tpu.TPUEstimator):
+        def latest_checkpoint(self):
+            return str(tmp_path / "model/model.ckpt-1")
+
+    config = tpu.RunConfig(model_dir=str(tmp_path / "model"))
+    best = Best(model_fn, config=config, train_batch_size=4)
+    given = str(tmp_path / "model/model.ckpt-2")
+    for checkpoint, expected in ((None, best.latest_checkpoint()), (given, given)):
+        path = best.export_saved_model(
+            str(tmp_path / "out"), raw_receiver, checkpoint_path=checkpoint
+        )
+        variables = f"{tf.compat.as_str(path)}/variables/variables"
+        steps = [tf.train.load_variable(each, "global_step") for each in (variables, expected)]
+        assert steps[0] == steps[1]
+
+
 def test_operations_between_replicas_are_exported_as_those_of_one_replica(tmp_path):
     def talking(features, labels, mode, params):
         everyone = [list(range(tpu.num_replicas()))]

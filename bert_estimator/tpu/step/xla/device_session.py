@@ -119,12 +119,13 @@ class DeviceSession(SessionInterface):
         while waiting:
             # Each value goes where the initial one would. Of variables that share a tensor as their
             # initial value, each run brings one.
+            initializer_of = {id(variable): _initializer(variable) for variable, _ in waiting}
             brought = {
-                variable.initializer.inputs[1].ref(): (variable, value)
+                initializer_of[id(variable)].inputs[1].ref(): (variable, value)
                 for variable, value in waiting
             }
             self._session.run(
-                [variable.initializer for variable, _ in brought.values()],
+                [initializer_of[id(variable)] for variable, _ in brought.values()],
                 {place.deref(): value for place, (_, value) in brought.items()},
             )
             done = {id(variable) for variable, _ in brought.values()}
@@ -153,6 +154,14 @@ class DeviceSession(SessionInterface):
 def _parts(variable):
     """Returns the session's variables that a variable of the step is."""
     return variable.variables if isinstance(variable, PerCoreVariable) else [variable]
+
+
+def _initializer(variable):
+    """Returns the operation that gives a variable its initial value.
+
+    A warm start with a vocabulary puts what `assign` returns in its place.
+    """
+    return getattr(variable.initializer, "op", variable.initializer)
 
 
 def _leaves(fetches):
