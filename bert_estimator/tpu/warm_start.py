@@ -5,6 +5,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.graph import graph_walk
 from bert_estimator.system.errors import listed
 from bert_estimator.tpu.verbs import checkpoints
 
@@ -98,6 +99,76 @@ def apply(settings: WarmStartSettings | None) -> None:
     _check_finite(path, settings)
     tf.logging.info("Warm-starting from %s", settings)
     tf.train.warm_start(path, *settings[1:])
+
+
+_RESTORING = {"RestoreV2", "LoadAndRemapMatrix"}
+
+
+def read_after_restoring() -> None:
+    """Has variables whose initial values are read from restored variables wait for these.
+
+    An average of a weight starts with the weight's value, or with its old initial value if the
+    weight is not initialized yet. If a checkpoint initializes the weight (`apply`,
+    `tf.train.init_from_checkpoint`), it would be chance which one this is.
+    """
+    variables = tf.global_variables()
+    initializers = {v.op: _initializer(v) for v in variables if v.initializer is not None}
+    restored = {
+        operation: initializer
+        for operation, initializer in initializers.items()
+        if any(before.type in _RESTORING for before in graph_walk.all_before([initializer]))
+    }
+    for variable in variables if restored else ():
+        initializer = initializers.get(variable.op)
+        if initializer is None or variable.op in restored:
+            continue
+        before = set(graph_walk.all_before([initializer]))
+        read = restored.keys() & before
+        if read:
+            _make_wait(variable, initializer, before, {w: restored[w] for w in read})
+
+
+def _initializer(variable):
+    """Returns the operation; a warm start with a vocabulary puts what `assign` returns there."""
+    return getattr(variable.initializer, "op", variable.initializer)
+
+
+def _make_wait(variable, initializer, before, read):
+    """Gives a variable an initializer whose reads of other variables wait.
+
+    Only what depends on the reads is copied, since a step may use the same operations.
+
+    Args:
+      variable, initializer: the variable, and its initializer.
+      before: the operations that the initializer depends on.
+      read: operation of a variable that is read -> its initializer.
+    """
+    after = _depending_on(read, before)
+    kept = {operation: operation.outputs for operation in before - after}
+    value = initializer.inputs[1]
+    with tf.control_dependencies(None), tf.device("/cpu:0"):
+        copy = graph_walk.copied(value, kept, f"{variable.op.name}/read_after_restoring")
+        for operation in after:
+            for source in {tensor.op for tensor in operation.inputs} & read.keys():
+                if kept[operation]:
+                    kept[operation][0].op._add_control_input(read[source])
+        if initializer.type == "Assign":
+            assign = tf.raw_ops.Assign(ref=initializer.inputs[0], value=copy).op
+        else:
+            assign = tf.raw_ops.AssignVariableOp(resource=initializer.inputs[0], value=copy)
+    variable._initializer_op = assign
+
+
+def _depending_on(sources, within):
+    """Returns the operations within a set that depend on sources, without these."""
+    after, waiting = set(), list(sources)
+    while waiting:
+        operation = waiting.pop()
+        consumers = [c for output in operation.outputs for c in output.consumers()]
+        new = {*consumers, *operation._control_outputs} & within - after - sources.keys()
+        after |= new
+        waiting += new
+    return after
 
 
 def _check_finite(path, settings):

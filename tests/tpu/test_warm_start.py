@@ -233,3 +233,62 @@ def test_rows_of_another_vocabulary(tmp_path, rules):
     np.testing.assert_allclose(
         second.get_variable_value("table"), start - [[0.5], [1], [0], [0]], atol=1e-6
     )
+
+
+@pytest.fixture
+def control_flow_of_1():
+    """Switches TensorFlow 2's control flow off, as the legacy runner does."""
+    tf.disable_control_flow_v2()
+    yield
+    tf.enable_control_flow_v2()
+
+
+def check_averages(folder, source, way, rules, use_resource=True):
+    """Checks what averages of restored weights, and of another, start with."""
+
+    def model_fn(features, mode, params):
+        with tf.variable_scope("", use_resource=use_resource):
+            weights = [tf.get_variable(name, initializer=100.0) for name in "ab"]
+            other = tf.get_variable("other", initializer=tf.random_normal([]))
+        averages = tf.train.ExponentialMovingAverage(0.5)
+        loss = tf.add_n(weights) + other + 0.0 * tf.reduce_sum(features["x"])
+        optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(1.0))
+        with tf.control_dependencies([optimizer.minimize(loss, tf.train.get_global_step())]):
+            train_op = averages.apply([*weights, other])
+        start = tf.cond(
+            tf.is_variable_initialized(weights[1]),
+            weights[1].read_value,
+            lambda: weights[1].initial_value,
+        )
+        tf.Variable(2 * start, name="twice", trainable=False, use_resource=use_resource)
+
+        def scaffold():
+            if way == "scaffold_fn":
+                tf.train.init_from_checkpoint(source, {"a": "a", "b": "b"})
+            return tf.train.Scaffold()
+
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op, scaffold_fn=scaffold)
+
+    settings = tpu.WarmStartSettings(source, "a|b") if way == "warm start" else None
+    estimator = make_estimator(folder, model_fn, warm_start_from=settings, **rules)
+    estimator.train(input_fn, steps=1)
+    start = tf.train.load_checkpoint(str(folder / "model.ckpt-0"))
+    names = ("a", "b", "a/ExponentialMovingAverage", "b/ExponentialMovingAverage", "twice")
+    assert [start.get_tensor(name) for name in names] == [2, 2, 2, 2, 4]
+    assert start.get_tensor("other/ExponentialMovingAverage") == start.get_tensor("other")
+    assert estimator.get_variable_value("a/ExponentialMovingAverage") == 1.5
+
+
+@pytest.mark.parametrize("way", ["warm start", "scaffold_fn"])
+def test_averages_start_with_the_values_of_a_checkpoint(tmp_path, source, rules, way):
+    """Not with the weights' old initial values, as chance would have it in TensorFlow."""
+    for number in range(3):
+        check_averages(tmp_path / str(number), source, way, rules)
+
+
+@pytest.mark.usefixtures("control_flow_of_1")
+@pytest.mark.parametrize("way", ["warm start", "scaffold_fn"])
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_averages_in_programs_of_tensorflow_1(tmp_path, source, way, use_resource):
+    for number in range(3):
+        check_averages(tmp_path / str(number), source, way, {"use_tpu": False}, use_resource)

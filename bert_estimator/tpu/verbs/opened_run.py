@@ -217,6 +217,8 @@ class _PreparedGraph:
             self._init_ops = feeds.summary_writer_init_ops()
             self._flush_ops = feeds.summary_writer_flush_ops()
             self._driver().begin()
+            if checkpoint is None:
+                warm_start.read_after_restoring()
             # A hook may have given operations, too.
             self._scaffold = _scaffold_of(job, step)
             self._is_default = self._holds_all and _skip_readiness(step.spec.scaffold)
