@@ -20,23 +20,23 @@ def runtime(request):
     return request.param
 
 
-def estimator(tmp_path, runtime, iterations=1):
-    """Returns an estimator whose weight goes halfway from 0 to 8 in each step.
+def halving(features, labels, mode, params):
+    """A model_fn whose weight goes halfway from 0 to 8 in each step.
 
     Its rate is a placeholder with a default, which hooks of TF1 programs feed.
     """
+    weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+    rate = tf.placeholder_with_default(0.25, [], "rate")
+    predictions = {"y": features * 0 + weight * rate}
+    if mode == "infer":
+        return tpu.TPUEstimatorSpec(mode, predictions=predictions)
+    loss = tf.reduce_mean(tf.square(weight - features)) + 0 * rate
+    optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(rate))
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    def model_fn(features, labels, mode, params):
-        weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
-        rate = tf.placeholder_with_default(0.25, [], "rate")
-        predictions = {"y": features * 0 + weight * rate}
-        if mode == "infer":
-            return tpu.TPUEstimatorSpec(mode, predictions=predictions)
-        loss = tf.reduce_mean(tf.square(weight - features)) + 0 * rate
-        optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(rate))
-        train_op = optimizer.minimize(loss, tf.train.get_global_step())
-        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
+def estimator(tmp_path, runtime, iterations=1, model_fn=halving):
     arguments = dict(RUNTIMES[runtime])
     config = tpu.RunConfig(
         model_dir=str(tmp_path),
@@ -125,6 +125,27 @@ def test_a_hook_that_feeds_the_step(tmp_path, runtime, verb):
     }[runtime]
     with pytest.raises(ValueError, match=message):
         run()
+
+
+def test_a_hook_that_feeds_a_placeholder_of_the_session(tmp_path, runtime):
+    """Keras's learning phase is one: a step on cores has its default as a constant."""
+
+    def model_fn(features, labels, mode, params):
+        with tf.init_scope():
+            phase = tf.placeholder_with_default(1.0, [], "phase")
+        weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(weight - features)) * phase
+        optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.25))
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    trained, hook = estimator(tmp_path, runtime, model_fn=model_fn), Feed("phase:0")
+    if runtime == "local":
+        trained.train(endless, hooks=[hook], steps=1)
+        assert trained.get_variable_value("weight") == 2.0
+        return
+    with pytest.raises(ValueError, match="A hook feeds phase:0, on which the step depends"):
+        trained.train(endless, hooks=[hook], steps=1)
 
 
 def test_a_hook_that_feeds_what_only_itself_fetches(tmp_path, runtime):

@@ -6,6 +6,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.step.feeds import EndOfInput
 
@@ -196,6 +197,22 @@ def values_for_hooks(hook_run, session, element_of_step, known=None):
                 if element is not None:
                     raise error_of_fetch(hook, element) from error
         raise
+
+
+def check_feeds(feed_dict, used):
+    """Raises ValueError if hooks feed what the steps depend on, which do not get feeds.
+
+    Args:
+      feed_dict: what the hooks feed.
+      used: tensors and operations of the session's graph that the steps use.
+    """
+    for fed in map(tf.get_default_graph().as_graph_element, feed_dict):
+        if any(is_computed_from(each, [fed]) for each in used):
+            raise ValueError(
+                f"A hook feeds {fed.name}, on which the step depends. With use_tpu=True hooks run "
+                "on the host, between loops, and cannot feed a step: make it a variable that the "
+                "hook assigns, or use the hook with use_tpu=False only"
+            )
 
 
 def error_of_fetch(hook, element):

@@ -14,7 +14,7 @@ from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu.replicas import replica, replica_operations
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import initial_values, inputs, outside_compilation, variable_versions
-from bert_estimator.tpu.step.hooks import values_for_hooks
+from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
 from bert_estimator.tpu.step.interface import LoopLength, LoopResult
 from bert_estimator.tpu.step.summaries import StepSummaries
@@ -89,7 +89,7 @@ class SessionStep:
         return min(self._loop_length.get(), stop_step - step)
 
     def run_loop(self, iterations, hook_run, visit):
-        self._check_feeds(hook_run.feed_dict)
+        check_feeds(hook_run.feed_dict, tf.nest.flatten(self._fetches))
         result, summary = LoopResult([], {}, {}, None), None
         interrupted = functools.partial(visit, result)
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
@@ -115,16 +115,6 @@ class SessionStep:
                     break
         result = result._replace(summary=summary)
         return result, values_for_hooks(hook_run, self._session, self.element_of_step)
-
-    def _check_feeds(self, feed_dict):
-        """Raises ValueError if a hook feeds what the steps depend on, which get no feeds."""
-        for fed in map(tf.get_default_graph().as_graph_element, feed_dict):
-            if any(is_computed_from(fetch, [fed]) for fetch in tf.nest.flatten(self._fetches)):
-                raise ValueError(
-                    f"A hook feeds {fed.name}, on which the step depends. With use_tpu=True hooks "
-                    "run on the host, between loops, and cannot feed a step: make it a variable "
-                    "that the hook assigns, or use the hook with use_tpu=False only"
-                )
 
     def _run_last_step(self, batch, hook_run, due):
         """Runs the last step of a loop, with the hooks' options, and the summaries if they are due.

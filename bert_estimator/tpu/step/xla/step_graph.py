@@ -338,6 +338,10 @@ class StepGraph:
                 split_axes[variable.ref()] = None
         return found, shapes, split_axes
 
+    def taken_from_session(self) -> list[tf.Tensor]:
+        """Returns the tensors of the session's graph that the step uses, handles included."""
+        return [outer for outer, _ in self._graph.captures]
+
     def _session_variables(self):
         """Returns the session's resource variables that steps may use."""
         variables = [

@@ -19,7 +19,7 @@ from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.device_loop import DeviceLoop
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import feeds
-from bert_estimator.tpu.step.hooks import values_for_hooks
+from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks
 from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
 from bert_estimator.tpu.step.inputs import parts_of_inputs
 from bert_estimator.tpu.step.interface import LoopLength, LoopResult
@@ -250,6 +250,7 @@ class XlaStep:
         return min(self._loop_length.get(), stop_step - step)
 
     def run_loop(self, iterations, hook_run, visit):
+        check_feeds(hook_run.feed_dict, self._model.graph.taken_from_session())
         self._result, summary = LoopResult([], {}, {}, None), None
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
         with self._loop_length.timed(iterations), hosts.together():
