@@ -134,8 +134,8 @@ def replace(graph_def: tf.GraphDef) -> None:
 class _Seeds:
     """Gives the random operations without seeds the process's seeds, and each a number of its own.
 
-    The numbers are those of the operations in the order in which a step calls them, so that they
-    are the same on all hosts and in a step that is built again. A function with such operations is
+    It numbers the operations in the order in which a step calls them, so that the numbers are the
+    same on all hosts and in a step that is built again. A function with such operations is
     copied for each call, since in a session each call draws other numbers.
 
     Args:
