@@ -92,8 +92,8 @@ class Interrupts:
     Python only handles a signal when the main thread returns from TensorFlow, which may take long.
     So a separate thread watches for signals, through the signal module's wakeup file descriptor.
 
-    A signal that the program handles by a function of its own is left to it, and so is one that is
-    ignored: a shell's background jobs are born ignoring SIGINT.
+    If the program handles a signal by a function of its own, or ignores it, this stays so: a
+    shell's background jobs are born ignoring SIGINT.
 
     Args:
       consequence: what happens after the first signal, for the message.
