@@ -128,7 +128,7 @@ def test_a_hook_that_feeds_the_step(tmp_path, runtime, verb):
 
 
 def test_a_hook_that_feeds_a_placeholder_of_the_session(tmp_path, runtime):
-    """As of Keras's learning phase, a step on cores has its default as a constant."""
+    """A step on cores has its default as a constant, as with Keras's learning phase."""
 
     def model_fn(features, labels, mode, params):
         with tf.init_scope():
