@@ -35,10 +35,10 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         one is copied if it `keeps_best`, and then the last one is evaluated in any case; training
         ends after `early_stopping_patience` evaluations in a row without a better metric.
       num_train_steps: the step that training ends at.
-      evaluate: function without arguments that evaluates the newest checkpoint and returns (its
-        metric, its path). A larger metric is better; NaN is worse than every number.
+      evaluate: function that evaluates a checkpoint and returns (its metric, its path), given the
+        path; None means the newest. A larger metric is better; NaN is worse than every number.
       of: a digest of the data and the settings of the evaluation. If they are others than in the
-        training that is resumed, the best checkpoint is chosen anew.
+        training that is resumed, the best checkpoint until then is evaluated anew.
 
     Raises:
       FlagError: best.json cannot be read.
@@ -49,7 +49,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         output_dir: str,
         evaluation: Evaluation,
         num_train_steps: int,
-        evaluate: Callable[[], tuple[float, str]],
+        evaluate: Callable[[str | None], tuple[float, str]],
         of: str | None = None,
     ):
         self._directory = os.path.join(output_dir, run_directory.BEST_DIRECTORY)
@@ -60,18 +60,20 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         self._patience = evaluation.early_stopping_patience
         self._of = of
         self._values = run_directory.read_evaluations(self._directory, of)
-        if not self._values and run_directory.read_evaluations(self._directory):
-            tf.logging.warning(
-                "Other data or settings are evaluated than until now: the best checkpoint is "
-                "chosen from the newest one and later ones."
-            )
+        # Evaluations of other data, or with other settings.
+        self._others = {} if self._values else run_directory.read_evaluations(self._directory)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether the evaluations until now are of other data or settings than those to come."""
+        return bool(self._others)
 
     @property
     def exhausted(self) -> bool:
         """Whether patience is exhausted, in this training or in the training that it resumes."""
-        if not self._patience or not self._values:
+        values = list((self._values or self._others).values())
+        if not self._patience or not values:
             return False
-        values = list(self._values.values())
         return len(values) - 1 - values.index(max(values)) >= self._patience
 
     def resume(self, step: int) -> None:
@@ -80,10 +82,13 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         Forgets the evaluations of later steps, and the best checkpoint if it is a later one, since
         training will come to these steps again. Evaluates the checkpoint that training resumes from
         if it has not been evaluated, or if something was forgotten: it may be the best one now.
+        Evaluates the best checkpoint anew if other data or settings are evaluated than until now.
 
         Args:
           step: the global step that training resumes from, or 0.
         """
+        if self._others:
+            self._evaluate_anew(step)
         values = {at: value for at, value in self._values.items() if at <= step}
         if values != self._values:
             values.pop(step, None)
@@ -91,6 +96,33 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
             run_directory.write_evaluations(self._directory, self._values, self._of)
         self._remove_others()
         self.after_save(None, step)
+
+    def _evaluate_anew(self, step):
+        """Evaluates the best checkpoint until now, so that it competes with those to come."""
+        best = run_directory.best_kept_step(self._directory, self._others)
+        self._others = {}
+        if best is None or best > step or not self._keeps_best:
+            tf.logging.warning(
+                "Other data or settings are evaluated than until now: the best checkpoint is "
+                "chosen from the newest one and later ones."
+            )
+            return
+        tf.logging.warning(
+            "Other data or settings are evaluated than until now: the best checkpoint, of step %d, "
+            "is evaluated anew, and compared with the newest one and later ones.",
+            best,
+        )
+        path = os.path.join(self._directory, f"{run_directory.CHECKPOINT_PREFIX}{best}")
+        self._values = {best: self._value_of(best, path)[0]}
+        run_directory.write_evaluations(self._directory, self._values, self._of)
+
+    def _value_of(self, step, path=None):
+        """Evaluates a checkpoint, or the newest; returns (its metric or -inf, its path)."""
+        value, checkpoint = self._evaluate(path)
+        if math.isnan(value):  # a correlation with constant predictions
+            tf.logging.warning("The metric of step %d is not a number: others are better.", step)
+            value = -math.inf
+        return value, checkpoint
 
     def reads_checkpoint(self, step: int) -> bool:
         """Returns whether the checkpoint of a step is evaluated, and so read."""
@@ -105,10 +137,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         step = int(global_step_value)
         if not self.reads_checkpoint(step):
             return self.exhausted
-        value, checkpoint = self._evaluate()
-        if math.isnan(value):  # a correlation with constant predictions
-            tf.logging.warning("The metric of step %d is not a number: others are better.", step)
-            value = -math.inf
+        value, checkpoint = self._value_of(step)
         values = {**self._values, step: value}
         # Training may have gone back to a checkpoint, and the best one until then may be gone.
         kept = run_directory.best_kept_step(self._directory, self._values)

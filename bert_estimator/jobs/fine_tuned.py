@@ -42,17 +42,18 @@ def with_length(config: FineTuningConfig) -> FineTuningConfig:
     """Returns the configuration of a run, which without training has the network's own length.
 
     Without --max_seq_length, examples are cut to the length that the network records, or if it does
-    not record any to the default; but never to more than its positions.
+    not record any to the default; but never to more than its positions. The network is the run's
+    own if there is one, whatever the run started from.
 
     Raises:
       FlagError: the network cannot be opened, or other flags do not fit the length.
     """
     start = config.network.init_checkpoint
-    is_run = start or RunDirectory(config.output_dir).holds_checkpoint()
-    if config.do_train or config.is_given("max_seq_length") or not is_run:
+    is_run = RunDirectory(config.output_dir).holds_checkpoint()
+    if config.do_train or config.is_given("max_seq_length") or not (is_run or start):
         return config
-    with flags.named("init_checkpoint" if start else "output_dir"):
-        source = interchange.open_source(start or config.output_dir)
+    with flags.named("output_dir" if is_run else "init_checkpoint"):
+        source = interchange.open_source(config.output_dir if is_run else start)
     length = source.max_seq_length or config.data.max_seq_length
     if source.config is not None:
         length = min(length, source.config.max_position_embeddings)

@@ -218,7 +218,9 @@ class Run:
         """Returns whether nothing is left to train, and says so."""
         start_step, done = self.estimator.global_step(), None
         self._last_step = num_train_steps
-        if best_checkpoint is not None:
+        ended = start_step >= num_train_steps or (best_checkpoint and best_checkpoint.exhausted)
+        # A complete run keeps its best checkpoint, on whatever it is evaluated from now on.
+        if best_checkpoint is not None and not (ended and best_checkpoint.has_others):
             best_checkpoint.resume(start_step)
         if start_step >= num_train_steps:
             done = length_flag

@@ -14,6 +14,7 @@ from number_features import features_of
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import path_of_best
 from bert_estimator.jobs import best_checkpoint
+from bert_estimator.jobs import run as jobs_run
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import Evaluation
 from bert_estimator.jobs.fine_tuning.classification_job import Classification
@@ -38,11 +39,12 @@ class Run:
             str(self.folder), Evaluation(**options), self.num_train_steps, self._evaluate, self.of
         )
 
-    def _evaluate(self):
+    def _evaluate(self, checkpoint):
         self.kill("in the evaluation")
-        self.evaluated.append(self.step)
+        step = self.step if checkpoint is None else int(checkpoint.rpartition("-")[2])
+        self.evaluated.append(step)
         self.kill("after the evaluation")
-        return self.values[self.step], str(self.folder / f"model.ckpt-{self.step}")
+        return self.values[step], checkpoint or str(self.folder / f"model.ckpt-{step}")
 
     def save(self, step):
         self.step = step
@@ -113,18 +115,20 @@ def test_the_best_is_kept_whatever_comes_after(tmp_path, run):
 
 
 def test_scores_of_other_data_are_not_compared(tmp_path, run, logged):
-    """They count neither for the best checkpoint nor for patience."""
+    """They do not count for patience, and the best checkpoint is evaluated on the other data."""
     a_run = run({10: 0.9, 20: 0.8, 30: 0.5, 40: 0.6}, early_stopping_patience=2)
     for step in (10, 20):
         a_run.save(step)
-    a_run.of, a_run.values = "other.tsv", {**a_run.values, 20: 0.4}
+    a_run.of, a_run.values = "other.tsv", {**a_run.values, 10: 0.45, 20: 0.4}
+    a_run.evaluated.clear()
     a_run.resume(20)
     assert logged[-1] == (
         "WARNING",
-        "Other data or settings are evaluated than until now: the best checkpoint is chosen from "
-        "the newest one and later ones.",
+        "Other data or settings are evaluated than until now: the best checkpoint, of step 10, is "
+        "evaluated anew, and compared with the newest one and later ones.",
     )
-    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-20"
+    assert a_run.evaluated == [10, 20]
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-10"
     for step in (30, 40):
         assert not a_run.save(step)
     assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-40"
@@ -137,6 +141,43 @@ def test_scores_of_other_data_are_not_compared(tmp_path, run, logged):
     path.write_text(json.dumps({"evaluations": json.loads(path.read_text())["evaluations"]}))
     a_run.resume(40)
     assert not logged and path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-40"
+
+
+def test_a_kill_while_the_best_is_evaluated_anew_loses_nothing(tmp_path, run):
+    a_run = run({10: 0.9, 20: 0.8}, early_stopping_patience=2)
+    a_run.finish()
+    a_run.of = "other.tsv"
+
+    def kill(place):
+        raise Killed(place)
+
+    a_run.kill = kill
+    with pytest.raises(Killed):
+        a_run.resume(20)
+    assert kept(tmp_path) == ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index"]
+    a_run.kill = lambda place: None
+    a_run.resume(20)
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-10"
+
+
+@pytest.mark.parametrize("options", [{}, {"early_stopping_patience": 1}])
+def test_a_complete_run_keeps_its_best_whatever_is_evaluated_next(tmp_path, run, options, capsys):
+    """By steps or by patience: the same command with another file trains and removes nothing."""
+    a_run = run({10: 0.9, 20: 0.8, 30: 0.7}, **options)
+    last = a_run.finish()
+    a_run.of, a_run.values = "other.tsv", dict.fromkeys(a_run.values, 0.1)
+    a_run.evaluated.clear()
+    a_run.begin()
+    estimator = types.SimpleNamespace(global_step=lambda: last)
+    training = types.SimpleNamespace(
+        estimator=estimator, config=types.SimpleNamespace(output_dir=str(tmp_path))
+    )
+    steps = 30 if not options else 10**6
+    assert jobs_run.Run._is_complete(training, steps, "num_train_epochs", a_run.listener)
+    assert "Nothing left to train" in capsys.readouterr().out
+    assert a_run.evaluated == []
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-10"
+    assert kept(tmp_path) == ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index"]
 
 
 def test_the_network_is_kept_with_the_best(tmp_path, run):

@@ -530,6 +530,41 @@ def test_an_evaluation_is_said_once(data, tmp_path, capsys, logged):
     assert steps_said() == ["8:", "12:"]
 
 
+def test_a_complete_run_keeps_its_best_checkpoint(data, tmp_path, capsys):
+    """Whatever the same command says of evaluations, when nothing is left to train."""
+    run, keep = tmp_path / "run", "--keep_best_checkpoint"
+    flags = [*command(data, run, num_train_epochs=0.4), "--do_train", "--do_eval"]
+    assert main([*flags, keep]) == 0
+    evaluations = json.loads((run / "best" / "best.json").read_text())
+    evaluations["evaluations"][0]["value"] = 2.0  # better than all that follow
+    (run / "best" / "best.json").write_text(json.dumps(evaluations))
+    flags.append("--num_train_epochs=1")
+    assert main([*flags, keep]) == 0
+    for further in ([], [keep, f"--eval_file={data / 'train.tsv'}"], ["--do_train=false"]):
+        capsys.readouterr()
+        assert main([*flags, *further]) == 0
+        out = capsys.readouterr().out
+        assert ("Nothing left to train" in out) == ("--do_train=false" not in further)
+        assert "Evaluation at step 4: " in out and f"Checkpoint: {run}/best/model.ckpt-4 " in out
+        assert (run / "best" / "model.ckpt-4.index").exists()
+
+
+def test_an_evaluation_has_the_length_of_the_run_and_not_of_its_start(data, tmp_path):
+    lengths = {"start": 8, "run": 16}
+    flags = {
+        name: [*command(data, tmp_path / name, num_train_epochs=0.4), f"--max_seq_length={length}"]
+        for name, length in lengths.items()
+    }
+    start = f"--init_checkpoint={tmp_path / 'start'}"
+    assert main([*flags["start"], "--do_train"]) == 0
+    assert main([*flags["run"], start, "--do_train"]) == 0
+    without = [flag for flag in flags["run"] if not flag.startswith("--max_seq_length")]
+    assert main([*without, start, "--do_eval", "--do_export"]) == 0
+    (export,) = (tmp_path / "run" / "export").iterdir()
+    for task in (export / "assets.extra" / "task.json", tmp_path / "run" / "task.json"):
+        assert json.loads(task.read_text())["max_seq_length"] == 16
+
+
 @pytest.mark.parametrize(
     ("optimizer", "runs"),
     [("adamw", ["run", "run/best"]), ("adafactor", ["run"]), ("lars", ["run"])],

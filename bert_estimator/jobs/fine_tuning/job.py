@@ -27,6 +27,7 @@ from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
 from bert_estimator.jobs.run import Run, evaluation_line, locked
 from bert_estimator.layers import primitives
 from bert_estimator.model_fns import fine_tuning, update
+from bert_estimator.storage import staging
 from bert_estimator.system import disk_files
 from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
@@ -268,7 +269,9 @@ class FineTuning(abc.ABC):
         config, directory, steps = self.config, self.directory, self.num_train_steps()
         corners = self._update_rule().corners()
         directory.write_network(self.data.bert_config.to_dict(), self.data.vocab_file, self.task())
-        directory.write_config(config.settings(), config.sources, self.data.digest(), corners)
+        # What decides on the best checkpoint of a complete run is how it was trained.
+        if self.run.estimator.global_step() < steps:
+            directory.write_config(config.settings(), config.sources, self.data.digest(), corners)
         directory.forget_metrics_after(self.run.estimator.global_step())
         best_checkpoint = None
         if config.evaluates_while_training():
@@ -276,7 +279,7 @@ class FineTuning(abc.ABC):
                 config.output_dir,
                 config.evaluation,
                 steps,
-                self._evaluate_newest,
+                self._evaluate_to_compare,
                 self.evaluation_digest(),
             )
         self.run.train(self.training_input_fn, steps, "num_train_epochs", best_checkpoint)
@@ -304,13 +307,15 @@ class FineTuning(abc.ABC):
             print(f"  {metric} of {name}: {value:.4f} (the network: {abs(ahead):.4f} {place} it)")
         return results
 
-    def _evaluate_newest(self):
-        """Returns (the deciding metric's value, the newest checkpoint), for `BestCheckpoint`."""
-        results = self.evaluate_once(None)
-        self.directory.add_evaluation(results)
-        self.run.log_evaluation(int(results["global_step"]), _scores(results))
-        newest = self.run.estimator.latest_checkpoint()
-        return float(results[self.data.deciding_metric]), newest
+    def _evaluate_to_compare(self, checkpoint):
+        """Returns (the deciding metric's value, the checkpoint or the newest), for
+        `BestCheckpoint`. An evaluation of the newest is recorded."""
+        results = self.evaluate_once(checkpoint)
+        if checkpoint is None:
+            self.directory.add_evaluation(results)
+            self.run.log_evaluation(int(results["global_step"]), _scores(results))
+            checkpoint = self.run.estimator.latest_checkpoint()
+        return float(results[self.data.deciding_metric]), checkpoint
 
     def evaluate_on(
         self, batches: Batches, checkpoint: str | None, name: str | None = None
@@ -409,7 +414,8 @@ class FineTuning(abc.ABC):
         any number of examples of any length, and each shape would be compiled by itself.
         """
         task = self.task()
-        task_file = os.path.join(self.config.output_dir, "task.json")
+        # Not the run's own file, which has the length of its training.
+        task_file = os.path.join(staging.temporary_folder(), "task.json")
         write_lines(task_file, [json.dumps(task, indent=2)])
         assets_extra = {task["vocab_file"]: self.data.vocab_file, "task.json": task_file}
         receiver, wrap = _receive_ids, rounded

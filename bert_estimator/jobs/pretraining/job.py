@@ -158,7 +158,9 @@ class Pretraining:
         task = {"kind": "pretraining", **casing._asdict(), "max_seq_length": length}
         directory.write_network(self.network.to_dict(), self.data.vocab_file, task)
         corners = update_rule(config.training, config.output_dir).corners()
-        directory.write_config(config.settings(), config.sources, self.data.digest, corners)
+        # What decides on the best checkpoint of a complete run is how it was trained.
+        if self.run.estimator.global_step() < config.training.num_train_steps:
+            directory.write_config(config.settings(), config.sources, self.data.digest, corners)
 
     def train(self) -> None:
         """Trains from the newest checkpoint, the start, or step 0, and evaluates on the way."""
@@ -172,7 +174,7 @@ class Pretraining:
                 config.output_dir,
                 config.evaluation,
                 steps,
-                self._evaluate_newest,
+                self._evaluate_to_compare,
                 self._evaluation_digest(),
             )
         make_input_fn = functools.partial(self.input_fn, True)
@@ -223,10 +225,14 @@ class Pretraining:
         self.run.log_evaluation(int(results["global_step"]), values)
         return results
 
-    def _evaluate_newest(self):
-        """Returns (the negative loss, the newest checkpoint), for `BestCheckpoint`."""
-        loss = float(self._evaluate_and_log()["loss"])
-        return -loss, self.run.estimator.latest_checkpoint()
+    def _evaluate_to_compare(self, checkpoint):
+        """Returns (the negative loss, the checkpoint or the newest), for `BestCheckpoint`. An
+        evaluation of the newest is recorded."""
+        if checkpoint is None:
+            loss = self._evaluate_and_log()["loss"]
+            return -float(loss), self.run.estimator.latest_checkpoint()
+        results = self.run.evaluate(self.input_fn(False), self._eval_steps(), checkpoint)
+        return -float(results["loss"]), checkpoint
 
     def _evaluation_digest(self):
         """Returns a digest of the records of an evaluation."""
