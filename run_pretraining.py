@@ -77,7 +77,7 @@ def train_and_evaluate(pretraining):
             print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
             return
         if config.do_eval:
-            print(pretraining.data.evaluated(), flush=True)
+            print(pretraining.data.evaluated(pretraining.most_evaluated()), flush=True)
         if config.do_train:
             pretraining.train()
         if config.do_eval:

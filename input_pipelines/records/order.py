@@ -45,6 +45,7 @@ class BatchOrder:
         num_invocations: int = 1,
         skipped: Sequence[tuple[int, int]] = (),
         parts: Sequence[tuple[int, int]] = (),
+        num_read: int | None = None,
     ):
         """Sets the records and the batches.
 
@@ -58,8 +59,10 @@ class BatchOrder:
             batches of the order are left out; the numbers of several pairs add up.
           parts: (number of records, share of `SHARES`) of each set of a mixture, in the order of
             the record numbers; empty if all records are one set.
+          num_read: of one pass, how many records are read, spread evenly over all; None means all.
         """
         self._skipped = tuple(skipped)
+        self._num_read = min(num_records, num_read or num_records)
         self._num_records = num_records
         self._batch_size = batch_size
         self._seed = seed
@@ -67,7 +70,7 @@ class BatchOrder:
         self._num_invocations = num_invocations
         self._parts = tuple(parts) or ((num_records, SHARES),)
         global_batch = batch_size * num_invocations
-        self.num_batches = -(-num_records // global_batch) if seed is None else sys.maxsize
+        self.num_batches = -(-self._num_read // global_batch) if seed is None else sys.maxsize
         self._block_size = max(1, _ORDERED_AT_ONCE // batch_size)
         self._block_number, self._block = -1, (np.empty(0), np.empty(0))
 
@@ -81,8 +84,9 @@ class BatchOrder:
         The epoch says how often a record has come before. The number of padding is -1.
         """
         if self._seed is None:
-            numbers = self._places(np.array([batch_number]))[0]
-            return np.where(numbers < self._num_records, numbers, -1), np.zeros_like(numbers)
+            places = self._places(np.array([batch_number]))[0]
+            numbers = spread(places, self._num_records, self._num_read)
+            return np.where(places < self._num_read, numbers, -1), np.zeros_like(numbers)
         batch_number += sum(number for first, number in self._skipped if batch_number >= first)
         block_number, in_block = divmod(batch_number, self._block_size)
         if block_number != self._block_number:
@@ -96,6 +100,11 @@ class BatchOrder:
         """Returns places in the stream of all pipelines, int64 [number of batches, B]."""
         batches = batch_numbers.astype(np.int64) * self._num_invocations + self._invocation
         return batches[:, None] * self._batch_size + np.arange(self._batch_size)
+
+
+def spread(places: np.ndarray, num_records: int, num_read: int) -> np.ndarray:
+    """Returns the record numbers of places in a pass of `num_read` records, evenly over all."""
+    return places * num_records // num_read
 
 
 def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.ndarray:

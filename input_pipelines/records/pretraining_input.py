@@ -313,6 +313,7 @@ def input_fn_builder(
     max_bad_records: int = 0,
     packs: packed_rows.Packs | None = None,
     lengths: RecordLengths | None = None,
+    num_read: int | None = None,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
@@ -320,7 +321,8 @@ def input_fn_builder(
     ends with the last batch of the plan. It starts at the batch of `params["context"].global_step`,
     if there is a context, so that a resumed training reads the same records as an uninterrupted
     one. Evaluation is one pass in the files' order; its last batch
-    is padded with examples of zeros, whose `is_real_example` is 0.
+    is padded with examples of zeros, whose `is_real_example` is 0. If it only reads `num_read`
+    records of several files, they are spread evenly over all of them.
 
     Records without masks (`unmasked_records`) get masks here, in training other ones in each epoch.
 
@@ -340,6 +342,7 @@ def input_fn_builder(
         row for each example.
       max_bad_records: how many different records that are damaged, or not what they should be, may
         be left out. Each is logged, and padding with `is_real_example` 0 takes its place.
+      num_read: how many records an evaluation reads; None means all.
 
     Returns:
       `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
@@ -367,8 +370,9 @@ def input_fn_builder(
         parts = mixture(records, input_files) if is_training else ()
         start, *share, replicas = deployment(params.get("context"))
         seed = random_seed if is_training else None
+        most = None if is_training or len(records.files) == 1 else num_read
         if packs is None:
-            order = BatchOrder(records.num_records, batch_size, seed, *share, skipped, parts)
+            order = BatchOrder(records.num_records, batch_size, seed, *share, skipped, parts, most)
         else:
             global_batch = batch_size * share[1]
             order = BatchOrder(records.num_records, global_batch, seed, 0, 1, skipped, parts)

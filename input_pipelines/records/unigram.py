@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.records import manifest as manifests
+from input_pipelines.records.order import spread
 from input_pipelines.records.pretraining_features import (
     Feature,
     check_features,
@@ -43,7 +44,7 @@ def unigram_cross_entropy(
     Args:
       input_files: comma-separated patterns of record files, or a list of them.
       token_counts: array [V], how often each id occurs in the training text.
-      max_records: number of records to use, from the first on; None for all.
+      max_records: number of records to use, those that an evaluation reads; None for all.
       max_bad_records: how many records may be left out, as in `pretraining_input`.
 
     Returns:
@@ -59,8 +60,9 @@ def unigram_cross_entropy(
     masker = open_masker(records.files, seed=None)
     bad_records = BadRecords(max_bad_records)
     end = min(records.num_records, max_records or records.num_records)
+    of = records.num_records if len(records.files) > 1 else end  # as in `input_fn_builder`
     for first in range(0, end, _READ_AT_ONCE):
-        numbers = np.arange(first, min(first + _READ_AT_ONCE, end))
+        numbers = spread(np.arange(first, min(first + _READ_AT_ONCE, end)), of, end)
         masked = None
         while masked is None and numbers.size:
             try:

@@ -62,7 +62,7 @@ class PretrainingData:
         """Returns the masked-LM loss of a model that only knows how frequent each token is.
 
         Args:
-          max_records: how many of the records to evaluate on are read, from the first.
+          max_records: how many of the records to evaluate on are read.
           max_bad_records: how many of them may be left out.
 
         Returns:
@@ -75,16 +75,24 @@ class PretrainingData:
         )
         return {"unigram_baseline": loss}
 
-    def evaluated(self) -> str:
-        """Returns a sentence that says which records are evaluated on."""
+    def evaluated(self, max_records: int) -> str:
+        """Returns a sentence that says which records are evaluated on.
+
+        Args:
+          max_records: how many of them are read.
+        """
         number = f"{self.num_eval_records:,} records"
+        is_part = max_records < self.num_eval_records
+        if is_part:
+            number = f"{max_records:,} of {number}"
         if self.is_held_out:
             files = self.eval_files
             names = files if isinstance(files, str) else ", ".join(files)
             return f"Evaluation reads held-out records: {number} of {names}."
         return (
-            f"Evaluation reads the {number} that are trained on: there are no held-out records. "
-            "--eval_fraction of create_pretraining_data makes them, --eval_input_file names them."
+            f"Evaluation reads {'' if is_part else 'the '}{number} that are trained on: there are no "
+            "held-out records. --eval_fraction of create_pretraining_data makes them, "
+            "--eval_input_file names them."
         )
 
 

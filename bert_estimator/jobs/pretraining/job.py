@@ -210,6 +210,7 @@ class Pretraining:
             max_bad_records=records.max_bad_records,
             packs=packs,
             lengths=self.data.lengths,
+            num_read=self.most_evaluated(),
         )
 
     def _evaluate(self, checkpoint=None):
@@ -236,13 +237,17 @@ class Pretraining:
 
     def _evaluation_digest(self):
         """Returns a digest of the records of an evaluation."""
-        return f"{min(self._most_records(), self.data.num_eval_records)} of {self.data.eval_digest}"
+        number = min(self.most_evaluated(), self.data.num_eval_records)
+        # Fewer than all are spread over all files, which was not so before version 0.2.
+        spread = "" if number == self.data.num_eval_records else "spread, "
+        return f"{spread}{number} of {self.data.eval_digest}"
 
     @functools.cached_property
     def _baseline(self):
-        return self.data.baseline(self._most_records(), self.config.data.max_bad_records)
+        return self.data.baseline(self.most_evaluated(), self.config.data.max_bad_records)
 
-    def _most_records(self):
+    def most_evaluated(self) -> int:
+        """Returns how many records an evaluation reads at most."""
         return self._eval_steps() * self.config.evaluation.eval_batch_size
 
     def _eval_steps(self):

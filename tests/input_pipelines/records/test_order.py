@@ -116,6 +116,15 @@ def test_one_pass_is_filled_up_with_padding():
     assert found == [[[0, 1], [2, 3]], [[4, 5], [6, -1]]]
 
 
+def test_a_part_of_a_pass_is_spread_evenly():
+    order = BatchOrder(10, 2, None, num_read=5)
+    assert order.num_batches == 3
+    found = [order.record_numbers(n).tolist() for n in range(3)]
+    assert found == [[0, 2], [4, 6], [8, -1]]
+    whole = BatchOrder(7, 2, None, num_read=100)
+    assert [whole.record_numbers(n).tolist() for n in (0, 3)] == [[0, 1], [6, -1]]
+
+
 def test_batches_that_are_skipped():
     def numbers(batch_numbers, skipped=()):
         order = BatchOrder(1000, 8, seed=3, skipped=skipped)

@@ -569,3 +569,19 @@ def test_training_has_the_threads_of_any_session(record_files):
         return int(done.stdout.partition("threads: ")[2])
 
     assert threads(*record_files) == threads()
+
+
+@pytest.mark.parametrize("num_read", [4, 7, None, 10**6])
+def test_an_evaluation_of_a_part_reads_all_files(two_files, num_read):
+    rows = expected_rows(two_files)
+    end = min(num_read or len(rows), len(rows))
+    expected = [rows[number * len(rows) // end] for number in range(end)]
+    found = list(batches(input_fn(two_files, False, num_read=num_read), {"batch_size": 4}))
+    read = np.concatenate([batch["input_ids"][batch["is_real_example"] == 1] for batch in found])
+    np.testing.assert_array_equal(read, [row["input_ids"] for row in expected])
+    alone = list(batches(input_fn(two_files[:1], False, num_read=num_read), {"batch_size": 4}))
+    first = RecordFiles(two_files[:1]).num_records  # one file is read in its order
+    np.testing.assert_array_equal(
+        np.concatenate([batch["input_ids"] for batch in alone])[:first],
+        [row["input_ids"] for row in rows[:first]],
+    )

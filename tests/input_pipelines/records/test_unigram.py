@@ -31,6 +31,18 @@ def test_cross_entropy_by_hand(tmp_path):
     assert found == pytest.approx(expected, abs=1e-14)
 
 
+def test_of_several_files_a_part_of_the_records_is_spread_over_all(tmp_path):
+    """As an evaluation reads them; of one file it is the first ones."""
+    rows = [([number], [1.0]) for number in (1, 1, 2, 2)]
+    files = [write(tmp_path / "a", rows[:3]), write(tmp_path / "b", rows[3:])]
+    counts = np.array([0, 6, 2])
+    ones, twos = -np.log([7 / 11, 3 / 11])
+    assert unigram_cross_entropy(files, counts, 2) == pytest.approx((ones + twos) / 2)
+    whole = write(tmp_path / "whole", rows)
+    assert unigram_cross_entropy(whole, counts, 2) == pytest.approx(ones)
+    assert unigram_cross_entropy(whole, counts, 9) == pytest.approx((ones + twos) / 2)
+
+
 @pytest.mark.parametrize("name", ["token_ids", "segment_lengths"])
 def test_unmasked_records_that_lack_a_feature_are_left_out(tmp_path, unmasked_files, name):
     number = RecordFiles(unmasked_files).num_records
