@@ -355,14 +355,19 @@ def _as_utf8(file, path, encoding):
 
 def _byte_lines(file, path):
     """Yields the lines of a stream of bytes with their ends."""
+    ahead = None
     for number in itertools.count(1):
-        data = file.readline(_LONGEST_LINE + 1)
+        data, ahead = file.readline(_LONGEST_LINE + 1) if ahead is None else ahead, None
         if len(data) > _LONGEST_LINE:
             raise TableError(
                 f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
             )
-        if number == 1 and not data.endswith(b"\n"):
-            yield from data.removesuffix(b"\r").split(b"\r") if data else ()
+        is_whole = number == 1 and not data.endswith(b"\n")
+        if number == 1 and b"\r" in data.rstrip(b"\r\n") and not is_whole:
+            ahead = file.readline(_LONGEST_LINE + 1)
+            is_whole = not ahead  # some programs end an old Macintosh's file with a line feed
+        if is_whole:
+            yield from data.rstrip(b"\r\n").split(b"\r") if data else ()
             return
         if not data:
             return

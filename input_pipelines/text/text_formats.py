@@ -79,8 +79,11 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
     """
     if start:
         file.seek(start)
-    offset, number = start, 0
-    while (end is None or offset < end) and (line := file.readline(_MOST_LINE_BYTES)):
+    offset, number, ahead = start, 0, None
+    while end is None or offset < end:
+        line, ahead = file.readline(_MOST_LINE_BYTES) if ahead is None else ahead, None
+        if not line:
+            return
         if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
             raise ValueError(
                 f"{path}: the line that begins at byte {offset} is longer than {len(line)} bytes. "
@@ -102,7 +105,11 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
             ) from None
         offset += len(line)
         is_whole = number == 1 and not start and not text.endswith("\n")
-        for part in [f"{part}\n" for part in text.split("\r")] if is_whole else (text,):
+        if number == 1 and not start and "\r" in text.rstrip("\r\n") and not is_whole:
+            ahead = file.readline(_MOST_LINE_BYTES)
+            is_whole = not ahead  # some programs end an old Macintosh's file with a line feed
+        parts = text.removesuffix("\n").split("\r")
+        for part in [f"{part}\n" for part in parts] if is_whole else (text,):
             yield part.removeprefix("\ufeff")  # joined files have several
 
 

@@ -90,8 +90,8 @@ class PretrainingData:
             names = files if isinstance(files, str) else ", ".join(files)
             return f"Evaluation reads held-out records: {number} of {names}."
         return (
-            f"Evaluation reads {'' if is_part else 'the '}{number} that are trained on: there are no "
-            "held-out records. --eval_fraction of create_pretraining_data makes them, "
+            f"Evaluation reads {'' if is_part else 'the '}{number} that are trained on: there are "
+            "no held-out records. --eval_fraction of create_pretraining_data makes them, "
             "--eval_input_file names them."
         )
 

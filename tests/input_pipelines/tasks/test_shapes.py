@@ -174,6 +174,8 @@ TABLES = [
         [("a\nb", "x"), ("c", "y")],
     ),
     Shape("an old Macintosh", "m.csv", "text,label\ra,x\rb,y\r", TWO),
+    Shape("an old Macintosh, with a last LF", "m.csv", "text,label\ra,x\rb,y\n", TWO),
+    Shape("an old Macintosh, with a last CRLF", "m.tsv", "text\tlabel\ra\tx\rb\ty\r\n", TWO),
     Shape(
         "a decimal comma",
         "d.tsv",

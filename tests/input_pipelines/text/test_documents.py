@@ -185,6 +185,8 @@ TEXTS = {
     "byte order mark": "\ufeffa\n\nb\n",
     "byte order marks within": "\ufeffa\n\n\ufeffb\n\ufeff\nc\n",
     "carriage returns": "a\r\n\r\nb\r\nc\r\n\r\nd",
+    "an old Macintosh's": "a\r\rb\rc\r\rd",
+    "an old Macintosh's with a line feed": "a\r\rb\rc\r\rd\n",
     "long lines": f"{'x' * 50}\n\n{'y' * 70}\n{'z' * 3}\n\n\u00e9{'w' * 9}",
 }
 
@@ -207,6 +209,12 @@ def test_parts_have_the_documents_of_the_file(tmp_path, text):
         assert [part.start for part in of_first] == [0, *(part.end for part in of_first[:-1])]
         assert of_first[-1].end == size
         assert all(part.size >= part_bytes for part in of_first[:-1])
+
+
+@pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n"])
+def test_an_old_macintosh_s_file_may_end_with_a_line_feed(tmp_path, end):
+    path = write(tmp_path, "a.txt", b"a\r\rb\rc\r\rd" + end.encode())
+    assert list(read_documents([path])) == [["a"], ["b", "c"], ["d"]]
 
 
 def test_digests_tell_parts_and_versions_apart(tmp_path):
