@@ -72,6 +72,12 @@ def canonical(path: str) -> str:
     return paths.PATHS.get(path, path)
 
 
+def means_keras_alone() -> bool:
+    """Returns whether a script imports the package keras, in which some names mean other things
+    than in tf.keras of TensorFlow 1."""
+    return isinstance(sys.modules.get("keras"), LegacyModule)
+
+
 def is_of_2() -> bool:
     """Returns whether `import tensorflow` gives the names of TensorFlow 2."""
     return _V2 in sys.modules and sys.modules[_V2] is sys.modules["tensorflow"]

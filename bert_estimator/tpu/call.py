@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import numbers
+from collections.abc import Callable
 from typing import NoReturn
 
 import tensorflow.compat.v1 as tf
@@ -82,7 +83,7 @@ def check_model_fn(model_fn, params) -> None:
     """Raises ValueError if the signature of a `model_fn` cannot work."""
     if model_fn is None:
         raise ValueError("model_fn must be given")
-    names = _argument_names(model_fn)
+    names = argument_names(model_fn)
     if "features" not in names:
         raise ValueError(f"model_fn must take an argument named features; it takes {names}")
     if params is not None and "params" not in names:
@@ -120,7 +121,7 @@ def call_model_fn(model_fn, features, labels, mode: str, params, config, needs_p
       ValueError: model_fn does not take params, but must; or there are labels, which it does not
         take.
     """
-    names = _argument_names(model_fn)
+    names = argument_names(model_fn)
     if needs_params and "params" not in names:
         raise ValueError(
             f"model_fn takes {names}; with TPUEstimator it must take params, which has "
@@ -144,7 +145,7 @@ def call_input_fn(input_fn, mode: str, params, config, needs_params: bool = True
     Raises:
       ValueError: input_fn does not take params, but must.
     """
-    names = _argument_names(input_fn)
+    names = argument_names(input_fn)
     if needs_params and "params" not in names:
         raise ValueError(
             f"input_fn takes {names}; with TPUEstimator it must take params, which has "
@@ -181,12 +182,19 @@ def split_features_and_labels(element) -> tuple:
     return element, None
 
 
-def _argument_names(function):
+def argument_names(function: Callable) -> list[str]:
+    """Returns the names of the arguments with which a caller may call a function.
+
+    As upstream, it leaves out what a `functools.partial` binds, what the function can do without
+    and only takes by keyword, `*args` and `**kwargs`.
+    """
     bound = function.keywords if isinstance(function, functools.partial) else {}
     return [
         p.name
         for p in inspect.signature(function).parameters.values()
-        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in bound
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and p.name not in bound
+        and not (p.kind is p.KEYWORD_ONLY and p.default is not p.empty)
     ]
 
 

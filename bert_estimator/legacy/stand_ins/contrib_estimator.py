@@ -7,7 +7,6 @@ which canned estimators of TensorFlow 1 give them.
 """
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from bert_estimator.legacy import wheel
 from bert_estimator.legacy.stand_ins.optimizers import WrappingOptimizer
 from bert_estimator.tpu import checkpoints
 from bert_estimator.tpu.base_config import RunConfig
+from bert_estimator.tpu.call import argument_names
 
 # The names of the loss among the metrics.
 LOSS_METRIC_KEY = "loss"
@@ -65,7 +65,7 @@ def add_metrics(estimator: tpu.Estimator, metric_fn: Callable) -> tpu.Estimator:
     Raises:
       ValueError: metric_fn has other arguments.
     """
-    unknown = sorted(set(inspect.signature(metric_fn).parameters) - set(_METRIC_FN_ARGS))
+    unknown = sorted(set(argument_names(metric_fn)) - set(_METRIC_FN_ARGS))
     if unknown:
         raise ValueError(
             f"metric_fn takes {unknown}, which are not expected; it may take {_METRIC_FN_ARGS}"
@@ -93,8 +93,7 @@ def add_metrics(estimator: tpu.Estimator, metric_fn: Callable) -> tpu.Estimator:
 
 def _taken(function, available):
     """Returns the arguments of a dict that a function takes."""
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in available.items() if name in parameters}
+    return {name: available[name] for name in argument_names(function) if name in available}
 
 
 class ModeKeys(tpu.ModeKeys):

@@ -84,8 +84,20 @@ def numpy_input_fn(
       queue_capacity, num_threads: ignored; TensorFlow 1 used a queue, tf.data does not need one.
 
     Raises:
-      ValueError: `shuffle` is not given, an array is empty, or the arrays differ in their rows.
+      ValueError: `shuffle` is not given, an array is empty, the arrays differ in their rows, or x
+        and y have a key in common.
     """
+    if isinstance(y, dict):
+        if not y:
+            raise ValueError("y cannot be an empty dict: give None, or a dict of arrays")
+        if isinstance(x, dict) and (both := x.keys() & y.keys()):
+            raise ValueError(
+                f"{len(both)} duplicate keys are found in both x and y: {sorted(both)}"
+            )
+    return _input_fn(x, y, batch_size, num_epochs, shuffle)
+
+
+def _input_fn(x, y, batch_size, num_epochs, shuffle):
     if not isinstance(shuffle, bool):
         raise ValueError(f"shuffle={shuffle!r} must be True (to train) or False (to evaluate)")
     structure = x if y is None else (x, y)
@@ -142,17 +154,27 @@ def pandas_input_fn(
       x: a `pandas.DataFrame`.
       y: a `pandas.Series`, or a DataFrame, whose columns become a dict, or None.
       batch_size, num_epochs, shuffle, queue_capacity, num_threads: see `numpy_input_fn`.
-      target_column: ignored.
+      target_column: a name that no column of x may have.
+
+    Raises:
+      ValueError: as `numpy_input_fn` does; or the rows of x and y have other indices.
     """
 
     def arrays(frame):
         return {name: frame[name].to_numpy() for name in frame.columns}
 
     if y is not None:
+        if not x.index.equals(y.index):
+            raise ValueError(
+                f"Index for x and y are mismatched.\nIndex for x: {x.index}\nIndex for y: {y.index}"
+            )
+        if not hasattr(y, "columns") and target_column in x:
+            raise ValueError(
+                f"Cannot use name {target_column} for target column: DataFrame already has a "
+                "column with that name"
+            )
         y = arrays(y) if hasattr(y, "columns") else y.to_numpy()
-    return numpy_input_fn(
-        arrays(x), y, batch_size, num_epochs, shuffle, queue_capacity, num_threads
-    )
+    return _input_fn(arrays(x), y, batch_size, num_epochs, shuffle)
 
 
 Dataset = collections.namedtuple("Dataset", ["data", "target"])

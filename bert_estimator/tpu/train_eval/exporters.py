@@ -1,13 +1,13 @@
 """Exporters, which decide after each evaluation of `train_and_evaluate` whether to export."""
 
 import abc
-import inspect
 import os
 import re
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import summary
+from bert_estimator.tpu.call import argument_names
 
 _COMPARED = {"best_eval_result", "current_eval_result"}
 
@@ -151,7 +151,7 @@ class BestExporter(_SavedModelExporter):
     ):
         if compare_fn is None:
             raise ValueError("compare_fn must be given")
-        arguments = set(inspect.signature(compare_fn).parameters)
+        arguments = set(argument_names(compare_fn))
         if arguments != _COMPARED:
             raise ValueError(
                 f"compare_fn must take {sorted(_COMPARED)}, but takes {sorted(arguments)}"

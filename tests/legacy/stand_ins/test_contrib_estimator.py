@@ -1,5 +1,6 @@
 """Tests canned estimators and heads on our Estimator, RunConfig, and a script's own saver."""
 
+import functools
 import json
 import sys
 
@@ -193,6 +194,21 @@ def test_added_metrics_are_evaluated_and_win(tmp_path):
 def test_a_metric_fn_with_other_arguments():
     with pytest.raises(ValueError, match=r"metric_fn takes \['label'\], which are not expected"):
         contrib_estimator.add_metrics(tpu.Estimator(model_fn), lambda label: {})
+
+
+def test_what_a_partial_binds_stays_bound():
+    def logit_fn(features, params):
+        return tf.constant(params["k"])
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        bound = functools.partial(logit_fn, params={"k": 3})
+        logits = contrib_estimator.call_logit_fn(bound, None, "train", {"k": 100}, None)
+        assert session.run(logits) == 3
+
+    def metric_fn(predictions, k):
+        raise AssertionError
+
+    contrib_estimator.add_metrics(tpu.Estimator(model_fn), functools.partial(metric_fn, k=1))
 
 
 def test_call_logit_fn_gives_what_the_function_takes():

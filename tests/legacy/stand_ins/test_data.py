@@ -35,19 +35,27 @@ def test_sloppy_interleave_gives_every_element():
     assert sorted(drawn) == [0, 1, 2]
 
 
+class Index(list):
+    def equals(self, other):
+        return self == other
+
+
 class Frame:
     """Has the part of a pandas.DataFrame that pandas_input_fn uses."""
 
-    def __init__(self, **columns):
-        self._columns, self.columns = columns, list(columns)
+    def __init__(self, index=(0, 1, 2), **columns):
+        self._columns, self.columns, self.index = columns, list(columns), Index(index)
 
     def __getitem__(self, name):
         return Series(self._columns[name])
 
+    def __contains__(self, name):
+        return name in self._columns
+
 
 class Series:
-    def __init__(self, values):
-        self._values = values
+    def __init__(self, values, index=(0, 1, 2)):
+        self._values, self.index = values, Index(index)
 
     def to_numpy(self):
         return np.array(self._values)
@@ -104,11 +112,30 @@ def test_a_data_frame():
         (dict(x=np.zeros(3), y=np.zeros(2), shuffle=True), "have 2, 3 rows: every array must have"),
         (dict(x={}, shuffle=True), "have no rows"),
         (dict(x=np.zeros(0), shuffle=True), "have 0 rows: .* at least one"),
+        (dict(x=np.zeros(3), y={}, shuffle=True), "y cannot be an empty dict"),
+        (
+            dict(x={"a": np.zeros(3)}, y={"a": np.zeros(3), "b": np.zeros(3)}, shuffle=True),
+            r"1 duplicate keys are found in both x and y: \['a'\]",
+        ),
     ],
 )
 def test_what_cannot_be(arguments, message):
     with pytest.raises(ValueError, match=message):
         numpy_input_fn(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (Frame(a=[1, 2, 3]), Series([1, 2, 3], (2, 0, 1)), "Index for x and y are mismatched"),
+        (Frame(a=[1, 2, 3]), Frame((2, 0, 1), b=[1, 2, 3]), "Index for x and y are mismatched"),
+        (Frame(target=[1, 2, 3]), Series([1, 2, 3]), "Cannot use name target for target column"),
+    ],
+)
+def test_rows_that_do_not_belong_together(x, y, message):
+    """A frame that was shuffled without its labels has another order of the same rows."""
+    with pytest.raises(ValueError, match=message):
+        pandas_input_fn(x, y, shuffle=False)
 
 
 def test_an_estimator_trains_to_the_end_of_the_rows(tmp_path):
