@@ -42,8 +42,8 @@ def with_length(config: FineTuningConfig) -> FineTuningConfig:
     """Returns the configuration of a run, which without training has the network's own length.
 
     Without --max_seq_length, examples are cut to the length that the network records, or if it does
-    not record any to the default; but never to more than its positions. The network is the run's
-    own if there is one, whatever the run started from.
+    not record any to the default; but never to more than its positions. A run's own network counts,
+    whatever the run started from.
 
     Raises:
       FlagError: the network cannot be opened, or other flags do not fit the length.

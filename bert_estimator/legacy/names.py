@@ -286,14 +286,11 @@ MODULES = {
         (f"{_WHEEL}.canned.linear", "LinearEstimator linear_logit_fn_builder"),
     ],
     "tensorflow.contrib.framework": [
+        (V1, "TensorSpec argsort convert_to_tensor_or_sparse_tensor is_tensor nest sort"),
+        (V1 + ".train", "get_global_step get_or_create_global_step"),
         (
-            V1,
-            "TensorSpec argsort convert_to_tensor_or_sparse_tensor is_tensor nest py_func sort",
-        ),
-        (
-            V1 + ".train",
-            "get_global_step get_or_create_global_step init_from_checkpoint list_variables "
-            "load_checkpoint load_variable",
+            "bert_estimator.legacy.stand_ins.training",
+            "init_from_checkpoint list_variables load_checkpoint load_variable py_func",
         ),
         ("tensorflow.python.framework.ops", "get_name_scope"),
         ("tensorflow.python.framework.smart_cond", "smart_cond smart_constant_value"),
@@ -338,14 +335,14 @@ MODULES = {
     "tensorflow.contrib.lookup": [
         (
             "bert_estimator.legacy.stand_ins.data",
-            "index_table_from_tensor index_to_string_table_from_tensor",
+            "HashTable MutableDenseHashTable MutableHashTable index_table_from_tensor "
+            "index_to_string_table_from_tensor",
         ),
         (V1 + ".lookup", "KeyValueTensorInitializer TextFileIndex TextFileInitializer"),
         (
             "tensorflow.python.ops.lookup_ops",
-            "HashTable IdTableWithHashBuckets MutableDenseHashTable MutableHashTable "
-            "TextFileIdTableInitializer TextFileStringTableInitializer index_table_from_file "
-            "index_to_string_table_from_file",
+            "IdTableWithHashBuckets TextFileIdTableInitializer TextFileStringTableInitializer "
+            "index_table_from_file index_to_string_table_from_file",
         ),
     ],
     "tensorflow.contrib.losses": [("tf_slim.losses", "*")],

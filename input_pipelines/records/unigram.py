@@ -44,7 +44,7 @@ def unigram_cross_entropy(
     Args:
       input_files: comma-separated patterns of record files, or a list of them.
       token_counts: array [V], how often each id occurs in the training text.
-      max_records: number of records to use, those that an evaluation reads; None for all.
+      max_records: number of records to use, as many as an evaluation reads; None for all.
       max_bad_records: how many records may be left out, as in `pretraining_input`.
 
     Returns:

@@ -162,7 +162,7 @@ def test_a_kill_while_the_best_is_evaluated_anew_loses_nothing(tmp_path, run):
 
 @pytest.mark.parametrize("options", [{}, {"early_stopping_patience": 1}])
 def test_a_complete_run_keeps_its_best_whatever_is_evaluated_next(tmp_path, run, options, capsys):
-    """By steps or by patience: the same command with another file trains and removes nothing."""
+    """The same command with another file trains and removes nothing, by steps or by patience."""
     a_run = run({10: 0.9, 20: 0.8, 30: 0.7}, **options)
     last = a_run.finish()
     a_run.of, a_run.values = "other.tsv", dict.fromkeys(a_run.values, 0.1)

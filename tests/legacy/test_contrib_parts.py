@@ -39,6 +39,57 @@ def test_they_give_what_tensorflow_1_gave():
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6, err_msg=name)
 
 
+NAMED = """
+import os, sys
+import tensorflow as tf
+
+lookup, framework = tf.contrib.lookup, tf.contrib.framework
+with tf.Session() as session:
+    for kind, keys in [
+        (lookup.MutableDenseHashTable, dict(empty_key=-2, deleted_key=-3, shared_name="a")),
+        (lookup.MutableHashTable, dict(shared_name="b")),
+    ]:
+        table = kind(tf.int64, tf.int64, -1, **keys)
+        session.run(table.insert(tf.constant([1], tf.int64), tf.constant([5], tf.int64)))
+        print(session.run(table.lookup(tf.constant([1, 4], tf.int64))).tolist())
+    initializer = lookup.KeyValueTensorInitializer(["a"], [7], value_dtype=tf.int64)
+    table = lookup.HashTable(initializer, -1, shared_name="c")
+    session.run(table.init)
+    print(session.run(table.lookup(tf.constant(["a", "b"]))).tolist())
+    twice = framework.py_func(
+        lambda a, by: {"y": a * by, "z": a}, (tf.constant([1.0, 2.0]),), {"by": tf.constant(2.0)},
+        output_types={"y": tf.float32, "z": tf.float32}, output_shapes={"y": [2], "z": None})
+    print(twice["y"].shape, twice["z"].shape, session.run(twice)["y"].tolist())
+    print(session.run(framework.py_func(lambda: 3.0, (), output_types=tf.float64)))
+    session.run(tf.get_variable("v", initializer=1.5).initializer)
+    path = tf.train.Saver().save(session, os.path.join(sys.argv[1], "m"))
+    print(framework.list_variables(checkpoint_dir=path)[-1])
+    print(framework.load_variable(checkpoint_dir=path, name="v"))
+    print(framework.load_checkpoint(filepattern=path).has_tensor("v"))
+with tf.Graph().as_default(), tf.Session() as session:
+    variable = tf.get_variable("v", [])
+    framework.init_from_checkpoint(checkpoint_dir=path, assignment_map={"v": variable})
+    session.run(tf.global_variables_initializer())
+    print(session.run("v:0"))
+"""
+
+
+def test_names_with_contrib_s_own_arguments(tmp_path):
+    (tmp_path / "script.py").write_text(NAMED)
+    done = forked.run(
+        [sys.executable, "-m", "bert_estimator.legacy", str(tmp_path / "script.py"), str(tmp_path)],
+        cwd=replay.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines() == [
+        *("[5, -1]", "[5, -1]", "[7, -1]"),
+        "(2,) <unknown> [2.0, 4.0]",
+        *("3.0", "('v', [])", "1.5", "True", "1.5"),
+    ]
+
+
 def test_a_random_field_sums_over_all_sequences():
     random = np.random.RandomState(0)
     potentials = random.normal(size=(2, 4, 3)).astype(np.float32)

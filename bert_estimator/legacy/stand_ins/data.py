@@ -229,6 +229,47 @@ def maybe_download(filename: str, work_directory: str, source_url: str) -> str:
     return path
 
 
+class HashTable(lookup_ops.HashTable):
+    """Is a table as `tf.contrib.lookup` has it; a `shared_name` shares nothing with others."""
+
+    def __init__(self, initializer, default_value, shared_name=None, name=None):
+        super().__init__(initializer, default_value, name or shared_name)
+
+
+class MutableHashTable(lookup_ops.MutableHashTable):
+    """Is a table as `tf.contrib.lookup` has it; for `shared_name` see `HashTable`."""
+
+    def __init__(
+        self,
+        key_dtype,
+        value_dtype,
+        default_value,
+        shared_name=None,
+        name="MutableHashTable",
+        checkpoint=True,
+    ):
+        super().__init__(key_dtype, value_dtype, default_value, name, checkpoint)
+
+
+class MutableDenseHashTable(lookup_ops.DenseHashTable):
+    """Is a table as `tf.contrib.lookup` has it; for `shared_name` see `HashTable`."""
+
+    def __init__(
+        self,
+        key_dtype,
+        value_dtype,
+        default_value,
+        empty_key,
+        deleted_key,
+        initial_num_buckets=None,
+        shared_name=None,
+        name="MutableDenseHashTable",
+        checkpoint=True,
+    ):
+        keys = empty_key, deleted_key, initial_num_buckets
+        super().__init__(key_dtype, value_dtype, default_value, *keys, name, checkpoint)
+
+
 def index_table_from_tensor(
     mapping: tf.Tensor,
     num_oov_buckets: int = 0,

@@ -122,7 +122,7 @@ def _with_losses_that_are_cosines():
 
 
 def _with_accumulators_that_start_at_0():
-    """Gives an Adagrad without a setting, as of the string "adagrad", TensorFlow 1's start."""
+    """Gives an Adagrad that a string names, and so without settings, TensorFlow 1's start."""
     from_config = _adagrad.Adagrad.from_config.__func__
 
     def of_1(cls, config, custom_objects=None):

@@ -1,12 +1,14 @@
-"""What programs take from behind `tf.estimator.train_and_evaluate` to train in their own way.
+"""What programs take from behind `tf.estimator.train_and_evaluate` to train in their own way, and
+functions of tf.contrib.framework whose arguments have other names in tf.train.
 
 EasyRec runs TensorFlow's private `_TrainingExecutor` with a listener that ends the evaluator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.util import nest
 
 from bert_estimator import tpu
 
@@ -84,3 +86,59 @@ def should_run_distribute_coordinator(config: tpu.RunConfig) -> bool:
 def _check(value, kind, name):
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a(n) {kind.__name__}, not {value!r}")
+
+
+def py_func(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    output_types: Any = None,
+    output_shapes: Any = None,
+    stateful: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Returns what a Python function gives, as `tf.contrib.framework.py_func` does.
+
+    Args:
+      func: the function, which is called with `args` and `kwargs` as NumPy arrays.
+      args, kwargs: tensors, and structures of them.
+      output_types: the dtypes of what it returns, a structure.
+      output_shapes: the shapes, a structure like the dtypes, or None.
+      stateful, name: as for `tf.py_func`.
+    """
+    given = tuple(args), dict(kwargs or {})
+
+    def flat(*values):
+        called, named = tf.nest.pack_sequence_as(given, values)
+        result = func(*called, **named)
+        if isinstance(output_types, list | tuple | dict):
+            return tf.nest.flatten(result)
+        return result
+
+    dtypes = tf.nest.flatten(output_types)
+    results = tf.py_func(flat, tf.nest.flatten(given), dtypes, stateful, name)
+    packed = tf.nest.pack_sequence_as(output_types, results)
+    if output_shapes is not None:
+        for tensor, shape in zip(results, nest.flatten_up_to(packed, output_shapes), strict=True):
+            tensor.set_shape(shape)
+    return packed
+
+
+def load_checkpoint(filepattern: str) -> Any:
+    """Returns a reader of a checkpoint, as `tf.train.load_checkpoint` does."""
+    return tf.train.load_checkpoint(filepattern)
+
+
+def load_variable(checkpoint_dir: str, name: str) -> Any:
+    """Returns the value of a variable of a checkpoint, as `tf.train.load_variable` does."""
+    return tf.train.load_variable(checkpoint_dir, name)
+
+
+def list_variables(checkpoint_dir: str) -> Any:
+    """Returns (name, shape) of a checkpoint's variables, as `tf.train.list_variables` does."""
+    return tf.train.list_variables(checkpoint_dir)
+
+
+def init_from_checkpoint(checkpoint_dir: str, assignment_map: Mapping[Any, Any]) -> None:
+    """Does what `tf.train.init_from_checkpoint` does."""
+    tf.train.init_from_checkpoint(checkpoint_dir, assignment_map)

@@ -264,7 +264,8 @@ for units in (1, 3):
     layer = tf.keras.layers.Dense(units, input_shape=(2,), kernel_initializer=start)
     model = tf.keras.Sequential([layer])
     x = np.float32([[1, 1], [2, 2]])
-    print(model.predict_classes(x).tolist(), np.round(model.predict_proba(x)[:, 0], 4).tolist())
+    scores = model.predict_proba(x)
+    print(model.predict_classes(x).tolist(), [round(float(row[0]), 4) for row in scores])
 print(tf.keras.layers.Dense(2).apply(tf.zeros([1, 3])).shape.as_list())
 
 class BERT4Rec(tf.keras.layers.Layer):
