@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tensorflow.python.data.ops import interleave_op
+from tensorflow.python.data.ops import dataset_ops, interleave_op
 from tensorflow.python.ops import lookup_ops
 
 from bert_estimator.graph import read_ahead
@@ -125,9 +125,38 @@ def _input_fn(x, y, batch_size, num_epochs, shuffle):
         numbers = tf.data.Dataset.range(size)
         if shuffle:
             numbers = numbers.shuffle(size)
-        return numbers.repeat(num_epochs).batch(batch_size).map(batch)
+        return _Rows(numbers.repeat(num_epochs).batch(batch_size).map(batch))
 
     return input_fn
+
+
+class _Rows(dataset_ops.DatasetV1Adapter):
+    """A dataset that a program may also take for its tensors, as these input_fns returned them.
+
+    A program unpacks them (`features, labels = input_fn()`) or takes one of several features by
+    its name. Then it gets the tensors of an iterator, which is initialized as tables are.
+    """
+
+    @functools.cached_property
+    def _tensors(self):
+        iterator = tf.data.make_initializable_iterator(self)
+        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        return iterator.get_next()
+
+    def __iter__(self):
+        return super().__iter__() if tf.executing_eagerly() else iter(self._tensors)
+
+    def __getitem__(self, name):
+        return self._tensors[name]
+
+    def keys(self):
+        return self._tensors.keys()
+
+    def values(self):
+        return self._tensors.values()
+
+    def items(self):
+        return self._tensors.items()
 
 
 def _encoded(array):

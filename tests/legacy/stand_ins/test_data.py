@@ -124,6 +124,43 @@ def test_what_cannot_be(arguments, message):
         numpy_input_fn(**arguments)
 
 
+def test_what_a_program_s_own_input_fn_makes_of_the_tensors(tmp_path):
+    """Programs unpack what these input_fns return, and add features."""
+    base = numpy_input_fn({"x": np.arange(4.0)}, np.arange(4.0), batch_size=2, shuffle=False)
+    alone = numpy_input_fn({"x": np.arange(4.0)}, batch_size=2, shuffle=False)
+    only = numpy_input_fn(np.arange(4.0), batch_size=2, shuffle=False)
+
+    def with_squares():
+        features, labels = base()
+        features["square"] = features["x"] ** 2
+        return features, labels
+
+    def model_fn(features, labels, mode):
+        weight = tf.get_variable("weight", [], tf.float64, tf.zeros_initializer())
+        predicted = weight * features["square"]
+        loss = tf.reduce_sum(labels - predicted)
+        train_op = tf.group(
+            weight.assign_add(1.0 + 0 * loss), tf.train.get_global_step().assign_add(1)
+        )
+        return tpu.EstimatorSpec(mode, {"y": predicted}, loss, train_op)
+
+    estimator = tpu.Estimator(model_fn, str(tmp_path))
+    estimator.train(with_squares)
+    assert estimator.get_variable_value("weight") == 2
+    loss = estimator.evaluate(with_squares)["loss"]
+    assert loss == np.mean([1 - 2 * 1, 5 - 2 * (4 + 9)])
+    with tf.Graph().as_default(), tf.Session() as session:
+        features = alone()
+        tensors = [features["x"], *features.values(), dict(features)["x"]]
+        assert list(features.keys()) == ["x"] and len(features.items()) == 1
+        session.run(tf.tables_initializer())
+        assert [value.tolist() for value in session.run(tensors)] == [[0, 1]] * 3
+        assert session.run(tensors[0]).tolist() == [2, 3]
+        assert isinstance(only(), tf.data.Dataset)
+    (batch, _) = batches(only)
+    assert batch.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
