@@ -90,6 +90,22 @@ def test_names_with_contrib_s_own_arguments(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [(rnn.LSTMBlockCell, 2), (rnn.GRUBlockCell, 4), (rnn.LayerNormBasicLSTMCell, 11)],
+)
+def test_cells_have_their_variables(cell, number):
+    """Programs sum up their squares, or train some cells only."""
+    with tf.Graph().as_default():
+        made = cell(4)
+        assert made.variables == []
+        made(tf.zeros([2, 3]), made.zero_state(2, tf.float32))
+        assert len(made.variables) == number
+        for name in ("weights", "trainable_variables", "trainable_weights"):
+            assert getattr(made, name) == made.variables
+        assert {v.ref() for v in made.variables} == {v.ref() for v in tf.trainable_variables()}
+
+
 def test_a_random_field_sums_over_all_sequences():
     random = np.random.RandomState(0)
     potentials = random.normal(size=(2, 4, 3)).astype(np.float32)

@@ -23,7 +23,7 @@ class _WithVariables:
 
     def __init__(self, name, dtype, reuse):
         self._name, self._dtype, self._reuse = name, dtype, reuse
-        self.variables = None  # dict of name -> variable, once called
+        self._by_name = None  # dict of name -> variable, once called
 
     def _made(self, inputs, scope, shapes):
         """Returns the variables, a dict by name.
@@ -33,17 +33,24 @@ class _WithVariables:
           scope: the scope that the caller gives, or None.
           shapes: dict of name -> (shape, initializer or None).
         """
-        if self.variables is None:
+        if self._by_name is None:
             if self._reuse and scope is None:
                 scope = self._name
             with tf.variable_scope(scope, self._name, reuse=self._reuse):
-                self.variables = {
+                self._by_name = {
                     name: tf.get_variable(
                         name, shape, self._dtype or inputs.dtype, initializer=initializer
                     )
                     for name, (shape, initializer) in shapes.items()
                 }
-        return self.variables
+        return self._by_name
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables, once it was called; it trains all of them, as TensorFlow 1's did."""
+        return list((self._by_name or {}).values())
+
+    weights = trainable_variables = trainable_weights = variables
 
 
 class _Cell(_WithVariables):
@@ -388,7 +395,7 @@ class LayerNormBasicLSTMCell(_Cell):
         if not self._normalizes:
             return values
         mean, variance = tf.nn.moments(values, [1], keepdims=True)
-        gamma, beta = (self.variables[f"{name}/{kind}"] for kind in ("gamma", "beta"))
+        gamma, beta = (self._by_name[f"{name}/{kind}"] for kind in ("gamma", "beta"))
         epsilon = 1e-3 if values.dtype == tf.float16 else 1e-12
         return tf.nn.batch_normalization(values, mean, variance, beta, gamma, epsilon)
 
