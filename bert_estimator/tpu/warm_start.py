@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import graph_walk
 from bert_estimator.system.errors import listed
+from bert_estimator.tpu.step import initial_values
 from bert_estimator.tpu.verbs import checkpoints
 
 
@@ -112,7 +113,9 @@ def read_after_restoring() -> None:
     `tf.train.init_from_checkpoint`), it would be chance which one this is.
     """
     variables = tf.global_variables()
-    initializers = {v.op: _initializer(v) for v in variables if v.initializer is not None}
+    initializers = {
+        v.op: initial_values.initializer_of(v) for v in variables if v.initializer is not None
+    }
     restored = {
         operation: initializer
         for operation, initializer in initializers.items()
@@ -126,11 +129,6 @@ def read_after_restoring() -> None:
         read = restored.keys() & before
         if read:
             _make_wait(variable, initializer, before, {w: restored[w] for w in read})
-
-
-def _initializer(variable):
-    """Returns the operation; a warm start with a vocabulary puts what `assign` returns there."""
-    return getattr(variable.initializer, "op", variable.initializer)
 
 
 def _make_wait(variable, initializer, before, read):

@@ -62,6 +62,14 @@ def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) 
     _check_initializers(step, outer)
 
 
+def initializer_of(variable: tf.Variable) -> tf.Operation:
+    """Returns the operation that gives a variable its initial value.
+
+    A warm start with a vocabulary puts what `assign` returns in its place.
+    """
+    return getattr(variable.initializer, "op", variable.initializer)
+
+
 def check(variables: Iterable[tf.Variable], inputs: list[tf.Tensor]) -> None:
     """Raises ValueError if the initial value of a variable depends on placeholders of a step."""
     for variable in variables:

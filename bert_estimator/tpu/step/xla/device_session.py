@@ -16,6 +16,7 @@ from tensorflow.python.framework import stack
 
 from bert_estimator.graph.variable_uses import READERS
 from bert_estimator.tpu.program.core_mesh import whole_value
+from bert_estimator.tpu.step import initial_values
 from bert_estimator.tpu.step.xla.per_core import PerCoreVariable
 
 
@@ -119,7 +120,9 @@ class DeviceSession(SessionInterface):
         while waiting:
             # Each value goes where the initial one would. Of variables that share a tensor as their
             # initial value, each run brings one.
-            initializer_of = {id(variable): _initializer(variable) for variable, _ in waiting}
+            initializer_of = {
+                id(variable): initial_values.initializer_of(variable) for variable, _ in waiting
+            }
             brought = {
                 initializer_of[id(variable)].inputs[1].ref(): (variable, value)
                 for variable, value in waiting
@@ -154,14 +157,6 @@ class DeviceSession(SessionInterface):
 def _parts(variable):
     """Returns the session's variables that a variable of the step is."""
     return variable.variables if isinstance(variable, PerCoreVariable) else [variable]
-
-
-def _initializer(variable):
-    """Returns the operation that gives a variable its initial value.
-
-    A warm start with a vocabulary puts what `assign` returns in its place.
-    """
-    return getattr(variable.initializer, "op", variable.initializer)
 
 
 def _leaves(fetches):
