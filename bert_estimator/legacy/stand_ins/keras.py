@@ -107,6 +107,9 @@ def _with_losses_that_are_cosines():
     """Makes these losses the cosine, as in tf.keras of TensorFlow 1; in TensorFlow 2 and in the
     package keras they are its negative."""
 
+    negative = _losses.cosine_similarity
+
+    @functools.wraps(negative)
     def cosine_similarity(y_true, y_pred, axis=-1):
         loss = negative(y_true, y_pred, axis)
         return loss if _modules.means_keras_alone() else -loss
@@ -115,7 +118,7 @@ def _with_losses_that_are_cosines():
         def __init__(self, axis=-1, reduction="auto", name="cosine_similarity"):
             super().__init__(cosine_similarity, reduction=reduction, name=name, axis=axis)
 
-    negative = _losses.cosine_similarity
+    CosineSimilarity.__module__ = _losses.__name__
     for module in (losses, _losses):  # noqa: F405
         module.cosine_similarity = module.cosine_proximity = module.cosine = cosine_similarity
         module.CosineSimilarity = CosineSimilarity
