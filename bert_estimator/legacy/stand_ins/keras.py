@@ -139,6 +139,7 @@ def _with_optimizers_of_keras_alone():
     `clipnorm` is of all gradients together."""
     of_strings, of_each = _optimizers.get, _optimizer_v1.Optimizer.get_gradients
 
+    @functools.wraps(of_strings)
     def get(identifier, **kwargs):
         if isinstance(identifier, str) and _modules.means_keras_alone():
             optimizer = getattr(_optimizer_v1, identifier.lower(), None)
@@ -146,6 +147,7 @@ def _with_optimizers_of_keras_alone():
                 return optimizer()
         return of_strings(identifier, **kwargs)
 
+    @functools.wraps(of_each)
     def get_gradients(self, loss, params):
         if not (hasattr(self, "clipnorm") and _modules.means_keras_alone()):
             return of_each(self, loss, params)
@@ -185,6 +187,7 @@ def _with_methods_that_were_removed():
 def _with_names_of_layers():
     """Names layers by their classes as TensorFlow 1 does: ConvLSTM2D is `conv_lst_m2d`."""
 
+    @functools.wraps(_generic_utils.to_snake_case)
     def to_snake_case(name):
         name = re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
         name = re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
