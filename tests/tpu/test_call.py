@@ -51,6 +51,7 @@ MODEL_FNS = {
     "some": lambda features, mode, params: (mode, params),
     "partial": functools.partial(lambda extra, features, params: (extra, params), extra="bound"),
     "callable": Callable(),
+    "by keyword": lambda features, params, *, more=1: (params, more),
 }
 
 
@@ -58,6 +59,7 @@ MODEL_FNS = {
     ("name", "labels", "result"),
     [
         ("all", "l", ("l", "train", {"a": 1}, ["config"])),
+        ("by keyword", None, ({"a": 1}, 1)),
         ("some", None, ("train", {"a": 1})),
         ("partial", None, ("bound", {"a": 1})),
         ("callable", None, ("f", {"a": 1})),

@@ -151,17 +151,10 @@ def _with_optimizers_of_keras_alone():
     def get_gradients(self, loss, params):
         if not (hasattr(self, "clipnorm") and _modules.means_keras_alone()):
             return of_each(self, loss, params)
-        clipnorm = vars(self).pop("clipnorm")
-        try:
-            # Keras 2 clips to the norm first, and then by value.
-            clipvalue = vars(self).pop("clipvalue", None)
-            gradients = of_each(self, loss, params)
-        finally:
-            self.clipnorm = clipnorm
-        gradients, _ = _tf.clip_by_global_norm(gradients, clipnorm)
-        if clipvalue is not None:
-            self.clipvalue = clipvalue
-            gradients = [_tf.clip_by_value(g, -clipvalue, clipvalue) for g in gradients]
+        gradients = of_each(object(), loss, params)  # which nothing clips
+        gradients, _ = _tf.clip_by_global_norm(gradients, self.clipnorm)
+        if hasattr(self, "clipvalue"):
+            gradients = [_tf.clip_by_value(g, -self.clipvalue, self.clipvalue) for g in gradients]
         return gradients
 
     _optimizers.get, _optimizer_v1.Optimizer.get_gradients = get, get_gradients
