@@ -5,18 +5,20 @@
 For each precision this runs `run_classifier.py` on sentences of the embedded corpus, with and
 without --use_tpu, in packed rows and with a row for each text, which --use_tpu pads to
 --max_seq_length; and if TRANSFORMERS_PYTHON names a Python with torch and transformers, the same
-network there, with batches as long as their longest text, in bfloat16 by autocast and with weights
-and optimizer state in bfloat16, too.
+network there, in bfloat16 by autocast and with weights and optimizer state in bfloat16, too. There,
+batches are as long as their longest text. Their texts are chosen at random, or grouped: the Trainer
+has texts of like length in a batch if it is told to, which changes the order of the examples.
 Each runs in a process of its own. Rates of training leave out the first steps. The script's rates
 of predictions come from the times of two runs, with all texts and with a quarter of them, and so
-include tokenizing and writing; torch gets ids, and its first batches are left out. The best of the
-rounds counts. Everything is written to results/fine_tuning_speed.json. To try it:
+include tokenizing and writing; torch gets ids, and its start is left out. The best of the rounds
+counts. Everything is written to results/fine_tuning_speed.json. To try it:
 
     python -m benchmarks.fine_tuning_speed --network=tiny --steps=2 --texts=128 --rounds=1 \\
         --results=/tmp/fine_tuning_speed.json
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -62,7 +64,7 @@ class Work:
             "import sys; from benchmarks import fine_tuning_speed as speed; "
             "print(speed.write_data(sys.argv[1], *map(int, sys.argv[2:])))"
         )
-        numbers = map(str, (length, (_WARMUP + steps) * batch, texts))
+        numbers = map(str, (length, (_WARMUP + steps) * batch, texts, batch))
         written = Process([sys.executable, "-c", code, directory, *numbers])
         self.mean_length = float(written.output.splitlines()[-1])
         self._flags = [
@@ -98,16 +100,12 @@ class Work:
             **({"token_share": float(token_share[1]) / 100} if token_share else {}),
         }
 
-    def torch(self, python: str, precision: str) -> dict[str, float]:
+    def torch(self, python: str, precision: str, order: str) -> dict[str, float]:
         """Returns the same figures of torch."""
-        command = [python, "-m", "benchmarks.torch_classifier", self._directory, precision]
-        process = Process([*command, str(_WARMUP), str(self._batch)])
-        times = json.loads(process.output.splitlines()[-1])
-        return {
-            "train_secs": times["train_secs"] / self._steps,
-            "predict_rate": times["predict_rate"],
-            "peak_gib": process.peak_gib,
-        }
+        numbers = map(str, (self._steps, _WARMUP, self._batch))
+        module = "benchmarks.torch_classifier"
+        process = Process([python, "-m", module, self._directory, precision, order, *numbers])
+        return {**json.loads(process.output.splitlines()[-1]), "peak_gib": process.peak_gib}
 
     def _predict(self, command):
         start = time.perf_counter()
@@ -118,8 +116,11 @@ class Work:
         return os.path.join(self._directory, name)
 
 
-def write_data(directory: str, length: int, num_train: int, num_texts: int) -> float:
-    """Writes the vocabulary and the texts of `Work`; returns the mean length in tokens."""
+def write_data(directory: str, length: int, num_train: int, num_texts: int, batch: int) -> float:
+    """Writes the vocabulary and the texts of `Work`; returns the mean length in tokens.
+
+    torch gets more texts to train on, from which it can make groups as large as in a long training.
+    """
     import numpy as np
 
     from bert_estimator import tokenization
@@ -132,10 +133,11 @@ def write_data(directory: str, length: int, num_train: int, num_texts: int) -> f
 
     documents = embedded_corpus.load().train
     sentences = [" ".join(line.split()) for document in documents for line in document]
-    chosen = np.random.default_rng(1).choice(sentences, num_train + num_texts, replace=False)
-    train, texts = chosen[:num_train], chosen[num_train:]
-    labels = np.arange(num_train) % 2
-    rows = [f"{text}\t{label}" for text, label in zip(train, labels, strict=True)]
+    num_grouped = max(num_train, torch_classifier.GROUP * batch)
+    chosen = np.random.default_rng(1).choice(sentences, num_texts + num_grouped, replace=False)
+    texts, train = chosen[:num_texts], chosen[num_texts:]
+    labels = np.arange(num_grouped) % 2
+    rows = [f"{text}\t{label}" for text, label in zip(train[:num_train], labels, strict=False)]
     for name, header, lines in (
         ("train.tsv", "text\tlabel", rows),
         ("all.tsv", "text", texts),
@@ -163,8 +165,11 @@ def sides(work: Work, precision: str) -> dict[str, Any]:
         for flags in ([], ["--nopack"], ["--use_tpu"], ["--use_tpu", "--nopack"])
     }
     python = os.environ.get("TRANSFORMERS_PYTHON")
-    for variant in torch_classifier.PRECISIONS[precision] if python else ():
-        found[f"Hugging Face, {variant}"] = lambda variant=variant: work.torch(python, variant)
+    variants = torch_classifier.PRECISIONS[precision] if python else ()
+    for variant, order in itertools.product(variants, torch_classifier.ORDERS):
+        found[f"Hugging Face, {variant}, {order}"] = lambda given=(variant, order): work.torch(
+            python, *given
+        )
     return found
 
 
@@ -197,9 +202,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=2, help="measure every side this often")
     parser.add_argument("--results", default=RESULTS, help="write this JSON file")
     arguments = parser.parse_args(argv)
-    if arguments.texts <= torch_classifier.WARMUP * arguments.batch:
-        least = torch_classifier.WARMUP
-        parser.error(f"--texts={arguments.texts}: must be more than {least} batches")
     settings = {name: getattr(arguments, name) for name in ("network", "length", "batch")}
     with tempfile.TemporaryDirectory() as directory:
         work = Work(directory, **settings, steps=arguments.steps, texts=arguments.texts)

@@ -37,13 +37,25 @@ _SIDES = {
 _USEFUL_SIDES = {
     "packed": ("this project, packed rows", BLUE),
     "unpacked": ("this project, a row for each text", BLUE),
-    "Hugging Face, bfloat16": ("Hugging Face, weights in bfloat16", ORANGE),
-    "Hugging Face, autocast": ("Hugging Face, autocast", ORANGE),
+    "joined": ("Hugging Face, joined texts see each other", ORANGE),
+    "grouped": ("Hugging Face, texts of like length", ORANGE),
+    "padded": ("Hugging Face, padded", ORANGE),
 }
-_PRETRAINING = {"ours, packed, --use_tpu": "packed", "ours": "unpacked"}
+_PRETRAINING = {
+    "ours, packed, --use_tpu": "packed",
+    "ours": "unpacked",
+    "Hugging Face, autocast": "padded",
+    "Hugging Face, bfloat16": "padded",
+    "Hugging Face, autocast, joined": "joined",
+    "Hugging Face, bfloat16, joined": "joined",
+}
 _FINE_TUNING = {
     "this project, --use_tpu": "packed",
     "this project, --use_tpu, --nopack": "unpacked",
+    "Hugging Face, autocast, shuffled": "padded",
+    "Hugging Face, bfloat16, shuffled": "padded",
+    "Hugging Face, autocast, grouped": "grouped",
+    "Hugging Face, bfloat16, grouped": "grouped",
 }
 _EDGE, _ROW, _BAR, _SPACE = 16, 24, 16, 8  # pixels
 

@@ -4,9 +4,11 @@ It does the same work as an exported program: the same batches, dropout, AdamW, 
 global norm, and only the masked positions go through the vocabulary's matrix. This module only
 needs torch and transformers.
 
-    python -m benchmarks.torch_bert DIRECTORY STEPS PRECISION
+    python -m benchmarks.torch_bert DIRECTORY STEPS PRECISION ROWS
 
-times it on the CPU, and prints the result as JSON.
+times it on the CPU, and prints the result as JSON. ROWS is "padded", or "joined": all texts follow
+each other and are cut into full rows, in which texts see each other, as transformers' run_mlm.py
+does by default.
 """
 
 import json
@@ -26,6 +28,7 @@ def time_step(
     tpu_name: str,
     compiled: bool = False,
     precision: str = "autocast",
+    is_joined: bool = False,
 ) -> dict[str, Any]:
     """Times a training step; without a directory, only names the device.
 
@@ -36,10 +39,11 @@ def time_step(
       compiled: whether torch.compile compiles the loss and its gradients.
       precision: "autocast" is bfloat16 autocast; "float32" and "bfloat16" are all in that dtype,
         weights and optimizer state included.
+      is_joined: whether the texts of the batches are joined and cut into full rows.
 
     Returns:
-      A dict of `device` and `versions`, and with a directory of `secs` and `cpu_secs` (of a step),
-      `first_loss` and `last_loss`.
+      A dict of `device` and `versions`, and with a directory of `secs` and `cpu_secs` (of as many
+      tokens as a batch has in the mean), `first_loss` and `last_loss`.
 
     Raises:
       RuntimeError: torch is not installed, or does not find a GPU; the text says what to do.
@@ -64,6 +68,9 @@ def time_step(
     if not directory:
         return result
     network, inputs = _read_program(directory)
+    tokens = inputs["input_mask"].sum()
+    inputs = _joined(inputs) if is_joined else inputs
+    share = tokens / inputs["input_mask"].sum()  # rows that joined texts do not fill are left out
     inputs = {name: torch.from_numpy(array).to(kind).long() for name, array in inputs.items()}
     torch.manual_seed(1)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -86,8 +93,8 @@ def time_step(
         optimizer.step()
         losses.append(loss.detach())
     last = float(losses[-1])
-    secs = (time.perf_counter() - start) / steps
-    cpu_secs = (_cpu_secs() - cpu_start) / steps
+    secs = float((time.perf_counter() - start) / steps * share)
+    cpu_secs = float((_cpu_secs() - cpu_start) / steps * share)
     times = {"secs": secs, "cpu_secs": cpu_secs}
     return {**result, **times, "first_loss": float(losses[0]), "last_loss": last}
 
@@ -107,6 +114,28 @@ def _read_program(directory):
     network = {**network, "hidden_act": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
     with np.load(os.path.join(directory, "batches.npz")) as arrays:
         return network, {name: array for name, array in arrays.items() if array.dtype == np.int32}
+
+
+def _joined(inputs):
+    """Returns batches of full rows with the same tokens, of which the same share is masked."""
+    import numpy as np
+
+    num_batches, _, length = inputs["input_ids"].shape
+    tokens = inputs["input_ids"][inputs["input_mask"] != 0]
+    rows = len(tokens) // (num_batches * length)
+    ids = tokens[: num_batches * rows * length].reshape(num_batches, rows, length)
+    num_masked = inputs["masked_lm_positions"].shape[-1]
+    positions = np.broadcast_to(
+        np.linspace(0, length - 1, num_masked, dtype=np.int32), (num_batches, rows, num_masked)
+    )
+    return {
+        "input_ids": ids,
+        "input_mask": np.ones_like(ids),
+        "segment_ids": np.zeros_like(ids),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(ids, positions, axis=2),
+        "next_sentence_labels": np.zeros([num_batches, rows, 1], np.int32),
+    }
 
 
 def _loss_function(model, kind, autocast):
@@ -133,6 +162,8 @@ def _loss_function(model, kind, autocast):
 
 
 if __name__ == "__main__":
-    _directory, _steps, _precision = sys.argv[1:]
-    _timed = time_step(_directory, int(_steps), "rehearse:1", precision=_precision)
+    _directory, _steps, _precision, _rows = sys.argv[1:]
+    _timed = time_step(
+        _directory, int(_steps), "rehearse:1", precision=_precision, is_joined=_rows == "joined"
+    )
     print(json.dumps(_timed))

@@ -1,9 +1,11 @@
 """Fine-tuning of a classifier and its predictions in torch, for `benchmarks.fine_tuning_speed`.
 
-Each batch is as long as its longest text, as transformers' DataCollatorWithPadding makes it. This
-module only needs torch and transformers.
+Each batch is as long as its longest text, as transformers' DataCollatorWithPadding makes it. The
+texts of a batch are chosen at random, or "grouped": texts of like length together, in the order of
+the Trainer's `train_sampling_strategy="group_by_length"`, which was `group_by_length=True` before
+transformers 5. This module only needs torch and transformers.
 
-    python -m benchmarks.torch_classifier DIRECTORY PRECISION WARMUP BATCH
+    python -m benchmarks.torch_classifier DIRECTORY PRECISION ORDER STEPS WARMUP BATCH
 
 prints the times as JSON. DIRECTORY has `bert_config.json`, and `texts.npz` with `train_ids`,
 `predict_ids` (int32 [examples, tokens], 0 after the last token) and `train_labels`.
@@ -16,24 +18,32 @@ import time
 
 # What is computed in -> the variants. Autocast computes in bfloat16 with weights in float32.
 PRECISIONS = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
-WARMUP = 2  # batches of predictions that are not timed
+ORDERS = ("shuffled", "grouped")
+GROUP = 50  # The Trainer sorts the texts of so many batches by their length.
+_WARMUP = 2  # batches of predictions that are computed once before they are timed
 
 
-def measure(directory: str, precision: str, warmup: int, batch: int) -> dict[str, float]:
-    """Trains an epoch, and predicts.
+def measure(
+    directory: str, precision: str, order: str, steps: int, warmup: int, batch: int
+) -> dict[str, float]:
+    """Trains some steps, and predicts.
 
     Args:
       directory: see the top of this module.
       precision: a variant of `PRECISIONS`.
-      warmup: how many steps are not timed.
+      order: one of `ORDERS`.
+      steps: how many steps are timed: batches at equal distances in the order, in which grouped
+        batches of all lengths have their share.
+      warmup: how many steps are taken before them.
       batch: examples of a batch.
 
     Returns:
-      A dict of `train_secs`, of all timed steps, and `predict_rate`, texts per second.
+      A dict of `train_secs`, of a step, and `predict_rate`, texts per second.
     """
     import numpy as np  # transformers depends on it
     import torch
     import transformers
+    from transformers.trainer_pt_utils import get_length_grouped_indices
 
     with open(os.path.join(directory, "bert_config.json"), encoding="utf-8") as reader:
         sizes = json.load(reader)
@@ -63,31 +73,41 @@ def measure(directory: str, precision: str, warmup: int, batch: int) -> dict[str
         optimizer.step()
         return float(loss.detach())
 
-    order = np.random.default_rng(1).permutation(len(arrays["train_ids"]))
+    def batches_of(texts):
+        if order == "shuffled":
+            numbers = torch.randperm(len(texts)).tolist()
+        else:
+            numbers = get_length_grouped_indices((texts != 0).sum(axis=1), batch, GROUP)
+        return np.array_split(numbers, range(batch, len(texts), batch))
+
+    train = batches_of(arrays["train_ids"])
     model.train()
-    train_secs = _secs_of(step, np.split(order, len(order) // batch), warmup)
+    _secs_of(step, _spread(train, warmup))
+    train_secs = _secs_of(step, _spread(train, steps))
     texts = arrays["predict_ids"]
+    predict = batches_of(texts)
     model.eval()
     with torch.inference_mode():
-        predict_secs = _secs_of(lambda ids: logits_of(ids).numpy(), _parts(texts, batch), WARMUP)
-    return {
-        "train_secs": train_secs,
-        "predict_rate": (len(texts) - WARMUP * batch) / predict_secs,
-    }
+
+        def answer(numbers):
+            return logits_of(texts[numbers]).numpy()
+
+        _secs_of(answer, _spread(predict, _WARMUP))
+        predict_secs = _secs_of(answer, predict)
+    return {"train_secs": train_secs / steps, "predict_rate": len(texts) / predict_secs}
 
 
-def _parts(texts, batch):
-    return [texts[first : first + batch] for first in range(0, len(texts), batch)]
+def _spread(batches, count):
+    """Returns so many of the batches, at equal distances."""
+    return [batches[(2 * number + 1) * len(batches) // (2 * count)] for number in range(count)]
 
 
-def _secs_of(function, batches, warmup):
-    """Returns the seconds of calls for all batches after the first `warmup`."""
-    for number, batch in enumerate(batches):
-        if number == warmup:
-            start = time.perf_counter()
+def _secs_of(function, batches):
+    start = time.perf_counter()
+    for batch in batches:
         function(batch)
     return time.perf_counter() - start
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(*sys.argv[1:3], *map(int, sys.argv[3:]))))
+    print(json.dumps(measure(*sys.argv[1:4], *map(int, sys.argv[4:]))))

@@ -13,8 +13,9 @@ TensorFlow 1.15; a side whose Python is not named is left out. All get the same 
 embedded corpus, dropout 0.1, and clipping by the global norm; only the masked positions go through
 the vocabulary's matrix. This project updates with LAMB, the others with AdamW. The examples have
 the lengths that the documents give; with --packed, this project also packs them into rows, as many
-as a batch needs, and with --use_tpu as many as the fullest batch needs. Every measurement is
-a row of results/training_speed.csv, and replaces the rows of an earlier run with the same settings.
+as a batch needs, and with --use_tpu as many as the fullest batch needs; and torch also gets them
+joined and cut into full rows, in which texts see each other. Every measurement is a row of
+results/training_speed.csv, and replaces the rows of an earlier run with the same settings.
 BERT-base at both lengths takes more than an hour on two cores. To try it:
 
     python -m benchmarks.training_speed --networks tiny --lengths 32 --tokens 64 --steps 2 \\
@@ -200,7 +201,7 @@ class Cell:
         Args:
           precision: what the sides compute in.
           steps: the steps of a loop.
-          is_packed: whether packed rows are sides, too.
+          is_packed: whether packed and joined rows are sides, too.
         """
         torch, tf1 = (os.environ.get(name) for name in ("TRANSFORMERS_PYTHON", "TF115_PYTHON"))
         sides = {
@@ -217,9 +218,11 @@ class Cell:
         if torch:
             sides["products by torch"] = lambda: self.roofline(torch, "torch", precision)
             command = [torch, "-m", "benchmarks.torch_bert", self.directory, str(steps)]
-            for variant in _TORCH[precision]:
-                name = f"Hugging Face, {variant}"
-                sides[name] = lambda variant=variant: self.other([*command, variant])
+            for variant, rows in itertools.product(
+                _TORCH[precision], ["padded", *(["joined"] if is_packed else [])]
+            ):
+                name = f"Hugging Face, {variant}{', joined' if rows == 'joined' else ''}"
+                sides[name] = lambda given=(variant, rows): self.other([*command, *given])
         if tf1 and precision == "float32":
             script = os.path.join(main_job.ROOT, "benchmarks", "tf1_bert.py")
             sides["TensorFlow 1.15"] = lambda: self.other([tf1, script, self.directory, str(steps)])

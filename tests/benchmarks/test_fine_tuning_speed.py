@@ -40,11 +40,12 @@ def test_every_figure_is_there(tmp_path, capsys, monkeypatch):
 
 
 @needs_transformers
+@pytest.mark.parametrize("order", ["shuffled", "grouped"])
 @pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])
-def test_torch_is_timed_on_the_same_texts(tmp_path, precision):
+def test_torch_is_timed_on_the_same_texts(tmp_path, precision, order):
     work = fine_tuning_speed.Work(str(tmp_path), "tiny", length=32, batch=4, steps=2, texts=16)
     with np.load(tmp_path / "texts.npz") as arrays:
-        assert arrays["train_ids"].shape == (40, 32) and set(arrays["train_labels"]) == {0, 1}
-    figures = work.torch(os.environ["TRANSFORMERS_PYTHON"], precision)
+        assert arrays["train_ids"].shape == (200, 32) and set(arrays["train_labels"]) == {0, 1}
+    figures = work.torch(os.environ["TRANSFORMERS_PYTHON"], precision, order)
     assert set(figures) == {"train_secs", "predict_rate", "peak_gib"}
     assert all(value > 0 for value in figures.values())

@@ -63,7 +63,9 @@ def test_useful_tokens_are_drawn(tmp_path):
         {"side": side, "precision": precision, "train_secs": secs}
         for side, precision, secs in (
             ("this project, --use_tpu, --nopack", "bfloat16", 10),
-            ("Hugging Face, autocast", "bfloat16", 5),
+            ("Hugging Face, autocast, shuffled", "bfloat16", 8),
+            ("Hugging Face, bfloat16, shuffled", "bfloat16", 5),
+            ("Hugging Face, autocast, grouped", "bfloat16", 4),
             ("this project, --use_tpu", "bfloat16", 2),
             ("this project, --use_tpu", "float32", 1),
         )
@@ -77,7 +79,7 @@ def test_useful_tokens_are_drawn(tmp_path):
             "packed": 2048, "unpacked": 1024,
         },
         "fine-tuning, sentences of 25 tokens in the mean, AMD EPYC": {
-            "packed": 400, "unpacked": 80, "Hugging Face, autocast": 160,
+            "packed": 400, "unpacked": 80, "grouped": 200, "padded": 160,
         },
     }  # fmt: skip
     picture = xml.etree.ElementTree.fromstring(speed_picture.useful_svg(found))

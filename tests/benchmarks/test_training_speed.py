@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmarks import csv_rows, matrix_products, step_profile, training_speed
+from benchmarks import csv_rows, matrix_products, step_profile, torch_bert, training_speed
 from bert_estimator.bert_config import BertConfig
 from tests.support.fixtures import needs_tensorflow_1, needs_transformers
 
@@ -159,6 +160,23 @@ def test_the_profile_gives_the_shortest_times_and_sums_up_the_rest():
     ]
 
 
+def test_joined_texts_fill_rows_with_the_same_tokens():
+    lengths = np.array([[3, 4, 1], [4, 2, 3]])
+    mask = (np.arange(4) < lengths[:, :, None]).astype(np.int32)
+    ids = np.arange(100, 124, dtype=np.int32).reshape(2, 3, 4) * mask
+    positions = np.zeros([2, 3, 2], np.int32)
+    joined = torch_bert._joined(
+        {"input_ids": ids, "input_mask": mask, "masked_lm_positions": positions}
+    )
+    # 17 tokens fill 4 rows of 4, two in each batch.
+    assert joined["input_ids"].flatten().tolist() == ids[mask == 1][:16].tolist()
+    assert joined["input_ids"].shape == joined["input_mask"].shape == (2, 2, 4)
+    assert joined["input_mask"].all() and not joined["segment_ids"].any()
+    assert joined["masked_lm_positions"].tolist() == [[[0, 3]] * 2] * 2
+    assert (joined["masked_lm_ids"] == joined["input_ids"][:, :, [0, 3]]).all()
+    assert joined["next_sentence_labels"].shape == (2, 2, 1)
+
+
 @pytest.mark.slow
 @needs_transformers
 @needs_tensorflow_1
@@ -177,5 +195,6 @@ def test_all_sides_train_the_same_network(tmp_path):
     assert result["first_step_seconds"] > 0 and result["peak_gib"] > 0
     in_float32 = result["cells"][0]
     assert in_float32["precision"] == "float32" and in_float32["ratio_to_tensorflow_1"] > 0
+    assert "| Hugging Face, autocast, joined |" in done.stdout
     assert "| ours, packed |" in done.stdout and "| ours, packed, --use_tpu |" in done.stdout
     assert "| compiled by XLA |" in done.stdout and "| optimizer |" in done.stdout
