@@ -300,17 +300,18 @@ class RunDirectory:
         config_file, task_file, word_piece, sentence_piece = (
             os.path.join(self.path, name) for name in NETWORK_FILES
         )
-        _write(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
+        # What lies beside a checkpoint was checked, and may have more keys of another program.
+        goes_on = self.holds_checkpoint()
+        if not (goes_on and os.path.exists(config_file)):
+            _write(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
         if task is not None:
             _write(task_file, json.dumps(task, indent=2) + "\n")
-        if os.path.exists(self._config_path) and not self.holds_checkpoint():
+        kept = vocab_file and (sentence_piece if vocab_file.endswith(".model") else word_piece)
+        if not goes_on:
             # An attempt that failed before its first step may have left another vocabulary.
-            source = vocab_file and remote.local(vocab_file)
-            for left in (word_piece, sentence_piece):
-                if os.path.exists(left) and not (source and os.path.samefile(left, source)):
-                    os.remove(left)
-        if vocab_file is not None:
-            kept = sentence_piece if vocab_file.endswith(".model") else word_piece
+            for left in filter(os.path.exists, {word_piece, sentence_piece} - {kept}):
+                os.remove(left)
+        if kept and not (goes_on and os.path.exists(kept)):
             # The file may be the run's own copy.
             with open(remote.local(vocab_file), "rb") as reader:
                 vocabulary = reader.read()

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line import flags, own_directory, provenance
 from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
 from bert_estimator.jobs import trackers
@@ -346,6 +346,8 @@ class JobConfig:
             flags.make_directory("output_dir", directory)
         directory = RunDirectory(path, checkpoints_in=self.output_dir)
         directory.check_config(self.settings_to_go_on())
+        if self.do_train:
+            own_directory.check_start(directory, self.network.init_checkpoint)
         return directory
 
     def as_begun(self, directory: RunDirectory) -> "JobConfig":
@@ -473,19 +475,22 @@ def _enumerated(names):
     return f"{', '.join(names[:-1])} and {names[-1]} are"
 
 
-def copy_of_remote(output_dir: str) -> tuple[str, Mirror | None]:
-    """Copies a remote --output_dir to this machine.
+def find_output_dir(output_dir: str) -> tuple[str, Mirror | None]:
+    """Checks that a run may write into --output_dir; copies it to this machine if it is remote.
 
     Returns:
       (the directory of this machine, the `Mirror`); a directory of this machine does not have one.
 
     Raises:
-      FlagError: the remote directory cannot be used.
+      FlagError: the directory holds something else than a run, or cannot be used.
     """
-    if not paths.is_remote(output_dir):
+    is_remote = paths.is_remote(output_dir)
+    if is_remote:
+        with flags.named(f"output_dir={output_dir}"):
+            paths.check_no_pattern(output_dir)
+    own_directory.check_run(output_dir)
+    if not is_remote:
         return output_dir, None
-    with flags.named(f"output_dir={output_dir}"):
-        paths.check_no_pattern(output_dir)
     hosts = flags.find_hosts()
     with flags.named("output_dir"):
         mirror = Mirror(output_dir, hosts)

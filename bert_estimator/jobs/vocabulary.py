@@ -1,6 +1,5 @@
-"""The vocabulary of a run: opened, checked against the network, and kept in the run."""
+"""The vocabulary of a run: found, opened, and checked against the network."""
 
-import contextlib
 import os
 import shutil
 
@@ -12,7 +11,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.config import Network
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, Texts
-from bert_estimator.storage import remote
+from bert_estimator.storage import remote, staging
 from input_pipelines.embedded import default_data
 
 # Tokens of this kind wait for other names; the network has not learned anything of them.
@@ -97,13 +96,11 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
     )
 
 
-def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
-    """Copies the vocabulary into the run's directory, since a later main job may replace it.
+def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
+    """Returns the vocabulary of an embedded task, which training copies into the run's directory.
 
-    Without --vocab_file it trains a vocabulary on the embedded corpus there.
-
-    Returns:
-      The path of the copy.
+    It is the vocabulary of the run that goes on, or a copy of --vocab_file, which a later main job
+    may replace, or else it is trained on the embedded corpus.
 
     Raises:
       FlagError: as `open_tokenizer` does.
@@ -113,10 +110,10 @@ def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
     vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
     if os.path.exists(vocab_file) and RunDirectory(config.output_dir).holds_checkpoint():
         return vocab_file
+    vocab_file = os.path.join(staging.temporary_folder(), os.path.basename(vocab_file))
     if named:
         open_tokenizer(config.data, named, bert_config, config.output_dir)
-        with contextlib.suppress(shutil.SameFileError):
-            shutil.copy(remote.local(named), vocab_file)
+        shutil.copy(remote.local(named), vocab_file)
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
     return vocab_file

@@ -9,8 +9,9 @@ have none of them. So everything that writes a run stays as it is, on a file sys
 promises; only this module knows of the other storage. What holds there is the order of uploads. An
 object is there as a whole or not at all, and is uploaded before the objects that refer to it:
 
-1. What a resumed run reads beside a checkpoint, and what it can cut to the checkpoint's step:
-   the configuration, the vocabulary, metrics.jsonl, rollbacks.json, events.
+1. config.json, which tells that the directory is a run's; then what else a resumed run reads
+   beside a checkpoint, and what it can cut to the checkpoint's step: the network, the vocabulary,
+   metrics.jsonl, rollbacks.json, events.
 2. The best checkpoint and then `best/best.json`. A resumed run forgets the evaluations of later
    steps, but it would not repeat the evaluations of steps before its checkpoint.
 3. A checkpoint's data, and then its index, by which a resumed run finds it.
@@ -469,7 +470,7 @@ def _rank(name):
         return 3 if match and match[1] == "index" else 2
     if match:
         return 6 if match[1] == "index" else 5
-    return 1
+    return 0 if base == "config.json" else 1
 
 
 def _signature(path):

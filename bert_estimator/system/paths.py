@@ -15,6 +15,14 @@ def is_remote(path: str | os.PathLike | None) -> bool:
     return path is not None and re.match(r"[a-z][a-z0-9+.-]*://", os.fspath(path)) is not None
 
 
+def place(path: str | os.PathLike) -> str:
+    """Returns what two names of one file share: links, `..` and file:// are resolved.
+
+    A URL beyond this machine stays a name that only equals itself.
+    """
+    return os.path.realpath(os.fspath(path).removeprefix("file://"))
+
+
 def check_arguments(argv: Sequence[str]) -> None:
     """Checks the words of a command line, before anything is done with them.
 

@@ -624,4 +624,4 @@ def test_hosts_start_from_the_same_files(url, two_hosts, owns):
 
 def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused():
     with pytest.raises(FlagError, match=r"--output_dir=ram://a\[b: has the character \["):
-        config.copy_of_remote("ram://a[b")
+        config.find_output_dir("ram://a[b")

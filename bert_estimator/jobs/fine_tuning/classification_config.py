@@ -18,7 +18,7 @@ from bert_estimator.command_line.choices import (
 )
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.command_line.run_directory import recorded_settings
-from bert_estimator.jobs.config import copy_of_remote
+from bert_estimator.jobs.config import find_output_dir
 from bert_estimator.jobs.fine_tuning import config
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
 from bert_estimator.recipes import embedded
@@ -243,7 +243,7 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
       FlagError: it names the flag, what is allowed, and what to do.
     """
     settings, sources = read_command_line(ClassificationConfig, argv)
-    settings["output_dir"], mirror = copy_of_remote(settings["output_dir"])
+    settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
     has_data_flags = any(
         sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS

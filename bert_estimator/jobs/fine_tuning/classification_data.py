@@ -245,7 +245,7 @@ def _load_embedded(config):
     config = vocabulary.completed(config)
     bert_config = estimator.read_bert_config(config.network, config.output_dir, embedded.NETWORK)
     estimator.check_sizes(config, bert_config)
-    vocab_file = vocabulary.keep(config, bert_config)
+    vocab_file = vocabulary.of_embedded(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
     if config.data.task_name in EMBEDDED_TAGGING_TASKS:
         return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)

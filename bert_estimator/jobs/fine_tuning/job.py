@@ -217,6 +217,7 @@ class FineTuning(abc.ABC):
             values = flags.values_of(config)
             flag = next((name for name in config.DATA_FLAGS if values[name]), "output_dir")
             self.directory.check_config(config.settings_to_go_on(), data.digest(), flag)
+            vocabulary.check_kept(self.directory, data.vocab_file)
             if start.init_checkpoint and not self.directory.holds_checkpoint():
                 casing = Casing(*(self.task()[name] for name in Casing._fields))
                 vocabulary.check_start(start, data.vocab_file, casing, "vocab_file")
@@ -268,10 +269,10 @@ class FineTuning(abc.ABC):
         """Trains from the newest checkpoint or step 0, until the last step or early stopping."""
         config, directory, steps = self.config, self.directory, self.num_train_steps()
         corners = self._update_rule().corners()
-        directory.write_network(self.data.bert_config.to_dict(), self.data.vocab_file, self.task())
         # What decides on the best checkpoint of a complete run is how it was trained.
         if self.run.estimator.global_step() < steps:
             directory.write_config(config.settings(), config.sources, self.data.digest(), corners)
+        directory.write_network(self.data.bert_config.to_dict(), self.data.vocab_file, self.task())
         directory.forget_metrics_after(self.run.estimator.global_step())
         best_checkpoint = None
         if config.evaluates_while_training():

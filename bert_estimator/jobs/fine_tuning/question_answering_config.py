@@ -8,7 +8,7 @@ import dataclasses
 
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.provenance import read_command_line
-from bert_estimator.jobs.config import copy_of_remote
+from bert_estimator.jobs.config import find_output_dir
 from bert_estimator.jobs.fine_tuning import config
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
 from bert_estimator.recipes import embedded
@@ -144,7 +144,7 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
       FlagError: it names the flag, what is allowed, and what to do.
     """
     settings, sources = read_command_line(QuestionAnsweringConfig, argv)
-    settings["output_dir"], mirror = copy_of_remote(settings["output_dir"])
+    settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     recipe = settings["recipe"]
     if recipe is not None:
         flags.check_choice("recipe", recipe, tuple(SQUAD_RECIPES))

@@ -102,7 +102,7 @@ def _load_embedded(config):
     config = vocabulary.completed(config)
     bert_config = estimator.read_bert_config(config.network, config.output_dir, embedded.NETWORK)
     _check_network(config, bert_config)
-    vocab_file = vocabulary.keep(config, bert_config)
+    vocab_file = vocabulary.of_embedded(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
     questions = embedded_tasks.load_questions()
     train, held_out = (

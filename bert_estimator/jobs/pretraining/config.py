@@ -7,10 +7,10 @@ import dataclasses
 import os
 from typing import Any, ClassVar
 
-from bert_estimator.command_line import flags, provenance, run_directory
+from bert_estimator.command_line import flags, own_directory, provenance, run_directory
 from bert_estimator.command_line.provenance import Origin, Source, read_command_line
 from bert_estimator.jobs import config
-from bert_estimator.jobs.config import JobConfig, OptimizerFlag, copy_of_remote
+from bert_estimator.jobs.config import JobConfig, OptimizerFlag, find_output_dir
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 
@@ -262,6 +262,7 @@ class PretrainingConfig(JobConfig):
         self.data.check()
         self._check_evaluations()
         if self.export_program:
+            own_directory.check_program(self.export_program)
             flags.check(
                 self.devices.use_tpu and not self.plan.compile_only,
                 "export_program",
@@ -342,7 +343,7 @@ def resolve(argv: list[str]) -> list[PretrainingConfig]:
       FlagError: it names the flag, what is allowed, and what to do.
     """
     settings, sources = read_command_line(PretrainingConfig, argv)
-    settings["output_dir"], mirror = copy_of_remote(settings["output_dir"])
+    settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     if settings["recipe"] is None:
         for name in ("scale", "stage"):
             flags.check(

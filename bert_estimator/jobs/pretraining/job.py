@@ -156,11 +156,11 @@ class Pretraining:
         casing = self.data.casing or Casing(*[None] * len(Casing._fields))
         length = config.data.max_seq_length
         task = {"kind": "pretraining", **casing._asdict(), "max_seq_length": length}
-        directory.write_network(self.network.to_dict(), self.data.vocab_file, task)
         corners = update_rule(config.training, config.output_dir).corners()
         # What decides on the best checkpoint of a complete run is how it was trained.
         if self.run.estimator.global_step() < config.training.num_train_steps:
             directory.write_config(config.settings(), config.sources, self.data.digest, corners)
+        directory.write_network(self.network.to_dict(), self.data.vocab_file, task)
 
     def train(self) -> None:
         """Trains from the newest checkpoint, the start, or step 0, and evaluates on the way."""
