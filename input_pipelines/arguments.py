@@ -9,7 +9,7 @@ from absl import flags
 
 from bert_estimator.command_line import console, help_page
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_files, errors
+from bert_estimator.system import disk_files, errors, paths
 
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
@@ -148,9 +148,9 @@ def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
     """
     # Two names of one remote file are equal as URLs, and not as names of its copies.
     path = remote.shown(path)
-    places = {os.path.realpath(path), os.path.realpath(path + disk_files.ENDING)}
+    places = {paths.place(path), paths.place(path + disk_files.ENDING)}
     for input_file in map(remote.shown, input_files):
-        if os.path.realpath(input_file) in places:
+        if paths.place(input_file) in places:
             raise ValueError(
                 f"--{flag}={path}: would replace {input_file}, which this command reads. Write to "
                 "another directory"

@@ -188,7 +188,8 @@ def _create(values, output_file, there):
         raise ValueError(
             f"--eval_fraction={values.eval_fraction}: must be 0 or more, and less than 1"
         )
-    for path in output_files:
+    held_out = [record_names.held_out_path(output_files[0])] if values.eval_fraction else []
+    for path in [*output_files, *held_out]:
         arguments.check_output("output_file", path, [*input_files, vocab_file])
     with named("vocab_file"):
         tokenizer = open_tokenizer(vocab_file, values.do_lower_case, values.strip_accents)
@@ -261,7 +262,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
         )
 
     summary, files, description = [], [], {}
-    path = manifests.held_out_path(output_files[0])
+    path = record_names.held_out_path(output_files[0])
     if fraction:
         once = dataclasses.replace(settings, dupe_factor=1)
         try:

@@ -10,6 +10,7 @@ import re
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.storage import remote
+from bert_estimator.storage.mirror import RESULTS
 from bert_estimator.system import disk_files, json_files, paths
 
 # What may lie anywhere: no command replaces it.
@@ -20,8 +21,7 @@ _UNFINISHED = rf"({re.escape(disk_files.ENDING)}|{re.escape(remote.UNFINISHED)})
 _OF_RUN = re.compile(
     r"(checkpoint|model\.ckpt-\d+(_temp|\..*)|graph\.pbtxt|events\.out\.tfevents\..*|eval(_\w+)?|best"
     r"|export|data\.(incomplete|replaced)|record_lengths\.npz|metrics\.jsonl|curves\.svg"
-    r"|rollbacks\.json|tracker\.json|owner\.json|compile_report\.json|eval_results\.txt"
-    r"|eval_report\w*\.tsv|test_results\w*\.\w+|(nbest_)?predictions\.json|null_odds\.json)"
+    rf"|rollbacks\.json|tracker\.json|owner\.json|compile_report\.json|{RESULTS.pattern})"
     rf"{_UNFINISHED}?|config\.json{_UNFINISHED}"
 )
 _RUN_WITHIN = re.compile(r"(stage_|seed-|host-)\d+")

@@ -50,6 +50,8 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
         vocabulary does not fit it, the target is in use, or the written files differ from the
         source.
     """
+    if paths.is_remote(target):
+        raise ValueError(f"{target}: must be a directory of this machine; copy it there afterwards")
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise ValueError(f"{target}: exists already; choose another target, or remove it")
     if to != HUGGING_FACE:

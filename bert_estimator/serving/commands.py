@@ -3,8 +3,10 @@
 import argparse
 import codecs
 import contextlib
+import io
 import logging
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
@@ -239,14 +241,28 @@ def opening() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def lines_of(file: str | None) -> Iterator[BinaryIO]:
-    """Opens the reader of lines: a file, or standard input."""
+    """Opens the reader of lines: a file, or standard input.
+
+    Raises:
+      ValueError: it cannot be read, or it is standard output, too.
+    """
     if file:
         if os.path.exists(file) and (why := disk_files.why_unreadable(file)):
             raise ValueError(f"{file}: {why}")
         with open(file, "rb") as reader:
+            _check_is_not_output(reader, file)
             yield reader
     else:
+        _check_is_not_output(sys.stdin.buffer, "standard input")
         yield sys.stdin.buffer
+
+
+def _check_is_not_output(reader, name):
+    """Raises ValueError for a file to which `>>` would add answers that are then read as lines."""
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory
+        read, written = (os.fstat(stream.fileno()) for stream in (reader, sys.stdout))
+        if stat.S_ISREG(read.st_mode) and os.path.samestat(read, written):
+            raise ValueError(f"{name}: is standard output, too; write to another file")
 
 
 def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:

@@ -175,7 +175,7 @@ _NOT_COPIED = re.compile(rf"{re.escape(FILE)}|(.*/)?events\.out\.tfevents[^/]*|(
 _NOT_UPLOADED = re.compile(r"(.*/)?(\.[^/]*lock|[^/]*\.tmp)|(.*/)?temp-[^/]*/.*")
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.(.*)")
 # What an evaluation or a prediction writes as a whole, and nothing reads when a run is resumed.
-_RESULTS = re.compile(
+RESULTS = re.compile(
     r"(.*/)?(eval_results\.txt|eval_report[^/]*|test_results[^/]*|(nbest_)?predictions\.json"
     r"|null_odds\.json)"
 )
@@ -446,7 +446,7 @@ class Mirror:
         other, stats = self._owner.other(), remote.files(self.url)
         anothers = {}
         for name in names & set(stats):
-            if other and not _RESULTS.fullmatch(name):
+            if other and not RESULTS.fullmatch(name):
                 anothers[name] = (
                     f"{FILE} names {lock.named(other)} as the owner of the run. If that "
                     "process has ended, add --take_over."

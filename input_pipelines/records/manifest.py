@@ -300,12 +300,6 @@ def _sibling(record_file: str, prefix: str, suffix: str) -> str:
     return os.path.join(directory, prefix + name + suffix)
 
 
-def held_out_path(record_file: str) -> str:
-    """Returns the path of the held-out records of the set that begins with `record_file`."""
-    directory, name = os.path.split(record_file)
-    return os.path.join(directory, record_names.HELD_OUT_PREFIX + name)
-
-
 def held_out_description(fraction: float, held_out: Manifest) -> dict[str, Any]:
     """Returns what the manifest of the training records says of the held-out records."""
     (entry,) = held_out.files

@@ -34,6 +34,12 @@ def vocabulary_name(sha256: str, is_model: bool) -> str:
     return f"vocab.{sha256}.{'model' if is_model else 'txt'}"
 
 
+def held_out_path(record_file: str) -> str:
+    """Returns the path of the held-out records of the set that begins with `record_file`."""
+    directory, name = os.path.split(record_file)
+    return os.path.join(directory, HELD_OUT_PREFIX + name)
+
+
 def is_manifest(path: str) -> bool:
     """Returns whether a path has the name of a manifest."""
     name = os.path.basename(path)

@@ -38,6 +38,7 @@ from bert_estimator.tpu.verbs.evaluation import KeptEvaluation
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records import manifest
+from input_pipelines.text import record_names
 
 LAST, SAVED_EVERY = 8, 2
 
@@ -141,7 +142,7 @@ def write_records(path, documents, tokenizer, vocab_file, masking):
         documents[:6],
         tokenizer,
         vocab_file,
-        [manifest.held_out_path(str(path))],
+        [record_names.held_out_path(str(path))],
         settings,
         masking=masking,
     )

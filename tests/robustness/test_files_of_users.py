@@ -7,6 +7,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import commands
 import pytest
@@ -342,3 +344,113 @@ def test_a_run_of_another_program_keeps_what_the_user_has_put_beside_it(inputs, 
         assert code == (0 if own != vocabulary else 2), err
         assert {name: (run / name).read_text() for name in before} == before
     assert "is 'w30', not 'w29'. Give the run's, or another --output_dir" in err
+
+
+# Files that are read and written
+
+
+# How an output is named that is among the input -> function of the input's path.
+NAMES = {
+    "the same": lambda path: path,
+    "relative": lambda path: os.path.relpath(path),
+    "around": lambda path: f"{path.parent}/../{path.parent.name}/{path.name}",
+    "file://": lambda path: f"file://{path}",
+    "link": lambda path: _link(path),
+    "link to the folder": lambda path: f"{_link(path.parent)}/{path.name}",
+}
+
+
+def _link(path):
+    link = path.with_name(f"link-{path.name}")
+    link.symlink_to(path)
+    return link
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", ["text", "vocabulary", "records", "records, vocabulary"])
+def test_what_a_command_reads_is_not_replaced(inputs, tmp_path, monkeypatch, command, name):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    read = folder / "read.txt"
+    source = inputs / ("vocab.txt" if command == "records, vocabulary" else "text.txt")
+    shutil.copy(source, read)
+    monkeypatch.chdir(folder)
+    output = NAMES[name](read)
+    if name == "link":  # the link is what is read, and what is written stays a file
+        read, output = output, read
+    command, _, is_vocabulary = command.partition(", ")
+    arguments = commands.arguments(command, inputs, output)
+    flag = "vocab_file" if is_vocabulary else "input_file"
+    before = files_of(tmp_path)
+    code, err = commands.call(command, [*arguments, f"--{flag}={read}"])
+    assert code == 2, err
+    assert f"={output}: would replace {read}, which this command reads" in err
+    assert files_of(tmp_path) == before
+
+
+def test_held_out_records_do_not_replace_a_text(inputs, tmp_path):
+    for name in ("a.txt", "heldout.b.txt"):
+        shutil.copy(inputs / "text.txt", tmp_path / name)
+    arguments = commands.arguments("records", inputs, tmp_path / "b.txt")
+    arguments += [f"--input_file={tmp_path}/*.txt", "--eval_fraction=0.4"]
+    before = files_of(tmp_path)
+    code, err = commands.call("records", arguments)
+    assert code == 2
+    path = tmp_path / "heldout.b.txt"
+    assert f"--output_file={path}: would replace {path}, which this command reads" in err
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("within", ["", "seed-1/"])
+@pytest.mark.parametrize(
+    ("script", "name", "flag"),
+    [
+        (TAGGER, "test_results.conll", "predict_file"),
+        (CLASSIFIER, "test_results.tsv", "eval_file"),
+        (SQUAD, "predictions.json", "train_file"),
+    ],
+)
+def test_predictions_do_not_replace_what_they_are_made_of(
+    inputs, tmp_path, script, name, flag, within
+):
+    write(tmp_path, "config.json", within + name)
+    (tmp_path / "config.json").write_text(CONFIG)
+    before, data = files_of(tmp_path), inputs / script.module.__name__
+    files = {"predict_file": data / "vocab.txt", flag: tmp_path / within / name}
+    code, err = commands.call(
+        script.module.__name__.removeprefix("run_"),
+        script.flags(data, tmp_path, do_predict=True, **files),
+    )
+    assert code == 2
+    assert f"--{flag}={files[flag]}: would be replaced by what --do_predict writes" in err
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["predict", "embed"])
+@pytest.mark.parametrize("way", ["file", "standard input"])
+def test_answers_are_not_added_to_what_is_read(inputs, tmp_path, command, way):
+    """`>>` would go on for ever, as `cat f >> f` would."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("w1 w2\n")
+    program = CONSOLE_PROGRAM.format(*commands.CONSOLE[command].split(":"))
+    arguments = [sys.executable, "-c", program, str(inputs / "hf_classifier")]
+    with open(texts) as reader, open(texts, "a") as writer:
+        ended = subprocess.run(
+            [*arguments, *([texts] if way == "file" else [])],
+            stdin=reader, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100,
+        )  # fmt: skip
+    assert ended.returncode == 2
+    named = texts if way == "file" else way
+    assert f"{named}: is standard output, too; write to another file" in ended.stderr
+    assert texts.read_text() == "w1 w2\n"
+
+
+CONSOLE_PROGRAM = "import {0}; {0}.{1}()"
+
+
+def test_a_model_is_not_converted_into_a_directory_named_like_a_url(inputs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, err = commands.call("convert", [f"{inputs}/hf_classifier", "gs://bucket/model"])
+    assert code == 2
+    assert "gs://bucket/model: must be a directory of this machine" in err
+    assert not list(tmp_path.iterdir())

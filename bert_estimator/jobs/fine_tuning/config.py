@@ -18,6 +18,9 @@ from bert_estimator.command_line.choices import (
 from bert_estimator.jobs import config
 from bert_estimator.jobs.config import BATCH_CHECKS, JobConfig
 from bert_estimator.recipes import embedded
+from bert_estimator.storage import remote
+from bert_estimator.storage.mirror import RESULTS
+from bert_estimator.system import paths
 from bert_estimator.system.errors import GREATEST
 
 _share = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
@@ -136,6 +139,7 @@ class FineTuningConfig(JobConfig):
           FlagError: it names the flag, what is allowed, and what to do.
         """
         super().check()
+        self._check_results_are_not_read()
         last = self.training.random_seed + self.num_seeds - 1
         rule = f"would use the seed {last} last; --random_seed can be at most {GREATEST}"
         flags.check(last <= GREATEST, "num_seeds", self.num_seeds, rule)
@@ -150,6 +154,16 @@ class FineTuningConfig(JobConfig):
         flags.check(kind == SAVED_MODEL or is_meant, "export_format", kind, rule)
         rule = f"is for SavedModels; with --export_format={kind}, which takes ids, leave this out"
         flags.check(inputs is None or kind == SAVED_MODEL, "export_inputs", inputs, rule)
+
+    def _check_results_are_not_read(self):
+        """Raises FlagError if predictions would replace a file of examples."""
+        output_dir = paths.place(remote.shown(self.output_dir))
+        for name in ("train_file", "eval_file", "predict_file") if self.do_predict else ():
+            path = getattr(self.data, name)
+            folder, file = os.path.split(paths.place(path or ""))
+            is_within = os.path.commonpath([folder, output_dir]) == output_dir
+            rule = "would be replaced by what --do_predict writes; give another --output_dir"
+            flags.check(not (path and is_within and RESULTS.fullmatch(file)), name, path, rule)
 
     def check_network_and_hosts(self) -> None:
         """Checks what comes last: the files of the network, and that there is one host.
