@@ -204,7 +204,7 @@ def test_a_report_has_a_directory_of_its_own(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = command(tmp_path)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "config.json").write_text("{}")
+    (tmp_path / "out" / "config.json").write_text('{"flags": {}}')
     assert run_pretraining.main(flags) == 2
     assert "has a run; give another directory for the report" in capsys.readouterr().err
     without = [flag for flag in flags if not flag.startswith("--output_dir")]

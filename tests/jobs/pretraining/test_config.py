@@ -93,13 +93,13 @@ def test_a_stage_alone_starts_from_where_the_one_before_it_ended(tmp_path):
 def test_a_given_checkpoint_is_what_the_first_stage_of_a_run_starts_from(tmp_path):
     (tmp_path / "own.index").write_text("")
     given = ["--recipe=lamb_76min", f"--init_checkpoint={tmp_path}/own"]
-    first, second = stages(tmp_path, *given)
+    first, second = stages(tmp_path / "run", *given)
     assert first.network.init_checkpoint == f"{tmp_path}/own"
-    assert second.network.init_checkpoint == f"{tmp_path}/stage_1/model.ckpt-7037"
-    (config,) = stages(tmp_path, *given, "--stage=2")
+    assert second.network.init_checkpoint == f"{tmp_path}/run/stage_1/model.ckpt-7037"
+    (config,) = stages(tmp_path / "run", *given, "--stage=2")
     assert config.network.init_checkpoint == f"{tmp_path}/own"
     assert config.sources["init_checkpoint"] == provenance.FLAG
-    (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--init_checkpoint=")
+    (config,) = stages(tmp_path / "run", "--recipe=lamb_76min", "--stage=2", "--init_checkpoint=")
     assert config.network.init_checkpoint is None
 
 
@@ -134,16 +134,20 @@ def test_the_network_is_large_with_a_published_vocabulary_unless_trained_on_the_
     tmp_path,
 ):
     compiled = stages(
-        tmp_path, "--recipe=lamb_76min", "--use_tpu", "--compile_only", "--tpu_topology=v3:32x32"
+        tmp_path / "run",
+        "--recipe=lamb_76min",
+        "--use_tpu",
+        "--compile_only",
+        "--tpu_topology=v3:32x32",
     )
     for config in compiled:
         assert config.bert_config["vocab_size"] == 30522
         assert config.bert_config["num_hidden_layers"] == 24
         assert not config.embedded
         assert config.network.init_checkpoint is None
-    assert stages(tmp_path, "--recipe=lamb_76min")[0].bert_config["vocab_size"] == 2000
+    assert stages(tmp_path / "run", "--recipe=lamb_76min")[0].bert_config["vocab_size"] == 2000
     (tmp_path / "c.json").write_text("{}")
-    own = stages(tmp_path, "--recipe=lamb_76min", f"--bert_config_file={tmp_path}/c.json")
+    own = stages(tmp_path / "run", "--recipe=lamb_76min", f"--bert_config_file={tmp_path}/c.json")
     assert own[0].bert_config is None
 
 
@@ -151,7 +155,9 @@ def test_each_stage_has_records_of_its_length(tmp_path):
     for length in (128, 512):
         (tmp_path / f"{length}.tfrecord").write_text("")
     first, second = stages(
-        tmp_path, "--recipe=lamb_76min", f"--input_file={tmp_path}/{{max_seq_length}}.tfrecord"
+        tmp_path / "run",
+        "--recipe=lamb_76min",
+        f"--input_file={tmp_path}/{{max_seq_length}}.tfrecord",
     )
     assert first.data.input_file == f"{tmp_path}/128.tfrecord"
     assert second.data.input_file == f"{tmp_path}/512.tfrecord"
