@@ -18,6 +18,7 @@ from tensorflow.python.checkpoint import graph_view
 
 from bert_estimator.system import steady_clock
 from bert_estimator.system.errors import listed
+from bert_estimator.system.paths import is_remote
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import snapshot
 
@@ -35,9 +36,11 @@ _OTHER_TROUBLE = (
     tf.errors.DeadlineExceededError,
 )
 
-# The `_fingerprint`s of complete checkpoints. A run checks a checkpoint several times, and reading
-# all tensors of a large network takes as long as restoring it.
-_found_whole = set()
+# What was read of checkpoints, by their `_fingerprint`s: the damage (or None), and the global step.
+# A run checks a checkpoint several times, and an evaluator every second. Reading all tensors of a
+# large network takes as long as restoring it.
+_damages: dict[tuple, str | None] = {}
+_steps: dict[tuple, int] = {}
 
 _warnings: set[str] = set()  # of this process
 
@@ -146,29 +149,38 @@ def check_given(checkpoint_path: str | None) -> None:
 def damage(prefix: str) -> str | None:
     """Returns None if every tensor of a checkpoint can be read, else what is wrong with it.
 
-    A complete checkpoint is only read once in a process, unless its files change.
+    A checkpoint is only read once in a process, unless its files change.
     """
     try:
         fingerprint = _fingerprint(prefix)
-        if fingerprint in _found_whole:
-            return None
-        reader = tf.train.load_checkpoint(prefix)
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
+        if fingerprint not in _damages:
+            reader = tf.train.load_checkpoint(prefix)
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
+            _damages[fingerprint] = None
     except _OTHER_TROUBLE:
         raise
     # TensorFlow raises some errors as Python's types, such as IndexError for a short read.
     except (tf.errors.OpError, FileNotFoundError, ValueError, LookupError, RuntimeError) as error:
-        return str(error).splitlines()[0]
-    if fingerprint is not None:
-        _found_whole.add(fingerprint)
-    return None
+        problem = str(error).splitlines()[0]
+        is_lasting = isinstance(error, (tf.errors.DataLossError, IndexError))
+        if is_lasting or "Checksum does not match" in problem:  # Other errors may pass.
+            _damages[fingerprint] = problem
+        return problem
+    return _damages[fingerprint]
 
 
 def global_step_of(prefix: str | None) -> int:
     """Returns the global step in a checkpoint; 0 if it does not have one, or `prefix` is None."""
     if prefix is None:
         return 0
+    fingerprint = _fingerprint(prefix)
+    if fingerprint not in _steps:
+        _steps[fingerprint] = _read_step(prefix)
+    return _steps[fingerprint]
+
+
+def _read_step(prefix):
     reader = tf.train.load_checkpoint(prefix)
     name = tf.GraphKeys.GLOBAL_STEP
     if not reader.has_tensor(name) and reader.has_tensor(_OBJECTS):  # a tf.train.Checkpoint's file
@@ -304,17 +316,17 @@ def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
 
 
 def _fingerprint(prefix):
-    """Returns a value that changes when a checkpoint's files change.
-
-    It is None if the machine's own file system does not have the directory. (TensorFlow's `stat`,
-    which knows other file systems, gives times only to the second.)
-    """
-    folder, name = os.path.split(prefix)
-    if not os.path.isdir(folder or "."):
-        return None
-    names = (f"{name}.index", f"{name}.data-")
-    stats = [(f.name, f.stat()) for f in os.scandir(folder or ".") if f.name.startswith(names)]
-    return prefix, *sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    """Returns the names, times and sizes of a checkpoint's files, which are not opened for that."""
+    # TensorFlow's `stat`, which knows other file systems, gives times only to the second.
+    folder, name = os.path.split(prefix.removeprefix("file://"))
+    own = re.compile(rf"{re.escape(name)}(\.index|(\.data)?-\d+-of-\d+)?")
+    if not is_remote(folder):
+        files = os.scandir(folder or ".") if os.path.isdir(folder or ".") else ()
+        stats = [(file.name, file.stat()) for file in files if own.fullmatch(file.name)]
+        return prefix, *sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
+    stats = [(n, tf.io.gfile.stat(f"{folder}/{n}")) for n in sorted(names) if own.fullmatch(n)]
+    return prefix, *((name, stat.mtime_nsec, stat.length) for name, stat in stats)
 
 
 def _state(model_dir):

@@ -118,7 +118,7 @@ def test_a_whole_checkpoint_is_read_once_until_it_changes(folder, monkeypatch):
     monkeypatch.setattr(
         tf.train, "load_checkpoint", lambda prefix: read.append(prefix) or load(prefix)
     )
-    monkeypatch.setattr(checkpoints, "_found_whole", set())
+    monkeypatch.setattr(checkpoints, "_damages", {})
     for _ in range(3):
         assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
     assert read == [f"{folder}/model.ckpt-4"]
