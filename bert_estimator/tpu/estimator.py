@@ -121,7 +121,7 @@ class TPUEstimator(Estimator):
 
         Raises:
           ValueError: the estimator has use_tpu=False; or the batch cannot be split over the cores,
-            or the cores over the hosts.
+            or the cores over the hosts; or `TPUConfig.num_shards` is another number.
         """
         self._check_lowers("lower")
         size = self._batch_sizes[ModeKeys.TRAIN]
@@ -130,6 +130,11 @@ class TPUEstimator(Estimator):
             raise ValueError(
                 f"train_batch_size={size} must be divisible by the {num_cores} cores, "
                 f"{self._cores_per_replica} a replica"
+            )
+        if self._config.tpu_config.num_shards not in (None, replicas):
+            raise ValueError(
+                f"num_shards={self._config.tpu_config.num_shards}, but the step is lowered for "
+                f"{num_cores} cores, {self._cores_per_replica} a replica"
             )
         if num_hosts < 1 or num_cores % num_hosts:
             raise ValueError(f"num_hosts={num_hosts} must divide the number of cores, {num_cores}")
@@ -298,7 +303,7 @@ class TPUEstimator(Estimator):
                 "core). The TPU's rules still hold."
             )
             if shards is not None and shards > 1:
-                self._warn_once(f"num_shards={shards}, but one core stands in for all of them.")
+                self._warn_once(f"num_shards={shards}, but one core stands in for {shards}.")
             if per_replica > 1:
                 self._warn_once(
                     f"num_cores_per_replica={per_replica}, but one core holds the whole model."

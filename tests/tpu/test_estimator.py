@@ -98,9 +98,31 @@ def test_the_batch_must_divide_by_the_shards(tmp_path, warned, num_shards, size,
         else:
             with pytest.raises(ValueError, match=r"batch size 6 \(mode '\w+'\) .*num_shards=4"):
                 getattr(estimator, verb)(input_fn, steps=1)
-    told = [w for w in warned() if w == "num_shards=4, but one core stands in for all of them."]
+    told = [w for w in warned() if w == "num_shards=4, but one core stands in for 4."]
     assert len(told) == (num_shards == 4)  # once
     assert len([w for w in warned() if w.startswith("No TPU was found: ")]) == 1
+
+
+def test_a_step_is_lowered_for_as_many_replicas_as_there_are_shards(tmp_path):
+    estimator = make_estimator(tmp_path, num_shards=2)
+    with pytest.raises(ValueError, match="num_shards=2, but the step is lowered for 4 cores"):
+        estimator.lower(input_fn, 4)
+    estimator.lower(input_fn, 2)
+
+
+@pytest.mark.parametrize("verb", ["predict", "export_training_program"])
+def test_other_verbs_say_that_one_core_stands_in_too(tmp_path, warned, verb):
+    estimator = make_estimator(
+        tmp_path / "model",
+        make_model_fn(lambda features, loss: {"predictions": {"x": features["x"]}}),
+        num_shards=2,
+        predict_batch_size=4,
+    )
+    if verb == "predict":
+        next(iter(estimator.predict(input_fn)))
+    else:
+        estimator.export_training_program(input_fn, str(tmp_path / "program"))
+    assert "num_shards=2, but one core stands in for 2." in warned()
 
 
 @pytest.mark.parametrize(

@@ -81,13 +81,15 @@ def replicate(
             "tf.tpu.replicate: inputs must be a list with a list of arguments for each replica, "
             f"all of the same length; got {inputs!r}"
         )
-    if not _warned:
-        _warned.append(True)
+    number = len(inputs)
+    if number not in _warned:
+        _warned.append(number)
+        stands_in = f": one core stands in for {number}" if number > 1 else ""
         tf.logging.warning(
             "tf.tpu.rewrite, replicate, shard and batch_parallel run in the session of the script, "
-            "on this machine's CPU or GPU. TPUEstimator runs a model on cores."
+            "on this machine's CPU or GPU%s. TPUEstimator runs a model on cores.",
+            stands_in,
         )
-    number = len(inputs)
     return [_built(computation, each, i, number) for i, each in enumerate(inputs)]
 
 

@@ -172,6 +172,9 @@ def test_it_says_once_that_cores_are_not_used(warned, monkeypatch):
     for _ in range(2):
         run(lambda: replicated.rewrite(tf.abs, [1.0]))
     assert len(warned()) == 1 and "TPUEstimator runs a model on cores" in warned()[0]
+    for _ in range(2):
+        run(lambda: replicated.shard(tf.abs, [tf.ones([4])], num_shards=2))
+    assert len(warned()) == 2 and "one core stands in for 2" in warned()[1]
 
 
 def test_a_model_fn_may_rewrite_a_part(tmp_path, cores):
