@@ -202,11 +202,10 @@ class RunConfig:
         return config
 
     def without_gpus(self) -> "RunConfig":
-        """Hides this machine's GPUs from TensorFlow; returns a copy whose sessions do without.
+        """Returns a copy whose sessions do without this machine's GPUs.
 
-        TensorFlow would take all of their memory, which the XLA runtime needs.
+        They would take all of the GPUs' memory, which the XLA runtime needs.
         """
-        tf.config.set_visible_devices([], "GPU")
         settings = {
             "session_config": self.session_settings(),
             "train_session_config": self.session_settings(training=True),

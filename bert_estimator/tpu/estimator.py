@@ -292,8 +292,11 @@ class TPUEstimator(Estimator):
         master = self._config.cores_of(mode != ModeKeys.TRAIN) or devices.default_master()
         cores = 1
         if master:
-            cores = len(devices.find(master, self._config.session_creation_timeout_secs))
+            found = devices.find(master, self._config.session_creation_timeout_secs)
+            cores = len(found)
             step_graph.check_tensorflow()
+            if found[0].platform == "gpu":
+                self._hide_gpus()
         per_replica = self._cores_per_replica
         shards, size = tpu_config.num_shards, self._batch_sizes[mode]
         input_mode = tpu_config.per_host_input_for_training
@@ -331,6 +334,19 @@ class TPUEstimator(Estimator):
             raise ValueError(f"The batch size {size} (mode {mode!r}) must be divisible by {reason}")
         self._warn_of_save_interval(mode)
         return master, replicas
+
+    def _hide_gpus(self):
+        """Keeps TensorFlow's eager runtime, which lowers graphs, from taking the GPUs' memory.
+
+        Sessions do without GPUs anyway. TensorFlow cannot show GPUs again that it was told to hide.
+        """
+        try:
+            tf.config.set_visible_devices([], "GPU")
+        except RuntimeError:  # The eager runtime has started.
+            self._warn_once(
+                "TensorFlow already uses this machine's GPUs in this process, perhaps most of "
+                "their memory. If the training runs out of it, train in a new process."
+            )
 
     def _warn_of_save_interval(self, mode):
         tpu_config = self._config.tpu_config

@@ -5,6 +5,7 @@ libtpu, and runs on any x86 machine. A topology names a generation and the layou
 example, "v3:32x32" is 1024 chips of two cores each, a whole TPU v3 pod.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import math
@@ -105,10 +106,9 @@ def find(name: str) -> list:
     devices.check_libtpu()
     from jax.experimental import topologies
 
-    for variable, value in _WITHOUT_TPU.items():
-        os.environ.setdefault(variable, value)
     try:
-        cores = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
+        with _without_tpu():
+            cores = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
     except jax.errors.JaxRuntimeError as error:
         reason = re.sub(r"^[A-Z_]+: ", "", str(error).splitlines()[0])
         raise ValueError(f"{reason}. Examples of topologies: {EXAMPLES}") from None
@@ -117,6 +117,18 @@ def find(name: str) -> list:
             f"{cores[0].device_kind} is not in `GENERATIONS`, which has " + ", ".join(GENERATIONS)
         )
     return list(cores)
+
+
+@contextlib.contextmanager
+def _without_tpu():
+    """Sets the variables that the user has not set; they are only read when libtpu is loaded."""
+    added = {name: value for name, value in _WITHOUT_TPU.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def generation(cores: list) -> Generation:
