@@ -36,6 +36,7 @@ _SELF_EXPLAINING = (
     "NanLossDuringTrainingError",
     "NonFiniteWeightsError",
     "NoWholeCheckpointError",
+    "CheckpointGoneError",
     "MissingHostsError",
     "StorageError",
     "WorkerError",

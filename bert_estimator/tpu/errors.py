@@ -44,6 +44,10 @@ class NoWholeCheckpointError(ValueError):
     """A directory has checkpoints of a later step than 0, but none of them is complete."""
 
 
+class CheckpointGoneError(ValueError):
+    """A checkpoint was removed while it was opened, as the training that writes it does."""
+
+
 class VariablesMissingError(tf.errors.NotFoundError, ValueError):
     """A checkpoint lacks variables of a model, which is TensorFlow's NotFoundError in a restore."""
 

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.cluster import hosts
 from bert_estimator.storage import remote
 from bert_estimator.system import lock
-from bert_estimator.tpu import call
+from bert_estimator.tpu import call, errors
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.train_eval.exporters import Exporter
 from bert_estimator.tpu.verbs import checkpoints, interrupts
@@ -355,9 +355,18 @@ class _Evaluator(tf.train.CheckpointSaverListener):
         ):
             if not self._listener.before_eval():
                 return
-            step = checkpoints.global_step_of(self._estimator.latest_checkpoint())
-            if step and step != self._evaluated_step:
-                goes_on = self._evaluate(step)
+            newest, before = self._estimator.latest_checkpoint(), self._evaluated_step
+            try:
+                with checkpoints.explaining_loss(newest):
+                    step = checkpoints.global_step_of(newest)
+                is_new = bool(step) and step != before
+                goes_on = self._evaluate(step) if is_new else goes_on
+            except errors.CheckpointGoneError as error:
+                tf.logging.info("%s.", error)
+                self._evaluated_step = before
+                time.sleep(_POLL_SECS)
+                continue
+            if is_new:
                 wait = self._started + self._spec.throttle_secs - time.monotonic()
             else:
                 status = "no new checkpoint" if step else "missing checkpoint"

@@ -6,9 +6,10 @@ reading a checkpoint shows whether it was cut short, by a kill or a full disk.
 """
 
 import collections
+import contextlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -168,6 +169,20 @@ def damage(prefix: str) -> str | None:
             _damages[fingerprint] = problem
         return problem
     return _damages[fingerprint]
+
+
+@contextlib.contextmanager
+def explaining_loss(prefix: str | None) -> Iterator[None]:
+    """Raises CheckpointGoneError for an error of a checkpoint that is not there any more."""
+    try:
+        yield
+    except (tf.errors.OpError, OSError, ValueError, LookupError, RuntimeError) as error:
+        if prefix is None or tf.io.gfile.exists(f"{prefix}.index"):
+            raise
+        raise errors.CheckpointGoneError(
+            f"Checkpoint {prefix} was removed while it was opened, perhaps by a training that "
+            "keeps the newest ones. Try again, or have it keep more: keep_checkpoint_max"
+        ) from error
 
 
 def global_step_of(prefix: str | None) -> int:

@@ -72,6 +72,7 @@ def evaluate(
 
     Raises:
       DataEndedError: under TPU rules, the data ended before `steps` batches.
+      CheckpointGoneError: the checkpoint was removed before it was restored.
       ValueError: a metric is named `loss` or `global_step`.
       KeyboardInterrupt, SystemExit: a signal came, perhaps to the training whose listener calls
         this. All hosts raise it, whichever host got the signal.
@@ -79,7 +80,9 @@ def evaluate(
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
     with hosts.explaining_errors(), signalled as interrupts:
         path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
-        hosts.agree_on("the checkpoint to evaluate", checkpoints.global_step_of(path))
+        with checkpoints.explaining_loss(path):
+            start_step = checkpoints.global_step_of(path)
+        hosts.agree_on("the checkpoint to evaluate", start_step)
         host_agreement.check_settings(steps=steps, eval_batch_size=job.batch_size)
 
         def make_hooks(step):
@@ -88,8 +91,11 @@ def evaluate(
             steps_a_loop = steps if job.tpu_rules else 1
             return [EvalStepCounter(steps_a_loop, given), *given]
 
-        with opened(path, make_hooks) as run, run.graph.as_default():
-            run.step.start(run.session, steps, checkpoints.global_step_of(path))
+        with contextlib.ExitStack() as stack:
+            with checkpoints.explaining_loss(path):
+                run = stack.enter_context(opened(path, make_hooks))
+            stack.enter_context(run.graph.as_default())
+            run.step.start(run.session, steps, start_step)
             loop = _EvaluationLoop(run, steps, interrupts)
             loop.run()
             run.step.finish(run.session)

@@ -5,6 +5,7 @@ batches are padded with rows of zeros. A mask says which rows are real: the step
 the labels, and returns it with the predictions.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 
@@ -75,7 +76,9 @@ def _predictions(
     def make_hooks(step):
         return [*hooks, *step.spec.prediction_hooks]
 
-    with opened_run(job, step_class, input_fn, path, make_hooks) as run:
+    with contextlib.ExitStack() as stack:
+        with checkpoints.explaining_loss(path):
+            run = stack.enter_context(opened_run(job, step_class, input_fn, path, make_hooks))
         with run.graph.as_default():
             run.step.start(run.session)
         while not (run.driver.stop_requested or interrupts.began()):

@@ -1,13 +1,15 @@
 """An evaluator in a process of its own: what it reads while it waits, wherever the run lies."""
 
 import json
+import shutil
 
 import pytest
 import tensorflow.compat.v1 as tf
-from toy import input_fn, make_estimator
+from toy import input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
 from bert_estimator.storage import remote
+from bert_estimator.tpu import errors
 from bert_estimator.tpu.train_eval import train_and_evaluate
 from bert_estimator.tpu.verbs import checkpoints
 
@@ -81,6 +83,45 @@ def test_waiting_reads_no_checkpoint(tmp_path, polls, monkeypatch, system):
     for first in (0, _POLLS):
         read = listener.num_bytes[first + _POLLS - 1] - listener.num_bytes[first]
         assert read < len(waiting) * _FEW_BYTES
+
+
+def test_a_checkpoint_that_goes_while_it_is_evaluated_is_passed_over(tmp_path, polls, monkeypatch):
+    """As of a training that has written the next one meanwhile."""
+    run, gone = tmp_path / "run", []
+
+    def remove(checkpoint, *arguments):
+        if checkpoint.endswith("-1"):
+            gone.append(checkpoint)
+            for path in run.glob("model.ckpt-1.*"):
+                path.unlink()
+            for path in (tmp_path / "source").glob("model.ckpt-2.*"):
+                shutil.copy(path, run)
+        check(checkpoint, *arguments)
+
+    check = checkpoints.warn_unless_finite
+    monkeypatch.setattr(checkpoints, "warn_unless_finite", remove)
+    listener = polls(str(run))
+    assert gone == [f"{run}/model.ckpt-1"]
+    assert listener.seen == ["evaluated"] + ["no new checkpoint"] * (2 * _POLLS - 1)
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_a_checkpoint_that_goes_is_named(tmp_path, rules, monkeypatch, verb):
+    model_fn = make_model_fn(lambda features, loss: {"predictions": {"x": features["x"]}})
+    estimator = make_estimator(tmp_path, model_fn, predict_batch_size=4, **rules)
+    estimator.train(input_fn, steps=2)
+
+    def remove(checkpoint, *arguments):
+        for path in tmp_path.glob("model.ckpt-*"):
+            path.unlink()
+        check(checkpoint, *arguments)
+
+    check = checkpoints.warn_unless_finite
+    monkeypatch.setattr(checkpoints, "warn_unless_finite", remove)
+    with pytest.raises(errors.CheckpointGoneError, match="ckpt-2 was removed while it was"):
+        estimator.evaluate(input_fn, steps=1) if verb == "evaluate" else next(
+            iter(estimator.predict(input_fn))
+        )
 
 
 def test_waiting_reads_a_damaged_checkpoint_once(tmp_path, polls, monkeypatch):
