@@ -75,7 +75,7 @@ def polls(tmp_path, rules, monkeypatch):
 
 @pytest.mark.parametrize("system", ["local", "file", "other"])
 def test_waiting_reads_no_checkpoint(tmp_path, polls, monkeypatch, system):
-    if system == "other":  # TensorFlow lists the files, as it does those of gs://.
+    if system == "other":  # TensorFlow lists the files, as it does on gs://
         monkeypatch.setattr(checkpoints, "is_remote", lambda path: True)
     listener = polls(f"file://{tmp_path}/run" if system == "file" else f"{tmp_path}/run")
     waiting = ["no new checkpoint"] * (_POLLS - 1)
@@ -86,7 +86,7 @@ def test_waiting_reads_no_checkpoint(tmp_path, polls, monkeypatch, system):
 
 
 def test_a_checkpoint_that_goes_while_it_is_evaluated_is_passed_over(tmp_path, polls, monkeypatch):
-    """As of a training that has written the next one meanwhile."""
+    """A training removes it after it has written the next one."""
     run, gone = tmp_path / "run", []
 
     def remove(checkpoint, *arguments):
