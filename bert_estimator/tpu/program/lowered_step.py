@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator
 
-from bert_estimator.system import paths
+from bert_estimator.system import paths, ticker
 from bert_estimator.tpu.program import devices, stablehlo
 from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 
@@ -83,16 +83,23 @@ def keep_on_disk() -> None:
     directory = config.jax_compilation_cache_dir
     if not config.jax_enable_compilation_cache:
         return
+    if directory is not None and paths.is_remote(directory):
+        return
+    try:
+        os.makedirs(directory or default_directory(), mode=0o700, exist_ok=True)
+    except OSError as error:
+        if directory is not None:
+            ticker.log(
+                f"JAX_COMPILATION_CACHE_DIR={directory} cannot be used ({error.strerror}): "
+                "compiled programs are not kept."
+            )
+            config.update("jax_enable_compilation_cache", False)
+        return
     if directory is None:
         directory = default_directory()
-        try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-        except OSError:
-            return
         _remove_oldest(directory)
         config.update("jax_compilation_cache_dir", directory)
-    if not paths.is_remote(directory):
-        _write_whole_files(directory)
+    _write_whole_files(directory)
 
 
 @contextlib.contextmanager

@@ -114,6 +114,21 @@ def test_a_directory_that_cannot_be_made(on_disk, tmp_path, monkeypatch):
     assert "cache_hits" not in on_disk()
 
 
+def test_the_user_s_directory_cannot_be_made(on_disk, tmp_path, logged):
+    import jax
+
+    (tmp_path / "file").write_text("")
+    directory = str(tmp_path / "file" / "programs")
+    jax.config.update("jax_compilation_cache_dir", directory)
+    lowered_step.keep_on_disk()
+    (line,) = [line for _, line in logged if "JAX_COMPILATION_CACHE_DIR" in line]
+    assert line.startswith(
+        f"JAX_COMPILATION_CACHE_DIR={directory} cannot be used (Not a directory)"
+    )
+    assert on_disk() == ["task_disabled_cache"]
+    assert files(tmp_path) == {str(tmp_path / "file"): 0}
+
+
 def test_it_can_be_turned_off(on_disk, tmp_path):
     import jax
 
