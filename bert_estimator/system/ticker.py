@@ -40,7 +40,8 @@ def every(
     block began: several short pieces of work are not a long silence.
 
     Args:
-      secs: the seconds between two lines. None means that there are no lines.
+      secs: the seconds between two lines. None means that there are no lines, but for the outer
+        block's.
       line: function that returns the line, or None if there is nothing to say. It is called on a
         thread of its own.
       say: function that is called with the line.
@@ -55,17 +56,18 @@ def every(
             if text and not ended.is_set():
                 say(text)
 
+    if not secs:  # An outer block goes on.
+        yield
+        return
     _running.append(ticker)
     thread = threading.Thread(target=run, name="ticker", daemon=True)
-    if secs:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         ended.set()
         _running.remove(ticker)
-        if secs:
-            thread.join()
+        thread.join()
 
 
 @contextlib.contextmanager

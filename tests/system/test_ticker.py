@@ -51,6 +51,16 @@ def test_nothing_is_said_without_an_interval_or_a_text(logged):
     assert logged == []
 
 
+@pytest.mark.parametrize("secs", [None, 0])
+def test_the_outer_block_speaks_in_an_inner_block_without_an_interval(logged, secs):
+    """As in a run with --log_every_secs=0, which still says every few seconds that it works."""
+    enough = threading.Event()
+    with ticker.every(0.001, counting("outer", enough)), ticker.every(secs, lambda: "inner"):
+        enough.clear()
+        assert enough.wait(60)
+    assert {line.split()[0] for _, line in logged} == {"outer"}
+
+
 def test_an_error_ends_the_lines():
     with pytest.raises(KeyError), ticker.every(0.001, lambda: None):
         raise KeyError("of the block")
