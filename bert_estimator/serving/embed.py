@@ -17,7 +17,6 @@ A line that cannot be answered (not UTF-8, several tabs, longer than 1 MiB) gets
 """
 
 import argparse
-import fcntl
 import io
 import json
 import os
@@ -34,6 +33,11 @@ from bert_estimator.command_line.choices import POOLINGS
 from bert_estimator.serving import commands
 from bert_estimator.serving.commands import BATCHES_TOGETHER
 from bert_estimator.system import disk_files, memory, standard_streams
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
 
 _HEADER_BYTES = 128  # what NumPy writes for two dimensions
 
@@ -87,8 +91,11 @@ class VectorFile:
 
 
 def _is_rewritable(writer):
-    """Returns whether a file's start can be written last: not in pipes, nor with `>>`."""
-    if not writer.seekable():
+    """Returns whether a file's start can be written last: not in pipes, nor with `>>`.
+
+    Windows does not tell the latter.
+    """
+    if fcntl is None or not writer.seekable():
         return False
     try:
         return not fcntl.fcntl(writer.fileno(), fcntl.F_GETFL) & os.O_APPEND

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import runpy
+import sys
 
 import fixtures
 import numpy as np
@@ -114,6 +116,16 @@ def test_the_batch_and_its_padding_do_not_matter(checkpoint):
     np.testing.assert_allclose(alone(texts), together(texts), rtol=0, atol=1e-5)
     assert alone.num_cut == together.num_cut > 0
     assert Embedder(str(checkpoint), max_seq_length=8)(texts).shape == (7, 16)
+
+
+def test_it_loads_without_fcntl(monkeypatch, tmp_path):
+    """As on Windows, where rows wait in a temporary file, since `>>` cannot be told from `>`."""
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "fcntl", None)
+        loaded = runpy.run_path(embed.__file__)
+    with open(tmp_path / "vectors.npy", "w+b") as writer:
+        assert not loaded["_is_rewritable"](writer)
+        assert embed._is_rewritable(writer)
 
 
 def test_a_killed_command_leaves_a_file_that_cannot_be_opened(tmp_path):
