@@ -64,14 +64,15 @@ def opened(path: str) -> Iterator[IO[bytes]]:
     Raises:
       ValueError: the file cannot be read.
     """
-    with _errors(path), contextlib.ExitStack() as stack:
+    with _errors(path):
         if (system := _system(path)) is not None:
-            file = stack.enter_context(system.open(path, "rb"))
+            file = system.open(path, "rb")
         else:
             import tensorflow.compat.v1 as tf
 
-            file = stack.enter_context(tf.io.gfile.GFile(path, "rb"))
+            file = tf.io.gfile.GFile(path, "rb")
             file.size()  # an error of opening comes now
+    with _errors_of_tensorflow(path), file:
         yield file
 
 
@@ -117,7 +118,8 @@ def _system(path) -> Any:
 def _errors(path):
     """Makes errors of a remote file system a ValueError with a sentence."""
     try:
-        yield
+        with _errors_of_tensorflow(path):
+            yield
     except FileNotFoundError:
         raise ValueError(f"{path}: cannot be read: it is not there.") from None
     except ImportError as error:
@@ -128,6 +130,12 @@ def _errors(path):
         if "rotocol" not in str(error):
             raise
         raise ValueError(f"{path}: cannot be read: {error}. Do this: {_TO_DO}.") from None
+
+
+@contextlib.contextmanager
+def _errors_of_tensorflow(path):
+    try:
+        yield
     except Exception as error:
         if type(error).__module__.startswith("tensorflow"):
             raise ValueError(f"{path}: cannot be read: {error}. Do this: {_TO_DO}.") from None
