@@ -145,7 +145,8 @@ def _unpacked_once(path, *_):
         folder = staging.temporary_folder()
         try:
             for name in names:
-                archive.extract(name, folder)  # checks the member's checksum
+                with zip_files.reading(path):
+                    archive.extract(name, folder)  # checks the member's checksum
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

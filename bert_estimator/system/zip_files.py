@@ -43,19 +43,27 @@ class ZipError(ValueError):
     """An archive is damaged, or holds what is not unpacked; the message names it."""
 
 
+def opened(path: str) -> zipfile.ZipFile:
+    """Opens an archive. Surround what reads its members by `reading`.
+
+    Raises:
+      ZipError: the archive is damaged.
+      OSError: the file cannot be read.
+    """
+    with reading(path):
+        return zipfile.ZipFile(path)
+
+
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[zipfile.ZipFile]:
-    """Opens an archive; an error of the `with` block that damage leads to becomes a ZipError.
+def reading(path: str) -> Iterator[None]:
+    """Makes the errors that a damaged archive leads to a ZipError; nothing else is to be within.
 
     Raises:
       ZipError: the archive is damaged.
       OSError: the file cannot be read, or what is unpacked cannot be written.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except ZipError:
-        raise
+        yield
     except _DAMAGES as error:
         raise ZipError(f"{path}: the archive cannot be read: {str(error) or repr(error)}") from None
     except OSError as error:
@@ -65,13 +73,13 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
         raise ZipError(f"{path}: the archive cannot be read: {error}") from None
 
 
-def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str) -> set[str]:
+def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str | None) -> set[str]:
     """Checks the members of an archive before they are unpacked.
 
     Args:
       archive: the archive, opened.
       names: the names of the members to unpack.
-      folder: the directory to unpack into.
+      folder: the directory to unpack into; None if they are only read.
 
     Returns:
       The paths of the files that they become, relative to the directory.
@@ -106,8 +114,8 @@ def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str) -> set[st
             f"{path}: unpacks to {size} bytes, more than {MOST_RATIO} times its size, as no model "
             "does. If you trust it, unpack it yourself"
         )
-    free = shutil.disk_usage(folder).free
-    if size > free:
+    free = None if folder is None else shutil.disk_usage(folder).free
+    if free is not None and size > free:
         raise ZipError(
             f"{path}: unpacks to {size} bytes, but {folder} has {free} bytes of free space; make "
             "space, or set TMPDIR to a directory that has more"

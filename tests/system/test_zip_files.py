@@ -149,3 +149,12 @@ def test_damaged_archives(tmp_path, monkeypatch, compression):
             errors += 1
         shutil.rmtree(folder)
     assert errors > 60
+
+
+def test_an_error_beside_the_reading_is_not_called_damage(tmp_path):
+    path = str(tmp_path / "model.zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", "text")
+    with pytest.raises(LookupError, match="of the caller"), zip_files.opened(path) as archive:
+        assert archive.read("a") == b"text"
+        raise LookupError("of the caller")

@@ -280,6 +280,23 @@ def test_a_program_json_of_another_program_is_named(exported, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_full_disk_does_not_matter(exported, monkeypatch):
+    usage = shutil.disk_usage("/")._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    exported_program.load(str(exported[0]))
+
+
+def test_too_little_memory_is_not_called_damage(exported, monkeypatch, capsys):
+    def short(reader):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "load", short)
+    assert run_program.main(["run_program", str(exported[0])]) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"too little memory for its \d+ bytes: '.*state.npz'", error)
+    assert "damaged" not in error
+
+
 def test_a_file_of_one_array_is_no_npz_file(exported, tmp_path):
     np.save(tmp_path / "batches.npy", np.zeros([1, BATCH, WIDTH]))
     with pytest.raises(ValueError, match=r"batches\.npy is not an npz file"):

@@ -11,6 +11,7 @@ program.json is written last: if it exists, the other files are complete.
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 
@@ -203,11 +204,18 @@ def _arrays(path):
     Raises:
       ValueError: it is not an npz file, or is damaged. numpy raises errors of many kinds instead,
         which do not name the path.
+      OSError: it cannot be read, or there is too little memory for it.
     """
     try:
         with zip_files.opened(path) as archive, open(path, "rb") as reader:
-            zip_files.check(archive, archive.namelist(), os.path.dirname(path) or ".")
-            return dict(np.load(reader))
+            zip_files.check(archive, archive.namelist(), None)
+            num_bytes = sum(member.file_size for member in archive.infolist())
+            with zip_files.reading(path):
+                try:
+                    return dict(np.load(reader))
+                except MemoryError:
+                    reason = f"There is too little memory for its {num_bytes} bytes"
+                    raise OSError(errno.ENOMEM, reason, path) from None
     except zip_files.ZipError as error:
         raise ValueError(
             f"{path} is not an npz file, or is truncated or damaged ({error}): write it again"
