@@ -229,7 +229,7 @@ def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:
     """Returns whether a file may be read in parts that begin after empty lines.
 
     Raises:
-      ValueError: the file cannot be read.
+      ValueError: the file cannot be read, or has markup.
     """
     if text_files.packing(path) or paths.is_remote(path) or options.document_per_file:
         return False
@@ -281,11 +281,16 @@ def pieces_of_file(
 
 
 def _format(path) -> str:
-    """Returns the format of a file, by its name or by its first line that is not empty."""
+    """Returns the format of a file, by its name or by its first line that is not empty.
+
+    Raises ValueError if the line begins a document with markup.
+    """
     with text_files.opened(path) as file:
         line = file.readline(_LOOKED_AT).removeprefix(b"\xef\xbb\xbf")
         while line and not line.strip():
             line = file.readline(_LOOKED_AT)
+        if line.strip() in text_formats.OPENING:  # JSON may be broken into lines here
+            line += file.readline(_LOOKED_AT)
         goes_on = not line.endswith(b"\n") and bool(file.read(1))
     if not line.endswith(b"\n"):
         line = line.lstrip().split(b"\r")[0]

@@ -4,8 +4,9 @@ Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON: a
 an array of objects, with the text under one key; a string is a text by itself. Names that end in
 .parquet are parquet: the text is a column. Any other file is recognized by its first line: `<doc `
 begins WikiExtractor's output, an object of JSON begins JSON lines (WikiExtractor's --json),
-whatever its keys are, and everything else is plain text. A no-break space before the first line
-makes it plain text, and is not a part of the text.
+whatever its keys are, an array of objects begins such an array, and everything else is plain text,
+except for markup such as MediaWiki's dumps, which is refused. A no-break space before the first
+line makes it plain text, and is not a part of the text.
 
 Lines end at a line feed; in a file without any, they end at carriage returns, as on an old
 Macintosh.
@@ -19,6 +20,9 @@ from typing import IO, Any
 from bert_estimator.system import json_files
 from input_pipelines.text import text_files
 
+OPENING = (b"[", b"{")
+"""Lines that JSON begins with if it is broken into lines."""
+
 _NUL = "\0"  # JSON and parquet can hold it, but text files cannot; tokenizers leave it out, too.
 _NO_BREAK_SPACE = "\u00a0"
 _MOST_LINE_BYTES = 1 << 28
@@ -26,6 +30,15 @@ _BLOCK = 1 << 18
 _PARQUET_ROWS = 64
 _DOC = re.compile(r"<doc (.*)>$")
 _OBJECT = re.compile(rb'\{\s*"')
+_ARRAY = re.compile(rb'\[\s*\{\s*(?:"|$)')
+# How markup begins: a declaration or a known kind of document; or a line that is a tag, or an
+# element. A line may well begin with a placeholder such as <user>.
+_MARKUP = re.compile(
+    rb"<\?xml\b|<!doctype\b|<!--|<(?:mediawiki|html|rss|feed|tei)\b|\{\\rtf|%PDF-|%!PS"
+    rb"|\\documentclass\b|<([a-z][\w:.-]*)(?:\s[^<>]*)?/?>(?:.*</\1>)?\s*$",
+    re.IGNORECASE,
+)
+_MOST_SHOWN = 40  # characters of a line in a message
 _TITLE = re.compile(r'\btitle="([^"]*)"')
 
 
@@ -36,6 +49,9 @@ def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
       path: the file's name.
       first_line: its first line that is not empty, unpacked, or the beginning of this line.
       goes_on: whether the line is longer than that.
+
+    Raises:
+      ValueError: the line begins markup or another document, which is not text.
     """
     name = text_files.unpacked_name(path)
     if name.endswith(".parquet"):
@@ -45,11 +61,20 @@ def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
     # Bytes are stripped of ASCII's spaces, not of `before_plain`.
     if _DOC.match(first_line.strip().decode(errors="replace")):
         return "wikiextractor"
-    return "jsonl" if _is_object(first_line, goes_on) else "plain"
+    if _MARKUP.match(first_line):
+        shown = first_line.strip().decode(errors="replace")[:_MOST_SHOWN]
+        raise ValueError(
+            f"{path}: begins with {shown!r}, so it is a document with markup, which is not text. "
+            "Extract its text first (of a dump of MediaWiki with WikiExtractor), then give that "
+            "file. If it is text all the same, put a no-break space before the first line."
+        )
+    is_json = _ARRAY.match(first_line) or _is_object(first_line, goes_on)
+    return "jsonl" if is_json else "plain"
 
 
 def _is_object(line, goes_on):
-    if goes_on or _OBJECT.match(line) is None:
+    is_broken = line.partition(b"\n")[0].strip() in OPENING
+    if goes_on or is_broken or _OBJECT.match(line) is None:
         return _OBJECT.match(line) is not None
     try:
         json_files.parse(line, "the first line")
@@ -61,7 +86,10 @@ def _is_object(line, goes_on):
 def before_plain(first_line: str) -> str:
     """Returns what to write before plain text, so that it is not taken for another format."""
     line = first_line.lstrip("\ufeff")  # which a reader takes for the file's byte order mark
-    is_like_another = _DOC.match(line) or _OBJECT.match(line.encode())
+    patterns = (_OBJECT, _ARRAY, _MARKUP)
+    encoded = line.encode()
+    is_like_another = encoded.strip() in OPENING or any(p.match(encoded) for p in patterns)
+    is_like_another = is_like_another or _DOC.match(line)
     return _NO_BREAK_SPACE if is_like_another else ""
 
 

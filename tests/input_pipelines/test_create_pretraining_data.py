@@ -1,4 +1,6 @@
+import bz2
 import functools
+import gzip
 import os
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import forked
 import locked
 import pytest
 from absl import flags
+from commands import MAINS
 
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
@@ -320,3 +323,22 @@ def test_remote_files_are_those_of_this_machine(
     assert f"{url}/a-00000-of-00002.tfrecord belong to records of this name" in refusal(
         f"--output_file={url}/a.tfrecord"
     )
+
+
+@pytest.mark.parametrize("command", ["records", "vocabulary", "text"])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", ["dump.xml", "dump.xml.gz", "dump.xml.bz2"])
+def test_a_dump_of_mediawiki_is_refused(
+    tmp_path, vocab_file, monkeypatch, capsys, command, workers, name
+):
+    monkeypatch.setattr(create_pretraining_data, "_BYTES_OF_A_WORKER", 10)
+    content = b"<mediawiki>\n  <page>\n    <title>A</title>\n"
+    pack = {"": bytes, "gz": gzip.compress, "bz2": bz2.compress}[name[9:]]
+    (tmp_path / name).write_bytes(pack(content))
+    outputs = {"records": "output_file", "vocabulary": "vocab_file", "text": "output_file"}
+    argv = [command, f"--input_file={tmp_path / name}", f"--{outputs[command]}={tmp_path}/made"]
+    if command == "records":
+        argv += [f"--vocab_file={vocab_file}", f"--num_workers={workers}"]
+    assert MAINS[command](argv) == 2
+    assert f"{name}: begins with '<mediawiki>', so it" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()

@@ -1,8 +1,10 @@
+import bz2
+import gzip
 import json
 
 import pytest
 
-from input_pipelines.text import documents
+from input_pipelines.text import documents, text_formats
 from input_pipelines.text.documents import TextOptions, is_plain, pieces_of_file, read_documents
 
 ROWS = [
@@ -119,6 +121,82 @@ def test_a_line_that_is_not_an_object_is_plain_text(tmp_path, text):
     assert list(read_documents([path])) == [[text, "One."]] and is_plain(path)
 
 
+DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" xml:lang="de">'
+MARKUP = {
+    "MediaWiki": f"{DUMP}\n  <siteinfo>\n",
+    "MediaWiki, no attributes": "<mediawiki>\n  <page>\n",
+    "MediaWiki, attributes on lines": '<mediawiki\n  xml:lang="de">\n',
+    "MediaWiki in one line": "<mediawiki><page><title>A</title></page></mediawiki>",
+    "XML": f'<?xml version="1.0" encoding="utf-8"?>\n{DUMP}\n',
+    "XML in one line": f"<?xml version='1.0'?>{DUMP}<page></page></mediawiki>",
+    "HTML": "<!DOCTYPE html>\n<html>\n<p>One.</p>",
+    "HTML 4": '<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 4.01//EN">\n',
+    "HTML, no type": '<HTML lang="en"><head><title>A</title></head>',
+    "a comment": "<!-- made by hand -->\n<html>",
+    "an element in a line": '<p class="a">One.</p>\n<p>Two.</p>\n',
+    "a feed": '<rss version="2.0">',
+    "TEI": '<TEI xmlns="http://www.tei-c.org/ns/1.0">\n<teiHeader>',
+    "SGML": '<DOC id="1" type="story" >\n<TEXT>\nOne.\n',
+    "TREC": "<DOC>\n<DOCNO> 1 </DOCNO>\n",
+    "RTF": "{\\rtf1\\ansi One.\\par}\n",
+    "PDF": "%PDF-1.4\n1 0 obj\n",
+    "PostScript": "%!PS-Adobe-3.0\n",
+    "LaTeX": "\\documentclass[12pt]{article}\n",
+}
+
+
+@pytest.mark.parametrize("before", ["", "\ufeff", "\n\n  "], ids=ascii)
+@pytest.mark.parametrize("name", MARKUP)
+def test_markup_is_refused(tmp_path, name, before):
+    """Records of it would be trained on with its tags."""
+    content = (before + MARKUP[name]).encode()
+    for packed, file_name in (
+        (content, "dump"),
+        (content, "dump.txt"),
+        (gzip.compress(content), "dump.xml.gz"),
+        (bz2.compress(content), "dump.xml.bz2"),
+    ):
+        path = write(tmp_path, file_name, packed)
+        for options in (TextOptions(), TextOptions(document_per_file=True)):
+            with pytest.raises(ValueError, match=r"dump.*: begins with '.*markup.*WikiExtractor"):
+                list(read_documents([path], options=options))
+    # As plain text it is read, if the user says so; `create_text` does.
+    first = MARKUP[name].splitlines()[0]
+    assert text_formats.before_plain(first) == "\u00a0"
+    assert is_plain(write(tmp_path, "a", f"\u00a0{first}\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<user> One <url>", "<3 is a heart.", "a < b > c", "<a> and </b>", "%d percent", "<-- here"],
+)
+def test_a_sign_does_not_make_markup(tmp_path, text):
+    assert text_formats.before_plain(text) == ""
+    assert list(read_documents([write(tmp_path, "a", f"{text}\nOne.\n")])) == [[text, "One."]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps([{"text": "One."}]),
+        json.dumps([{"text": "One."}], indent=2),
+        "[\n" + json.dumps({"text": "One."}) + "\n]\n",
+        "[{\n" + '"text": "One."}]',
+    ],
+)
+def test_an_array_of_objects_is_recognized_without_the_name_of_a_format(tmp_path, content):
+    path = write(tmp_path, "a", content)
+    assert list(read_documents([path])) == [["One."]]
+    assert text_formats.before_plain(content.splitlines()[0]) == "\u00a0"
+
+
+def test_an_object_that_is_broken_into_lines_is_not_plain_text(tmp_path):
+    path = write(tmp_path, "a", json.dumps({"text": "One."}, indent=2))
+    with pytest.raises(ValueError, match="a:1: is not JSON"):
+        list(read_documents([path]))
+    assert text_formats.before_plain("{") == "\u00a0"
+
+
 @pytest.mark.parametrize("text", [WIKI.strip(), json_lines()])
 def test_a_no_break_space_before_the_first_line_makes_it_plain_text(tmp_path, text):
     path = write(tmp_path, "wiki_00", f"\n\u00a0{text}")
@@ -137,6 +215,8 @@ def test_a_no_break_space_before_the_first_line_makes_it_plain_text(tmp_path, te
         ("a.jsonl", b'{"text": "\0"}', r"a\.jsonl:1: is not text: byte 10 is NUL"),
         ("a.txt", b"One.\n\nT\0wo.\n\xff\n", r"a\.txt:3: is not text: byte 7 is NUL\. If the "),
         ("a", b"PK\3\4\n\0\0\0\x08", r"a:2: is not text: byte 5 is NUL.*, unpack it first; if"),
+        ("a.txt", gzip.compress(b"One.\n"), r"a\.txt:1: is not text: byte 3 is NUL"),
+        ("a.txt", bz2.compress(b"One.\n"), r"a\.txt:1: is not text: byte 14 is NUL"),
         ("a.txt", "One.\n".encode("utf-16-le"), r"a\.txt:1: is not text: .* convert it to UTF-8"),
         ("wiki_01", WIKI[:-15], r"wiki_01: ends within the document that begins in line 13"),
         ("wiki_01", WIKI + "more", r"wiki_01:19: is outside of <doc \.\.\.> and </doc>"),
