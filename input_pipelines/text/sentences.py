@@ -3,8 +3,10 @@
 A sentence ends after the marks . ! ? and …, and after the quotes and brackets that close behind it,
 if whitespace and a capital, a digit or a letter without case follow. It does not end after
 abbreviations, initials and numbers of lists. Marks that have no other use, such as 。 ؟ ।, end it
-wherever they are. A line ends a sentence, too, unless the text is broken into lines of about the
-same length.
+wherever they are. Chinese and Japanese may be written with . ! and ? and without spaces: between
+two of their characters these marks end a sentence, too, but . only in a paragraph without 。, since
+names are written with it. A line ends a sentence, too, unless the text is broken into lines of
+about the same length.
 """
 
 # ruff: noqa: RUF001, SIM905
@@ -30,9 +32,17 @@ _FINAL = (
 )
 # A wide full stop before a digit is a decimal point.
 _FINAL_MARK = rf"(?:[{_FINAL}]|[．﹒](?!\d))"
+# Chinese characters, kana, and the marks among them that are letters.
+_EASTERN = (
+    "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
+)
+_ENDS_EASTERN = re.compile(rf"[{_EASTERN}][{_CLOSING}]*$")
+_FULL_STOPS = "。．｡"
 # The marks of a run match together or not at all, so that a run is looked at once.
 _END = re.compile(
-    rf"(?<![.!?…])[.!?…]+[{_CLOSING}]*(?=\s)|(?P<final>{_FINAL_MARK}+)[.!?]*[{_CLOSING}]*"
+    rf"(?<![.!?…])[.!?…]+[{_CLOSING}]*(?=\s|(?P<eastern>[“‘「『《（(]?[{_EASTERN}]))"
+    rf"|(?P<final>{_FINAL_MARK}+)[.!?]*[{_CLOSING}]*"
 )
 _ENDS_LINE = re.compile(rf"(?:[.!?:…]|{_FINAL_MARK})[\"'”’)\]»]*$")
 _NEXT = re.compile(r"\s*[\"'“‘«(\[¿¡„—–-]*\s?(\S)")
@@ -54,7 +64,7 @@ _BEFORE_NUMBERS = frozenset(
 _INITIAL = re.compile(r"(?:[A-Z]\.)*[A-Z]\.$")
 _NUMBER_OF_A_LIST = re.compile(r"\(?(?:\d{1,3}|[ivx]{1,4}|[a-z])[.)]")
 _LONGEST_NUMBER = len("(viii.")
-_MOST_CLOSING = 20  # characters at a line's end
+_MOST_CLOSING = 20  # characters at the end of a line or a sentence
 # A shorter line is a heading, or the last line of a paragraph.
 _SHORTEST_BROKEN_LINE = 40
 
@@ -70,9 +80,10 @@ def split(paragraph: str) -> list[str]:
     paragraph = " ".join(paragraph.split())
     sentences = []
     start = 0
+    has_full_stops = any(mark in paragraph for mark in _FULL_STOPS)
     for match in _END.finditer(paragraph):
         end = match.end()
-        if end < len(paragraph) and _ends_sentence(paragraph, start, match):
+        if end < len(paragraph) and _ends_sentence(paragraph, start, match, has_full_stops):
             sentences.append(paragraph[start:end].strip())
             start = end
     if rest := paragraph[start:].strip():
@@ -80,11 +91,18 @@ def split(paragraph: str) -> list[str]:
     return sentences
 
 
-def _ends_sentence(paragraph, start, match):
-    """Returns whether a sentence that begins at `start` ends with the mark of a match."""
+def _ends_sentence(paragraph, start, match, has_full_stops):
+    """Returns whether a sentence that begins at `start` ends with the mark of a match.
+
+    `has_full_stops` says whether the paragraph has marks that are full stops in Chinese.
+    """
     if match["final"]:
         return True
     mark = match.group()
+    if match["eastern"]:
+        before = paragraph[max(start, match.start() - _MOST_CLOSING) : match.start()]
+        is_mark = mark[0] in "!?" or (mark[0] == "." and mark[1:2] != "." and not has_full_stops)
+        return is_mark and bool(_ENDS_EASTERN.search(before))
     following = _NEXT.match(paragraph, match.end())
     if following is None or following[1].islower():
         return False

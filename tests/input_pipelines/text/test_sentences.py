@@ -1,3 +1,5 @@
+# ruff: noqa: RUF001
+
 import pytest
 
 from input_pipelines.text.sentences import split, split_text
@@ -52,6 +54,47 @@ def test_marks_that_end_sentences_wherever_they_are(mark):
     assert list(split_text(f"{line}\n{line}{mark}\n{line}")) == [f"{line} {line}{mark}", line]
 
 
+EASTERN = {
+    "Chinese": ["今天天气很好,我们去公园.", "你想来吗?", "他说他很忙!", "我们走吧."],
+    "Chinese, traditional": ["這裡很美.", "我們走吧!", "好嗎?", "好"],
+    "rare ideographs": ["\U00020000\U00020001.", "\u3400\u3401!", "\U00030000\U00030001"],
+    "runs of marks": ["真的吗?!", "不会吧!!!", "好.", "走"],
+    "Japanese": ["今日はいい天気です.", "カレーを食べよう!", "スーパー.", "ｶﾅ?", "はい"],
+    "quotes": ['他说:"好."', "我们走了(真的).", "“走吧!”", "《书》很好.", "(好)"],
+    "mixed": ["我喜欢 Python 和 AI 技术.", "版本是 3.14 版.", "你呢?", "都好!"],
+    "with wide marks": ["你好！", "好吗？", "他走了.", "再见"],
+}
+
+
+@pytest.mark.parametrize("name", EASTERN)
+def test_ascii_marks_between_chinese_or_japanese_characters(name):
+    sentences = EASTERN[name]
+    assert split("".join(sentences)) == sentences
+    assert split(" ".join(sentences)) == sentences
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "圆周率是3.14和2.71",
+            "价格3.5元",
+            "百度.com是网站",
+            "用e.g.这个",
+            "在U.S.的人",
+            "他用Node.js写",
+        ),
+        *("1.今天的事", "我...我不知道", "我……我不知道", "我…我", "Yahoo!奇摩", "a.b", "第1.2节"),
+        "约翰.史密斯来了。",  # a name in a text that has full stops
+        "今天,明天,后天",  # a comma does not end a sentence
+        "พ.ศ.นี้ดีมาก!จริง",  # Thai abbreviates with full stops
+        "했다.그는 갔다",
+    ],
+)
+def test_marks_that_do_not_end_sentences_in_eastern_text(text):
+    assert split(text) == [text]
+
+
 def test_a_wide_decimal_point_does_not_end_a_sentence():
     assert split("\u5186\u5468\u7387\u306f\uff13\uff0e\uff11\uff14") == [
         "\u5186\u5468\u7387\u306f\uff13\uff0e\uff11\uff14"
@@ -96,6 +139,11 @@ def test_broken_lines_are_joined_and_short_lines_end():
         ("\u0964" * 10**6 + "x", 2),
         ("x" * 50 + "\u3002" * 10**6 + ")" * 10**6 + "\nx", 2),
         ("\uff0e1" * 10**6, 1),
+        ("好." * 10**5, 10**5),
+        ("好..." * 10**5 + "好", 1),
+        ("a.好" * 10**5, 1),
+        ("好" + ")" * 10**6 + ".好", 1),
+        ("好.。" * 10**5, 10**5),
         (f"{'(' * 10**6}x. A", 2),
         ("One. " * 10**5, 10**5),
         ("e.g.\n" * 10**5, 10**5),
