@@ -24,6 +24,7 @@ from bert_estimator.tokenization.wordpiece import (
     SEP,
     SPECIAL_TOKENS,
     BasicTokenizer,
+    stands_alone,
 )
 
 _MOST_WORDS = 1 << 22
@@ -149,7 +150,8 @@ def train_vocabulary(
 
     1. the special tokens, in the order of `SPECIAL_TOKENS`, so `[PAD]` is 0;
     2. the characters that cover `character_coverage` of the text, with and without `##`, so that
-       words made of these characters never become `[UNK]`;
+       words made of these characters never become `[UNK]`; ideographs and punctuation, which are
+       always words of their own, without `##` alone, unless all letters of the text are Latin;
     3. pieces, in the order of their merges.
 
     Args:
@@ -197,7 +199,7 @@ def vocabulary_of(
     alphabet = _alphabet(word_counts, counted.characters_forgotten, character_coverage)
     if not alphabet:
         raise ValueError("the text to train a vocabulary from does not have words. Give more text.")
-    vocab = list(SPECIAL_TOKENS) + alphabet + [CONTINUATION + char for char in alphabet]
+    vocab = list(SPECIAL_TOKENS) + alphabet + list(map(CONTINUATION.__add__, _inner(alphabet)))
     if len(vocab) > vocab_size:
         rule = (
             f"the special tokens and the text's {len(alphabet)} characters already need "
@@ -350,6 +352,21 @@ def _alphabet(
         covered += count
         alphabet.append(char)
     return sorted(alphabet)
+
+
+def _inner(alphabet: Sequence[str]) -> Sequence[str]:
+    """Returns the characters that get a piece with `##`: all of them if the letters are Latin.
+
+    The few signs among them do not need it, but the ids of Latin vocabularies stay what they were.
+    """
+    if all(map(_may_be_of_latin_text, alphabet)):
+        return alphabet
+    return [char for char in alphabet if not stands_alone(char)]
+
+
+def _may_be_of_latin_text(char):
+    is_latin = char < "\u0100" or unicodedata.name(char, "").startswith("LATIN ")
+    return is_latin or not char.isalpha()
 
 
 def _merged_pieces(

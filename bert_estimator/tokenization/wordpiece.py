@@ -345,6 +345,11 @@ def is_cjk(char: str) -> bool:
     return any(first <= ord(char) <= last for first, last in CJK_BLOCKS)
 
 
+def stands_alone(char: str) -> bool:
+    """Returns whether a character is always a word of its own, with any casing."""
+    return is_cjk(char) or is_punctuation(char)
+
+
 def cleaned(code: int) -> str:
     """Returns what a character, given by its code, becomes when text is cleaned up."""
     char = chr(code)

@@ -1,7 +1,10 @@
+# ruff: noqa: RUF001
+
 import collections
 import functools
 import io
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from bert_estimator.tokenization import (
 )
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from bert_estimator.tokenization.vocabulary import WordCounts, sample
+from bert_estimator.tokenization.wordpiece import stands_alone
 
 TEXTS = [
     "the lower the cat, the newer the newest cat",
@@ -64,6 +68,69 @@ def test_rare_characters_are_left_out():
     texts = ["ab ba"] * 5000 + ["\u535a"]
     assert "\u535a" not in train_vocabulary(texts, 11)
     assert "\u535a" in train_vocabulary(texts, 12, character_coverage=1.0)
+
+
+CHINESE = "今天天气很好，我们去公园。你想来吗？\U00020000\uf900 AI技术3.14版本（版）"
+SCRIPTS = {
+    "Chinese": CHINESE,
+    "Japanese": "今日はいい天気です。カレーを食べよう！「はい」と言う",
+    "Korean": "그는 갔다, 그리고 왔다. (정말?) 韓國",
+    "Russian": "Это дом, а там сад. «Да»!",
+    "Hindi": "यह घर है, वह बाग। (हाँ?)",
+    "Arabic": "هذا بيت، وذلك؟",
+    "English and Chinese": "the lower, the 今天. It's",
+}
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_characters_that_stand_alone_do_not_continue_words(
+    tmp_path, script, do_lower_case, strip_accents
+):
+    casing = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
+    texts = [SCRIPTS[script]] * 3
+    counted = vocabulary.count_words(texts, **casing)
+    with pytest.raises(ValueError, match=r"gives only (\d+) tokens") as error:
+        vocabulary.vocabulary_of(counted, 1000, 1.0)
+    size = int(re.search(r"only (\d+) tokens", str(error.value))[1])
+    whole = vocabulary.vocabulary_of(counted, size, 1.0)
+    for piece in whole:
+        # A text reaches the piece: its character does not stand alone behind a letter.
+        char = piece.removeprefix("##")
+        if piece.startswith("##") and len(char) == 1:
+            assert len(BasicTokenizer(**casing).tokenize(f"a{char}a")) == 1, ascii(piece)
+    path = str(tmp_path / "vocab.txt")
+    write_vocab(whole, path)
+    tokenizer = open_tokenizer(path, **casing)
+    assert "[UNK]" not in tokenizer.tokenize(texts[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the lower, the newer; it's!",
+        "\u201cCaf\u00e9\u201d \u2013 5 \u00b5m, 1\u00aa",
+        "Ti\u1ebfng Vi\u1ec7t.",
+    ],
+)
+def test_ids_of_latin_vocabularies_stay(text):
+    counted = vocabulary.count_words([text], False, None)
+    alphabet = sorted(set(text) - {" "})
+    vocab = vocabulary.vocabulary_of(counted, 5 + 2 * len(alphabet), 1.0)
+    assert vocab[5:] == alphabet + [f"##{char}" for char in alphabet]
+
+
+@pytest.mark.parametrize("strip_accents", [True, False])
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_which_characters_stand_alone(do_lower_case, strip_accents):
+    """For all characters that are not changed, since a vocabulary has what they have become."""
+    tokenizer = BasicTokenizer(do_lower_case, strip_accents)
+    for code in range(0x32000):
+        char = chr(code)
+        tokens = [] if 0xD800 <= code < 0xE000 else tokenizer.tokenize(f"a{char}a")
+        if char in "".join(tokens[:2]) and char != "a":
+            assert stands_alone(char) == (tokens == ["a", char, "a"]), hex(code)
 
 
 def test_casing():
