@@ -308,9 +308,14 @@ def _pool(values, num_bytes, output_file):
 def _in_words(manifest):
     corpus = manifest.corpus
     fill = corpus["record_lengths"]["mean"] / manifest.max_seq_length
+
+    def share(key):
+        return f"{100 * corpus[key] / corpus['tokens']:.3g}"
+
     return (
         f"{manifest.num_records} examples, {fill:.0%} full, from {corpus['documents']} documents "
-        f"({corpus['tokens']} tokens, {100 * corpus['unknown'] / corpus['tokens']:.3g} % [UNK])"
+        f"({corpus['tokens']} tokens, {share('unknown')} % [UNK], {share('in_no_example')} % in no "
+        "example)"
     )
 
 

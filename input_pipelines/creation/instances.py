@@ -19,7 +19,7 @@ records that fits into memory. The pairs of a file, in a random order, are dealt
 turn. Which bucket is the first depends on how many pairs the files before it have; so all buckets
 have the same number of pairs, give or take one. A file is `<path>.pairs`, with the pairs of each
 residue of their places divided by the number of buckets, and `<path>.npz`, which says where each
-residue's pairs are, and is written last.
+residue's pairs are and which tokens are in pairs, and is written last.
 """
 
 import dataclasses
@@ -186,8 +186,10 @@ def taken(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.nda
     return result
 
 
-def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> Pairs:
+def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> tuple[Pairs, np.ndarray]:
     """Makes the pairs of all documents of a text, in the documents' order.
+
+    Returns the pairs, and which tokens of the text are in any of them, bool [number of tokens].
 
     Args:
       text: the documents; random next segments are drawn from them.
@@ -206,14 +208,20 @@ def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> Pairs:
     first_of_document = np.repeat(np.cumsum(counts) - counts, counts)
     within = np.arange(len(table)) - first_of_document
     numbers = np.repeat(np.array(text.numbers, np.int64), counts)
-    lengths = table[:, [1, 3]] - table[:, [0, 2]]
-    return Pairs(
-        taken(text.ids, table[:, [0, 2]].reshape(-1), lengths.reshape(-1)),
+    starts, ends = table[:, [0, 2]], table[:, [1, 3]]
+    lengths = ends - starts
+    depths = np.zeros(len(text.ids) + 1, np.int32)
+    np.add.at(depths, starts, 1)
+    np.add.at(depths, ends, -1)
+    used = np.cumsum(depths, out=depths)[:-1] > 0
+    pairs = Pairs(
+        taken(text.ids, starts.reshape(-1), lengths.reshape(-1)),
         lengths,
         table[:, 4],
         numbers << _INSTANCE_BITS | within,
         np.full(len(table), turn),
     )
+    return pairs, used
 
 
 def spans_of_document(
@@ -303,11 +311,12 @@ _ROWS = np.dtype(
 )
 
 
-def write_pairs(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
+def write_pairs(pairs: Pairs, used: np.ndarray, path: str, num_buckets: int, seed: int) -> None:
     """Writes pairs to a file.
 
     Args:
       pairs: the pairs.
+      used: which tokens of the text are in them.
       path: the file's path without suffix.
       num_buckets: the number of buckets.
       seed: any integer; decides which pairs meet in a bucket.
@@ -325,7 +334,13 @@ def write_pairs(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
             offsets.append(file.tell())
             counts.append(len(dealt))
     with disk_files.writer(path + ".npz", "wb") as file:
-        np.savez(file, offsets=np.array(offsets), counts=np.array(counts), num_pairs=len(pairs))
+        np.savez(
+            file,
+            offsets=np.array(offsets),
+            counts=np.array(counts),
+            num_pairs=len(pairs),
+            used=np.packbits(used),
+        )
 
 
 def pairs_are_written(path: str) -> bool:
@@ -337,6 +352,15 @@ def num_pairs(path: str) -> int:
     """Returns the number of pairs in a file."""
     with np.load(path + ".npz") as index:
         return int(index["num_pairs"])
+
+
+def num_used(paths: Sequence[str]) -> int:
+    """Returns how many tokens of a text are in the pairs of some of its files, one for a turn."""
+    whole = np.uint8(0)
+    for path in paths:
+        with np.load(path + ".npz") as index:
+            whole = whole | index["used"]
+    return int(np.unpackbits(whole).sum())
 
 
 def read_pairs(path: str, residue: int, id_type: np.dtype) -> Pairs:

@@ -35,7 +35,9 @@ from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records.encoding import id_type
 from input_pipelines.text.documents import TextPart
 
-_VERSION = 3  # of what the work's files hold
+_VERSION = 4  # of what the work's files hold
+# A line with more tokens may hold several sentences: an English sentence seldom has 128.
+_LONGEST_SENTENCE = 128
 _GROUPS_SEED, _ORDER_SEED = 0x6209B5, 0x04DE4
 _GROUP_TOKENS = 1 << 24
 _BUCKET_TOKENS = 1 << 25
@@ -126,6 +128,11 @@ class Work:
         lower, strip = self.casing
         return [self.vocab_sha256, lower, *([] if strip is None else [strip])]
 
+    @property
+    def longest_sentence(self) -> int:
+        """The most tokens of a line that is not split: more are cut off, or are a paragraph."""
+        return min(_LONGEST_SENTENCE, self.settings.max_seq_length - 3)
+
     def pair_file(self, group: int, turn: int) -> str:
         return os.path.join(self.stage, f"pairs-{group:05d}-{turn:03d}")
 
@@ -143,7 +150,8 @@ def tokenize(task: tuple[Work, TextPart, str]) -> int:
     if not tokenized_text.is_written(path):
         chosen = part.options.new_filter()
         documents = part.documents(chosen)
-        tokenized_text.write_part(documents, work.tokenizer, path, chosen.left_out)
+        longest = None if part.options.split_sentences == "no" else work.longest_sentence
+        tokenized_text.write_part(documents, work.tokenizer, path, chosen.left_out, longest)
     return part.size
 
 
@@ -165,8 +173,8 @@ def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
         lambda numbers: group_of(numbers, seed, num_groups) == group
     )
     for turn in left:
-        pairs = make_pairs(text, work.settings, turn)
-        instances.write_pairs(pairs, work.pair_file(group, turn), work.num_buckets, seed)
+        pairs, used = make_pairs(text, work.settings, turn)
+        instances.write_pairs(pairs, used, work.pair_file(group, turn), work.num_buckets, seed)
     return len(turns)
 
 
@@ -280,6 +288,13 @@ def _is_joined(work: Work, index: int) -> bool:
     return (status.st_size, status.st_mtime_ns) == (known["num_bytes"], known["changed"])
 
 
+def num_used(work: Work) -> int:
+    """Returns how many tokens of the text are in pairs."""
+    turns = range(work.settings.dupe_factor)
+    groups = range(work.num_groups)
+    return sum(instances.num_used([work.pair_file(g, t) for t in turns]) for g in groups)
+
+
 def lengths_of_records(work: Work) -> np.ndarray:
     """Returns the numbers of tokens of all records, in the order of the joined files."""
     files = range(len(work.output_files))
@@ -305,7 +320,7 @@ def remove_other_stages(work: Work) -> None:
 
 def token_paths(work: Work, parts: Sequence[TextPart]) -> tuple[list[str], str]:
     """Returns the paths of the parts' tokens, and a hash of the parts."""
-    described = [_VERSION, *work.vocabulary]
+    described = [_VERSION, work.longest_sentence, *work.vocabulary]
     digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
     directory = os.path.join(work.directory, f"tokens-{digest}")
     identity = hashlib.sha256("\n".join(part.digest for part in parts).encode())

@@ -6,6 +6,7 @@ documents, the counts of the ids and a hash of the text. `<path>.npz` is written
 
 import array
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,9 @@ from bert_estimator.system import disk_files
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.instances import FlatText, taken
 from input_pipelines.records.encoding import id_type
+from input_pipelines.text import sentences
+
+_NO_SENTENCE = 512  # tokens
 
 
 def write_part(
@@ -23,6 +27,7 @@ def write_part(
     tokenizer: Tokenizer,
     path: str,
     left_out: Mapping[str, int] | None = None,
+    longest: int | None = None,
 ) -> None:
     """Tokenizes documents, which are sequences of sentences; skips sentences without tokens.
 
@@ -31,7 +36,9 @@ def write_part(
       tokenizer: the tokenizer.
       path: the part's path.
       left_out: reason -> number of documents that are not among `documents`, once all are read.
+      longest: a sentence with more tokens is split, as `_Splitter` says; None for no splitting.
     """
+    encode = _Splitter(tokenizer, longest).encode if longest else lambda s: [tokenizer.encode(s)]
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     num_read = 0
@@ -40,12 +47,12 @@ def write_part(
         for document in documents:
             num_read += 1
             digest.update(("\n".join(document) + "\n\n").encode())
-            sentences = [ids for ids in map(tokenizer.encode, document) if ids]
-            if not sentences:
+            encoded = [ids for sentence in document for ids in encode(sentence) if ids]
+            if not encoded:
                 continue
-            sentence_lengths.extend(map(len, sentences))
-            document_lengths.append(len(sentences))
-            ids = np.array([i for sentence in sentences for i in sentence])
+            sentence_lengths.extend(map(len, encoded))
+            document_lengths.append(len(encoded))
+            ids = np.array([i for sentence in encoded for i in sentence])
             counts += np.bincount(ids, minlength=len(counts))
             file.write(ids.astype(id_type(len(counts))).tobytes())
     with disk_files.writer(path + ".npz", "wb") as file:
@@ -59,6 +66,38 @@ def write_part(
             reasons=np.array(list(left_out or ()), np.str_),
             left_out=np.array(list((left_out or {}).values()), np.int64),
         )
+
+
+class _Splitter:
+    """Tokenizes lines that may hold several sentences.
+
+    A line is split into its sentences if it has more than `longest` tokens, so that lines that are
+    sentences stay as they are. What then has more than `_NO_SENTENCE` tokens does not have marks
+    of sentences, as Thai does not, and is cut between words.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, longest: int):
+        self._tokenizer, self._longest = tokenizer, longest
+
+    def encode(self, line: str) -> list[list[int]]:
+        """Returns the ids of each sentence of a line."""
+        ids = self._tokenizer.encode(line)
+        if len(ids) <= self._longest:
+            return [ids]
+        encoded = list(map(self._tokenizer.encode, sentences.split(line)))
+        return [part for ids in encoded for part in self._parts(ids)]
+
+    def _parts(self, ids):
+        if len(ids) <= _NO_SENTENCE:
+            return [ids]
+        tokens = self._tokenizer.convert_ids_to_tokens(ids)
+        begins = [not self._tokenizer.is_continuation(token) for token in tokens]
+        ends = [0]
+        size = max(1, self._longest // 4)  # as of a usual sentence
+        while len(ids) - ends[-1] > size:
+            first, last = ends[-1] + 1, ends[-1] + size
+            ends.append(next((end for end in range(last, first, -1) if begins[end]), last))
+        return [ids[start:end] for start, end in itertools.pairwise([*ends, len(ids)])]
 
 
 def is_written(path: str) -> bool:

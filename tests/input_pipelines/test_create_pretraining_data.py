@@ -1,3 +1,5 @@
+# ruff: noqa: RUF001
+
 import bz2
 import functools
 import gzip
@@ -66,9 +68,11 @@ def test_create(values, text_file, tmp_path, vocab_file):
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
     lengths = record_lengths.read(records, PretrainingFeatures(16, 4).kinds())
     assert 0.5 < lengths.token_share < 1
+    manifest = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
+    cut = manifest.corpus["in_no_example"]
     assert summary == (
         f"{records.num_records} examples, {lengths.token_share:.0%} full, from 6 documents (120 "
-        "tokens, 0 % [UNK]) in 2 files."
+        f"tokens, 0 % [UNK], {100 * cut / 120:.3g} % in no example) in 2 files."
     )
 
 
@@ -323,6 +327,88 @@ def test_remote_files_are_those_of_this_machine(
     assert f"{url}/a-00000-of-00002.tfrecord belong to records of this name" in refusal(
         f"--output_file={url}/a.tfrecord"
     )
+
+
+def _numbered(first, mark="."):
+    return f"W{first} " + " ".join(f"w{first + n}" for n in range(1, 6)) + mark
+
+
+ENGLISH = [[_numbered(7 * d + 3 * s) for s in range(4)] for d in range(5)]
+CHINESE = ["今天天气好", "我们去公园", "你想一起来吗", "他说他很忙", "好我们走吧"]
+KINDS = {  # name -> the sentences of documents, what joins them in a line
+    "English": (ENGLISH, " "),
+    "English, several marks": ([[_numbered(9, "?!"), _numbered(3, "..."), *ENGLISH[0]]] * 3, "  "),
+    "Chinese": ([[f"{s}。" for s in CHINESE]] * 4, ""),
+    "Chinese, ASCII marks": ([[f"{s}." for s in CHINESE]] * 4, ""),
+    "Japanese": ([["今日はいい天気です。", "カレーを食べよう！", "「はい」と言う。"] * 2] * 3, ""),
+    "Hindi": ([["यह घर है।", "वह बाग है।"] * 3] * 3, " "),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "masking", "workers"),
+    [
+        *((kind, "dynamic", 1) for kind in KINDS),
+        ("English", "static", 1),
+        ("English", "static", 2),
+        ("Chinese", "dynamic", 2),
+    ],
+)
+def test_a_paragraph_in_a_line_gives_the_records_of_its_sentences(
+    values, tmp_path, monkeypatch, kind, masking, workers
+):
+    """Only lines that are too long for a sentence are split."""
+    monkeypatch.setattr(create_pretraining_data, "_BYTES_OF_A_WORKER", 10)
+    texts, between = KINDS[kind]
+    words = [f"w{number}" for number in range(60)]
+    characters = sorted({char for text in texts for line in text for char in line.lower()} - {" "})
+    inner = [f"##{char}" for char in characters]
+    write_vocab([*SPECIAL_TOKENS, *words, *characters, *inner], str(tmp_path / "vocab.txt"))
+    made, cut = {}, {}
+    for name, join, flags_ in (
+        ("sentences", "\n", []),
+        ("unsplit", "\n", ["--split_sentences=no"]),
+        ("lines", between, []),
+        ("lost", between, ["--split_sentences=no"]),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "a.txt").write_text("\n\n".join(join.join(t) for t in texts), encoding="utf-8")
+        output, vocab_file = folder / "a.tfrecord", tmp_path / "vocab.txt"
+        flags_ += [f"--max_seq_length=24 --masking={masking}", f"--num_workers={workers}"]
+        argv = [f"--input_file={folder}/a.txt", f"--output_file={output}"]
+        argv += [f"--vocab_file={vocab_file}", "--nostrip_accents", *" ".join(flags_).split()]
+        create_pretraining_data.create(values(*argv))
+        made[name] = output.read_bytes()
+        corpus = manifests.read_manifest(manifests.manifest_path(str(output))).corpus
+        cut[name] = corpus["in_no_example"] / corpus["tokens"]
+    assert made["sentences"] == made["unsplit"] == made["lines"] != made["lost"]
+    assert cut["sentences"] == cut["lines"] < cut["lost"]
+
+
+@pytest.mark.parametrize(
+    ("flags_", "least", "most"),
+    [
+        (["--split_sentences=no"], 0.97, 0.99),  # 13 of 700 tokens of a document are in an example
+        ([], 0, 0.2),
+        (["--split_sentences=yes"], 0, 0.2),
+        (["--split_sentences=no", "--masking=static", "--dupe_factor=2"], 0.94, 0.99),
+        (["--masking=static"], 0, 0.01),
+        (["--eval_fraction=0.5"], 0, 0.2),
+    ],
+)
+def test_how_much_is_cut(values, tmp_path, vocab_file, flags_, least, most):
+    """A text without the marks of sentences is cut between words."""
+    texts = [" ".join(f"w{(n * step) % 40}" for n in range(700)) for step in (1, 3, 7, 9)]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    argv = arguments(tmp_path / "a.txt", tmp_path, vocab_file, *flags_)
+    summary = create_pretraining_data.create(values(*argv))
+    paths = list(tmp_path.glob("manifest*"))
+    for manifest in map(manifests.read_manifest, map(str, paths)):
+        share = manifest.corpus["in_no_example"] / manifest.corpus["tokens"]
+        assert least <= share <= most
+        assert f" % [UNK], {100 * share:.3g} % in no example)" in summary
+    assert len(paths) == summary.count("in no example") == 1 + ("--eval_fraction=0.5" in flags_)
 
 
 @pytest.mark.parametrize("command", ["records", "vocabulary", "text"])

@@ -132,4 +132,4 @@ def test_says_how_much_of_the_text_is_unknown(tmp_path, capsys, text, share):
     records = [*flags, *more, f"--output_file={tmp_path}/a.tfrecord"]
     assert MAINS["records"](["records", *records]) == 0
     out = capsys.readouterr().out
-    assert f"tokens, {share} % [UNK])" in out and ("WARNING: " in out) == (share != "20")
+    assert f"tokens, {share} % [UNK], " in out and ("WARNING: " in out) == (share != "20")

@@ -79,7 +79,8 @@ def test_all_pairs_as_arrays(tokenizer, documents):
     tokenized = ids_of(documents, tokenizer)
     text = FlatText.of(tokenized)
     text.numbers = [number + 100 for number in text.numbers]  # these are a part of some text
-    whole = [make_pairs(text, settings(), turn) for turn in range(3)]
+    made = [make_pairs(text, settings(), turn) for turn in range(3)]
+    whole = [pairs for pairs, _ in made]
     assert len(
         {(key, turn) for pairs in whole for key, turn in zip(pairs.keys, pairs.turns, strict=True)}
     ) == (sum(map(len, whole)))
@@ -92,12 +93,19 @@ def test_all_pairs_as_arrays(tokenizer, documents):
         for a, a_end, b, b_end, label in spans_of_document(text, index, settings(), turn)
     ]
     assert as_lists(pairs) == expected
+    for turn, (_, used) in enumerate(made):
+        places = set()
+        for index in range(6):
+            for a, a_end, b, b_end, _ in spans_of_document(text, index, settings(), turn):
+                places |= {*range(a, a_end), *range(b, b_end)}
+        assert np.flatnonzero(used).tolist() == sorted(places)
     order = np.random.RandomState(0).permutation(len(pairs))
     assert as_lists(pairs.chosen(order)) == [expected[row] for row in order]
     assert [row for block in pairs.blocks(5) for row in as_lists(block)] == expected
     assert {len(block) for block in pairs.blocks(5)} <= {5, len(pairs) % 5}
     assert pairs.chosen(order).keys.tolist() == pairs.keys[order].tolist()
-    assert len(make_pairs(FlatText.of([]), settings(), 0)) == 0
+    pairs, used = make_pairs(FlatText.of([]), settings(), 0)
+    assert len(pairs) == len(used) == 0
 
 
 def as_lists(pairs):
@@ -319,10 +327,12 @@ def test_all_pairs_are_dealt_evenly(tmp_path, documents, tokenizer, dtype, num_b
     text = FlatText.of([[tokenizer.encode(s) for s in document] for document in documents])
     text.ids = text.ids.astype(dtype)
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4)
-    pairs = Pairs.joined([make_pairs(text, settings, turn) for turn in range(2)])
+    made = [make_pairs(text, settings, turn) for turn in range(2)]
+    pairs, used = Pairs.joined([pairs for pairs, _ in made]), made[0][1] | made[1][1]
     path = str(tmp_path / "some")
     assert not instances.pairs_are_written(path)
-    instances.write_pairs(pairs, path, num_buckets, seed=1)
+    instances.write_pairs(pairs, used, path, num_buckets, seed=1)
+    assert instances.num_used([path, path]) == used.sum()
     assert instances.pairs_are_written(path) and instances.num_pairs(path) == len(pairs)
     dealt = [instances.read_pairs(path, residue, np.dtype(dtype)) for residue in range(num_buckets)]
     sizes = [len(some) for some in dealt]
@@ -330,7 +340,7 @@ def test_all_pairs_are_dealt_evenly(tmp_path, documents, tokenizer, dtype, num_b
     found = [row for some in dealt for row in rows_of(some)]
     assert sorted(found) == sorted(rows_of(pairs))
     assert found != rows_of(pairs)  # the order is random
-    instances.write_pairs(pairs, path, num_buckets, seed=2)
+    instances.write_pairs(pairs, used, path, num_buckets, seed=2)
     other = [
         row
         for residue in range(num_buckets)

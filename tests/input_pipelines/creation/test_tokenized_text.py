@@ -1,6 +1,7 @@
 import hashlib
 
 import numpy as np
+import pytest
 
 from input_pipelines.creation import tokenized_text
 from input_pipelines.creation.tokenized_text import TokenizedText
@@ -23,6 +24,40 @@ def test_a_part(tmp_path, tokenizer):
     assert text.sha256 == hashlib.sha256(written.encode()).hexdigest()
     assert (text.num_documents, text.num_sentences, text.num_tokens) == (2, 2, 5)
     assert text.num_read == 3
+
+
+SENTENCE = "W1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12."  # 13 tokens
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            ["W1. W2. W3. W4. W5. W6. W7. W8. W9. W10. W11. W12."],
+            [24],
+        ),  # not longer than a sentence
+        ([f"{SENTENCE} {SENTENCE}"], [13, 13]),
+        ([f"{SENTENCE} {SENTENCE} W5", "w6. W7"], [13, 13, 1, 3]),
+        ([" ".join(["w1"] * 80)], [80]),  # one sentence
+        ([" ".join(["w1"] * 81)], [6] * 13 + [3]),  # nothing is a sentence of so many tokens
+        ([" ".join(["w1ab"] * 27)], [6] * 13 + [3]),
+        ([" ".join(["w1abc"] * 21)], [4] * 21),  # between words
+        (["w1" + "a" * 90], [6] * 15 + [1]),
+        ([f"{SENTENCE} " + "W1 " * 81, "w2"], [13] + [6] * 13 + [3, 1]),
+    ],
+)
+def test_long_lines_are_split(tmp_path, tokenizer, monkeypatch, lines, expected):
+    monkeypatch.setattr(tokenized_text, "_NO_SENTENCE", 80)
+    lengths = {}
+    for longest in (24, None):
+        path = str(tmp_path / f"{longest}")
+        tokenized_text.write_part([lines], tokenizer, path, longest=longest)
+        text = TokenizedText([path])
+        whole = text.load(lambda numbers: np.ones(len(numbers), bool))
+        lengths[longest] = np.diff(whole.starts).tolist()
+        lengths[str(longest)] = whole.ids.tolist(), text.sha256
+    assert lengths[24] == expected and len(lengths[None]) == len(lines)
+    assert lengths["24"] == lengths["None"]  # all text, in order
 
 
 def test_any_documents_of_several_parts(tmp_path, tokenizer, documents):
