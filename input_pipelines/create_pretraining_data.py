@@ -284,6 +284,8 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
     if left_out := manifest.corpus.get("left_out"):
         summary.append(f"Left out: {document_filter.in_words(left_out)}.")
+    if line := manifests.whole_words(manifest):
+        summary.append(line)
     share = manifest.corpus["unknown"] / manifest.corpus["tokens"]
     if warning := unknown_warning(share, "the tokens"):
         summary.append(warning)

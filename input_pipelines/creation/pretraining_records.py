@@ -280,6 +280,7 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
             "sentences": text.num_sentences,
             "tokens": text.num_tokens,
             "unknown": int(text.token_counts[tokenizer.unk_id]),
+            "whole_words": text.num_whole,
             "in_no_example": text.num_tokens - stages.num_used(work),
             "record_lengths": {
                 "file": os.path.basename(lengths_path),

@@ -41,7 +41,9 @@ def write_part(
     encode = _Splitter(tokenizer, longest).encode if longest else lambda s: [tokenizer.encode(s)]
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
-    num_read = 0
+    num_read = num_whole = 0
+    tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    continues = np.array(list(map(tokenizer.is_continuation, tokens)))
     sentence_lengths, document_lengths = array.array("I"), array.array("I")
     with disk_files.writer(path + ".ids", "wb") as file:
         for document in documents:
@@ -54,6 +56,8 @@ def write_part(
             document_lengths.append(len(encoded))
             ids = np.array([i for sentence in encoded for i in sentence])
             counts += np.bincount(ids, minlength=len(counts))
+            begins = ~continues[ids]
+            num_whole += np.count_nonzero(begins & np.append(begins[1:], True))
             file.write(ids.astype(id_type(len(counts))).tobytes())
     with disk_files.writer(path + ".npz", "wb") as file:
         np.savez(
@@ -62,6 +66,7 @@ def write_part(
             document_lengths=np.array(document_lengths, np.uint32),
             counts=counts,
             num_read=num_read,
+            num_whole=num_whole,
             digest=np.frombuffer(digest.digest(), np.uint8),
             reasons=np.array(list(left_out or ()), np.str_),
             left_out=np.array(list((left_out or {}).values()), np.int64),
@@ -93,7 +98,7 @@ class _Splitter:
         tokens = self._tokenizer.convert_ids_to_tokens(ids)
         begins = [not self._tokenizer.is_continuation(token) for token in tokens]
         ends = [0]
-        size = max(1, self._longest // 4)  # as of a usual sentence
+        size = max(1, self._longest // 4)  # tokens, about as many as a sentence has
         while len(ids) - ends[-1] > size:
             first, last = ends[-1] + 1, ends[-1] + size
             ends.append(next((end for end in range(last, first, -1) if begins[end]), last))
@@ -115,6 +120,7 @@ class TokenizedText:
       paths: as above.
       token_counts: counts of each id, int64 [vocab_size].
       num_read: the number of documents, with and without tokens.
+      num_whole: the number of tokens that are whole words.
       num_documents, num_sentences: how many have tokens.
       left_out: reason -> number of documents that were left out.
       first_documents: the number of the first document of each part, and of what follows the last.
@@ -125,7 +131,7 @@ class TokenizedText:
         self.paths = list(paths)
         digests = []
         self.first_documents = [0]
-        self.num_read = self.num_sentences = 0
+        self.num_read = self.num_whole = self.num_sentences = 0
         self.token_counts = np.zeros(0, np.int64)
         self.left_out: Counter[str] = Counter()
         for path in paths:
@@ -133,6 +139,7 @@ class TokenizedText:
                 counts = part["counts"]
                 self.token_counts = counts + (self.token_counts if digests else 0)
                 self.num_read += int(part["num_read"])
+                self.num_whole += int(part["num_whole"])
                 self.num_sentences += len(part["sentence_lengths"])
                 self.first_documents.append(
                     self.first_documents[-1] + len(part["document_lengths"])

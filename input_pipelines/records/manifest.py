@@ -275,6 +275,21 @@ def find_vocabulary(record_files: Sequence[str]) -> str | None:
     return None
 
 
+def whole_words(manifest: Manifest) -> str | None:
+    """Returns a line that says of how many tokens --do_whole_word_mask changes the masks.
+
+    None without this option, and for the records of earlier versions.
+    """
+    single = manifest.corpus.get("whole_words")
+    if single is None or not manifest.creation.get("do_whole_word_mask"):
+        return None
+    share = 100 * single / manifest.corpus["tokens"]
+    return (
+        f"--do_whole_word_mask: {share:.3g} % of the tokens are words by themselves (as Chinese "
+        "characters are), which are masked as without it."
+    )
+
+
 def casings(record_files: Sequence[str]) -> set[Casing]:
     """Returns how the text of record files was cased, by the manifests of the files."""
     return {manifest.casing for _, manifest in read_manifests_of(record_files).values()}

@@ -386,6 +386,27 @@ def test_a_paragraph_in_a_line_gives_the_records_of_its_sentences(
     assert cut["sentences"] == cut["lines"] < cut["lost"]
 
 
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("w1 w2 w3 w4", "100"),
+        ("今天 天气", "100"),  # each character is a word, [UNK] in this vocabulary
+        ("w1a w2b", "0"),
+        ("w1 w2ab", "25"),
+        ("w1, w2a b", "60"),
+    ],
+)
+@pytest.mark.parametrize("on", [True, False])
+def test_says_how_many_words_are_whole(values, tmp_path, vocab_file, masking, text, share, on):
+    (tmp_path / "a.txt").write_text("\n".join([text] * 8), encoding="utf-8")
+    flags_ = [f"--masking={masking}", *["--do_whole_word_mask"] * on]
+    argv = arguments(tmp_path / "a.txt", tmp_path, vocab_file, *flags_)
+    summary = create_pretraining_data.create(values(*argv))
+    line = f"--do_whole_word_mask: {share} % of the tokens are words by themselves"
+    assert (line in summary) == on == ("--do_whole_word_mask" in summary)
+
+
 @pytest.mark.parametrize(
     ("flags_", "least", "most"),
     [

@@ -133,6 +133,8 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
     if not config.data.eval_input_file:
         _warn_of_text_on_both_sides(records.files)
+    if config.do_train:
+        _say_which_words_are_whole(records.files)
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
     needs_vocabulary = config.do_train or config.network.init_checkpoint
@@ -228,6 +230,15 @@ def _warn_of_text_on_both_sides(record_files):
         warning = manifest.held_out_disagreement(record_files)
     if warning:
         tf.logging.warning("%s", warning)
+
+
+def _say_which_words_are_whole(record_files):
+    """Logs a line for each set of records that are masked by words while they are read."""
+    manifests = {path: made for path, made in manifest.read_manifests_of(record_files).values()}
+    for path, made in manifests.items():
+        line = manifest.whole_words(made)
+        if line and made.is_dynamic:
+            tf.logging.info("%s: %s", path, line)
 
 
 def _check_one_vocabulary(flag, value, files, others):

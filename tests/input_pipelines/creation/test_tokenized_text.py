@@ -24,6 +24,7 @@ def test_a_part(tmp_path, tokenizer):
     assert text.sha256 == hashlib.sha256(written.encode()).hexdigest()
     assert (text.num_documents, text.num_sentences, text.num_tokens) == (2, 2, 5)
     assert text.num_read == 3
+    assert text.num_whole == 3  # all but w1a
 
 
 SENTENCE = "W1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12."  # 13 tokens
