@@ -18,6 +18,8 @@ _V1, _V2 = "tensorflow.compat.v1", "tensorflow.compat.v2"
 _KERAS_TREE = "tensorflow.python.keras"
 # These are the same packages for scripts of TensorFlow 1 and 2.
 _OF_BOTH = ("tensorflow.compat", "tensorflow.python")
+# Below these, a module may have a further name: `tensorflow.keras.utils` is tf_keras's module.
+_ALIASED = ("keras.", "tensorflow.", "tensorflow_estimator.")
 
 
 class NotInTable(AttributeError):
@@ -92,6 +94,16 @@ def _behind(module):
     if _is_below(module, _V2):
         return names.V2 + module.removeprefix(_V2)
     return names.V1 + module.removeprefix("tensorflow")
+
+
+def _own_name(path):
+    """Returns the path by which a module is loaded: its package may be known by several names."""
+    if _is_below(path, "tensorflow_core"):  # where TensorFlow 1.15 had its code
+        return path.replace("_core", "", 1)
+    package, _, name = path.rpartition(".")
+    if not package.startswith(_ALIASED) or isinstance(sys.modules.get(package), LegacyModule):
+        return path
+    return f"{sys.modules[package].__name__}.{name}"
 
 
 def look_up(module: str, name: str) -> Any:
@@ -259,14 +271,19 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if canonical(fullname) in _PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         parent, _, name = fullname.rpartition(".")
-        member = None
-        if isinstance(sys.modules.get(parent), LegacyModule):
-            member = getattr(sys.modules[parent], name, None)
+        package, member = sys.modules.get(parent), None
+        if isinstance(package, LegacyModule):
+            member = getattr(package, name, None)
+            is_folder = parent in (_V1, _V2) and not isinstance(member, LegacyModule)
+            if is_folder and package is sys.modules["tensorflow"]:
+                # By this path Python would load a second copy of what is in TensorFlow's folders.
+                raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
             if isinstance(member, types.ModuleType):
                 # For example, `import tensorflow.gfile` imports the module tf.gfile.
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
-        if _is_below(fullname, "tensorflow_core"):  # where TensorFlow 1.15 had its code
-            member = importlib.import_module(fullname.replace("_core", "", 1))
+        own = _own_name(fullname)
+        if own != fullname:
+            member = importlib.import_module(own)
             return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         spec = wheel.spec_of(fullname)
         if spec is not None:
