@@ -2,8 +2,10 @@
 
 import collections
 import collections.abc
+import contextvars
 import functools
 import re
+import sys
 import types
 from typing import Any
 
@@ -67,11 +69,14 @@ def relax() -> None:
        variables, such as Adam's powers, in the graphs around the function. TensorFlow 1 did not
        have such functions.
     7. A dimension of a shape may be a float that is an integer, as a division gives it.
+    8. NumPy writes its scalars as Python writes numbers: `repr(np.float32(0.5))` is "0.5". What a
+       script sets by `np.set_printoptions` holds in all threads.
 
     The whole process sees this.
     """
     _take_old_numbers()
     _take_floats_as_dimensions()
+    _write_scalars_as_numbers()
     for name, value in _NUMPY_NAMES.items():
         # NumPy gives some of the names in a __getattr__ that warns.
         if name not in vars(np):
@@ -164,6 +169,26 @@ def _take_floats_as_dimensions():
         of_integer(self, value)
 
     tensor_shape.Dimension.__init__ = initialize
+
+
+def _write_scalars_as_numbers():
+    if repr(np.float32(0.5)) == "0.5":  # NumPy 1
+        return
+    options = sys.modules.get("numpy._core.printoptions")
+    if options is not None:  # From NumPy 2.1 on, each thread begins with the default options.
+        np.set_printoptions = _of_all_threads(np.set_printoptions, options)
+    np.set_printoptions(legacy="1.25")
+
+
+def _of_all_threads(set_printoptions, options):
+    """Returns np.set_printoptions that sets the options of threads that begin later, too."""
+
+    @functools.wraps(set_printoptions)
+    def function(*args, **kwargs):
+        set_printoptions(*args, **kwargs)
+        contextvars.Context().run(options.format_options.get).update(options.format_options.get())
+
+    return function
 
 
 def _wrap(cls, name, converted):

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 SCRIPT = """
 import json, sys
 import concurrent.futures, multiprocessing
+import numpy as np
 import tensorflow as tf
 from tensorflow.contrib import slim
 
@@ -26,7 +27,8 @@ class Part:
         self.value = value
 
 def work(part):
-    return [part.value, __name__, tf.estimator.Estimator.__module__, sys.argv[1:]]
+    text = repr(np.float32(0.5))
+    return [part.value, __name__, tf.estimator.Estimator.__module__, sys.argv[1:], text]
 
 def of_grandchild(part):
     context = multiprocessing.get_context("spawn")
@@ -68,4 +70,10 @@ def test_a_child_runs_the_top_level_on_tensorflow_1(tmp_path, command, flags):
     assert done.returncode == 0, done.stderr
     *names, result = done.stdout.splitlines()
     assert names == ["top level __main__", *["top level __mp_main__"] * len(flags)]
-    assert json.loads(result) == [3, "__mp_main__", "bert_estimator.tpu.base_estimator", flags]
+    assert json.loads(result) == [
+        3,
+        "__mp_main__",
+        "bert_estimator.tpu.base_estimator",
+        flags,
+        "0.5",
+    ]

@@ -1,4 +1,4 @@
-"""Tests what protobuf, NumPy and `collections` accept for TF1 scripts."""
+"""Tests what protobuf, NumPy and `collections` accept for TF1 scripts, and what is written."""
 
 import os
 import subprocess
@@ -123,8 +123,8 @@ runpy.run_module("bert_estimator.legacy", run_name="__main__", alter_sys=True)
 """
 
 
-def run(command, folder, process):
-    (folder / "script.py").write_text(SCRIPT)
+def run(command, folder, process, script=SCRIPT):
+    (folder / "script.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": str(replay.ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment.pop("TF2_BEHAVIOR", None)
     return process(
@@ -139,7 +139,70 @@ def test_a_script_may_use_what_todays_packages_refuse(tmp_path):
     assert done.stdout == "all\n", done.stderr
 
 
+WRITING = """
+import collections, csv, pprint, sys, threading
+import numpy as np
+import tensorflow as tf
+
+half = np.float32(0.5)
+result = collections.OrderedDict([("loss", half), ("global_step", np.int64(3))])
+
+def write(where):
+    print(where, repr(half), [np.float64(0.1)], (np.int64(3), np.bool_(True)), flush=True)
+
+write("main")
+print(result, {"a": [half]}, {half: {half}}, "%s %r" % ([half], half))
+print("{0} {0!r} {1}".format(half, [half]), repr(np.complex64(1 + 2j)), repr(np.str_("a")))
+pprint.pprint({"a": [half], "b": np.float16(0.1)})
+csv.writer(sys.stdout, lineterminator="\\n").writerow([half, np.float64(0.1), np.int64(3), [half]])
+print(repr(np.array([half, None])), np.arange(2000), repr(np.zeros([2], np.float32)))
+print(repr(np.array([(1, 2 + 3j)], "i4,c8")), np.finfo(np.float32).max)
+sys.stdout.flush()
+for key in sorted(result.keys()):  # as google-research/bert writes eval_results.txt
+    print("%s = %s" % (key, str(result[key])))
+
+def in_another_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+in_another_thread(lambda: write("thread"))
+with tf.Session() as session:
+    session.run(tf.py_func(lambda: write("session") or 0, [], tf.int64))
+np.set_printoptions(precision=2)
+in_another_thread(lambda: print(np.array([1 / 3]), [half]))
+"""
+# What TensorFlow 1.15.5 and NumPy 1.18 write.
+WRITTEN = """\
+main 0.5 [0.1] (3, True)
+OrderedDict([('loss', 0.5), ('global_step', 3)]) {'a': [0.5]} {0.5: {0.5}} [0.5] 0.5
+0.5 0.5 [0.5] (1+2j) 'a'
+{'a': [0.5], 'b': 0.1}
+0.5,0.1,3,[0.5]
+array([0.5, None], dtype=object) [   0    1    2 ... 1997 1998 1999] array([0., 0.], dtype=float32)
+array([(1, 2.+3.j)], dtype=[('f0', '<i4'), ('f1', '<c8')]) 3.4028235e+38
+global_step = 3
+loss = 0.5
+thread 0.5 [0.1] (3, True)
+session 0.5 [0.1] (3, True)
+[0.33] [0.5]
+"""
+
+
+def test_numbers_are_written_as_then(tmp_path):
+    command = [sys.executable, "-m", "bert_estimator.legacy"]
+    done = run(command, tmp_path, forked.run, WRITING)
+    assert done.returncode == 0, done.stderr
+    # `OrderedDict` is written otherwise since Python 3.12.
+    dictionary = "OrderedDict({'loss': 0.5, 'global_step': 3})"
+    text = done.stdout.replace(dictionary, "OrderedDict([('loss', 0.5), ('global_step', 3)])")
+    assert text == WRITTEN
+
+
 @pytest.mark.skipif(not os.environ.get("TF115_PYTHON"), reason="needs TF115_PYTHON")
-def test_the_script_runs_on_tensorflow_1(tmp_path):
-    done = run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run)
-    assert done.stdout == "all\n", done.stderr
+@pytest.mark.parametrize(
+    ("script", "written"), [(SCRIPT, "all\n"), (WRITING, WRITTEN)], ids=["accepted", "written"]
+)
+def test_the_script_runs_on_tensorflow_1(tmp_path, script, written):
+    done = run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run, script)
+    assert done.stdout == written, done.stderr
