@@ -9,14 +9,7 @@ import numpy as np
 
 
 def install(logger: logging.Logger) -> None:
-    """Has TensorFlow's logger log the further lines, and each line once.
-
-    TensorFlow adds a handler of its own only if the root logger does not have any. absl's `app.run`
-    adds one later, and each line was printed by both. So while the root logger has handlers,
-    TensorFlow's are silent.
-    """
-    for handler in logger.handlers:
-        handler.addFilter(lambda record: not logging.getLogger().handlers)
+    """Has TensorFlow's logger log the further lines."""
 
     def also_log(record):
         for line in [*_of_training(record), *_of_evaluation(record)]:
