@@ -14,7 +14,7 @@ from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.serving import ExportSavedModelApiVersion
-from bert_estimator.tpu.spec import ModeKeys
+from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import inputs
 from bert_estimator.tpu.step.xla import step_graph
 from bert_estimator.tpu.verbs import checkpoints, exporting, interrupts
@@ -106,6 +106,17 @@ class TPUEstimator(Estimator):
         self._units_per_example = units_per_example
         self._sharding = tuple(sharding)
         self._warned = set()
+
+    @property
+    def model_fn(self):
+        """Returns the model_fn with params bound, as Estimator's; it returns an `EstimatorSpec`."""
+        bound = super().model_fn
+
+        def of_estimator(features, labels, mode, config):
+            spec = bound(features, labels, mode, config)
+            return spec.as_estimator_spec() if isinstance(spec, TPUEstimatorSpec) else spec
+
+        return of_estimator
 
     def lower(self, input_fn: Callable, num_cores: int, num_hosts: int = 1):
         """Lowers the training step for a number of cores, without running anything.

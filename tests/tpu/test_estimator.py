@@ -395,3 +395,21 @@ def test_a_lost_host_s_message_does_not_take_a_copy_for_the_remote_run(
     assert [sentence() for sentence in advice] == [
         "The last checkpoint, gs://bucket/run/model.ckpt-2, was written before."
     ] * is_chief
+
+
+@pytest.mark.parametrize("mode", [tpu.ModeKeys.TRAIN, tpu.ModeKeys.EVAL, tpu.ModeKeys.PREDICT])
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_its_model_fn_returns_the_spec_of_an_estimator(tmp_path, mode, use_tpu):
+    """Programs that export models by themselves ask the spec for what only this one has."""
+
+    def fields(features, loss):
+        metrics = (lambda x: {"mean": tf.metrics.mean(x)}, [features["x"]])
+        return {"eval_metrics": metrics, "predictions": {"x": features["x"]}}
+
+    estimator = make_estimator(tmp_path, make_model_fn(fields), use_tpu=use_tpu)
+    with tf.Graph().as_default():
+        features = {"x": tf.ones([4])}
+        tf.train.create_global_step()
+        spec = estimator.model_fn(features, None, mode, estimator.config)
+    assert type(spec) is tpu.EstimatorSpec and spec.mode == mode
+    assert set(spec.eval_metric_ops or ()) == {"mean"}
