@@ -212,11 +212,14 @@ class Service:
 
     async def _answer(self, request):
         """Answers :predict, :classify and :regress."""
-        model, verb = self._model(request), request.state.verb
+        self._model(request)  # what is not served needs no body
+        body, verb = await self._body(request), request.state.verb
+        # Nothing waits from here until the texts are accepted: a newer model would take the place.
+        model = self._model(request)
         opened = model.opened
         if verb != "predict":
             bodies.check_results(verb, opened.outputs, opened.kind)
-        asked = bodies.read(await self._body(request), verb, opened.inputs)
+        asked = bodies.read(body, verb, opened.inputs)
         answers = await self._answers(request, model, asked.texts)
         if opened.kind == VECTORS:
             answers = [{"vector": answer["vector"].tolist()} for answer in answers]
@@ -282,17 +285,16 @@ class Service:
             )
         if self.is_closing:
             raise _closing_error()
-        answers = asyncio.ensure_future(model.batcher(texts))
+        answers = model.batcher(texts)
         gone = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answers.done():
+                raise ClientDisconnect
+            return answers.result()
         finally:
             gone.cancel()
-            if not answers.done():
-                answers.cancel()
-        if not answers.done():
-            raise ClientDisconnect
-        return answers.result()
+            answers.cancel()
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app):
@@ -300,7 +302,7 @@ class Service:
         yield
         looks.cancel()
         for model in self.models.values():
-            await model.batcher.close()
+            await model.close()
 
     async def _look(self):
         """Looks for newer models until the end."""
@@ -319,7 +321,7 @@ class Service:
         for reading in self._reading:
             reading.cancel()
         for model in self.models.values():
-            await model.batcher.drain()
+            await model.drain()
 
 
 class Server(uvicorn.Server):

@@ -79,14 +79,14 @@ class Batcher:
         self._waits = False
         self._runs: asyncio.Task | None = None
 
-    async def __call__(self, texts: list[Any]) -> list[Any]:
-        """Returns the answers of a request's texts.
+    def __call__(self, texts: list[Any]) -> asyncio.Future[list[Any]]:
+        """Accepts a request, and returns the future of its texts' answers.
 
-        If the caller is cancelled before the request is computed, it is not computed.
+        If the future is cancelled before the request is computed, it is not computed. Its exception
+        is what `answer` raises for these texts alone.
 
         Raises:
           QueueFullError: too many texts wait.
-          Exception: what `answer` raises for these texts alone.
         """
         if self._queue and self.num_waiting + len(texts) > self._queue_size:
             raise QueueFullError(
@@ -102,7 +102,7 @@ class Batcher:
             self._is_full.set()
         if self._runs is None:
             self._runs = asyncio.create_task(self._run())
-        return await request.answers
+        return request.answers
 
     async def drain(self) -> None:
         """Waits until every request has its answers."""

@@ -230,7 +230,8 @@ class ServedModel:
     Attributes:
       name, path: as above.
       opened: the `Opened` model.
-      batcher: the `Batcher` of its requests.
+      batcher: the `Batcher` of its requests. A newer model has a new one: what was accepted for the
+        model before is still answered by that model.
 
     Raises:
       ValueError: as `open_one` does.
@@ -246,42 +247,86 @@ class ServedModel:
         report: Callable[[Batch], None] = lambda batch: None,
     ):
         self.name, self.path, self._open = name, path, open_one
+        self._new_batcher = lambda opened: Batcher(opened.answer, batch_size, queue_size, report)
+        # What the directory held when it was opened, and when it was looked at last. They are read
+        # before the model: what is copied meanwhile makes a difference.
+        self._served = self._seen = self._look_into()
+        self._trouble = ""  # with what was seen last, until it is said
         self.opened = open_one(path)
-        # The directory where there was something else to serve when it was looked at last.
-        self._looked_at: str | None = self.opened.directory
-        self.batcher = Batcher(self._answer, batch_size, queue_size, report)
-
-    def _answer(self, texts):
-        return self.opened.answer(texts)
+        self.batcher = self._new_batcher(self.opened)
+        self._batchers = [self.batcher]
 
     async def look(self) -> None:
-        """Opens the newest exported model of the directory, if it is not the open one.
+        """Opens the newest model of the directory, if it is not the open one.
 
-        The old model answers until the new one is open, and goes on if that fails. What happens is
-        said on standard error, once.
+        The old model answers until the new one is open, and goes on if that fails. What fails is
+        tried again when a file has changed. If no file has changed by the next look, it is said on
+        standard error, once: until then, the model may be on its way here.
         """
         if self.opened.kind == VECTORS or paths.is_remote(self.path):
             return
-        newest = await asyncio.to_thread(_export_of, self.path)
-        if newest == self._looked_at:
+        seen = await asyncio.to_thread(self._look_into)
+        if seen == self._seen:
+            if self._trouble:
+                self._say(self._trouble)
+            self._trouble = ""
             return
-        self._looked_at = newest
-        if newest is None:
-            self._say(f"{self.opened.directory} is gone; it is served from memory")
+        self._seen, self._trouble = seen, ""
+        if seen == self._served:
             return
-        if newest == self.opened.directory:
+        if seen.newest is None:
+            self._trouble = f"{self.opened.directory} is gone; it is served from memory"
+            if seen.error:
+                self._trouble = f"{seen.error}. Version {self.opened.version} is still served"
             return
         try:
-            opened = await asyncio.to_thread(self._open, newest)
+            opened = await asyncio.to_thread(self._open, seen.newest)
         except (ValueError, OSError) as error:
-            self._say(f"{error}. Version {self.opened.version} is still served")
+            self._trouble = f"{error}. Version {self.opened.version} is still served"
             return
-        await self.batcher.soon(lambda: self._replace(opened))
-        self._say(f"version {opened.version} is served now")
+        self._served = seen
+        await self._replace(opened)
 
-    def _replace(self, opened):
-        old, self.opened = self.opened, opened
-        old.close()
+    def _look_into(self):
+        try:
+            newest = None if paths.is_remote(self.path) else _export_of(self.path)
+            return _Seen(newest, _files_of(newest) if newest else frozenset())
+        except OSError as error:
+            return _Seen(error=f"{self.path}: cannot be read: {error}")
+
+    async def _replace(self, opened):
+        old, old_batcher = self.opened, self.batcher
+        self.opened, self.batcher = opened, self._new_batcher(opened)
+        self._batchers.append(self.batcher)
+        self._say(f"version {opened.version} is served now")
+        await old_batcher.drain()
+        await old_batcher.close()
+        self._batchers.remove(old_batcher)
+        await asyncio.to_thread(old.close)
+
+    async def drain(self) -> None:
+        """Waits until every request that was accepted has its answers."""
+        for batcher in list(self._batchers):
+            await batcher.drain()
+
+    async def close(self) -> None:
+        """Ends the threads of the batchers."""
+        for batcher in list(self._batchers):
+            await batcher.close()
 
     def _say(self, what):
         print(f"serve: {self.name}: {what}.", file=sys.stderr, flush=True)
+
+
+class _Seen(NamedTuple):
+    """Holds what a look into a directory finds: the newest model, or None, and its files."""
+
+    newest: str | None = None
+    files: frozenset[tuple[str, int, int]] = frozenset()
+    error: str = ""
+
+
+def _files_of(directory):
+    """Returns (path, bytes, time of the last change) of all files in a directory."""
+    files = [os.path.join(folder, n) for folder, _, names in os.walk(directory) for n in names]
+    return frozenset((f, (info := os.stat(f)).st_size, info.st_mtime_ns) for f in files)
