@@ -217,17 +217,17 @@ def _copy_of_directory(url, choice, state):
     if "saved_model.pb" in files:  # TF Hub's
         return remote.local_directory(url)
     copy = remote.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
-    prefix = _prefix(copy, choice)
+    prefix = checkpoint_wanted(copy, choice)
     for file in files:
         if _DATA.fullmatch(file) and _is_read(file) and (prefix is None or _is_of(prefix, file)):
             remote.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
     return copy
 
 
-def _prefix(folder, choice):
-    """Returns which checkpoint of a directory without data is wanted, relative to the directory.
+def checkpoint_wanted(folder: str, choice: str | None = None) -> str | None:
+    """Returns which checkpoint of a run's directory `open_source` reads if all of them are whole.
 
-    It is None if the directory is not a run's.
+    The path is relative to the directory. It is None if the directory is not a run's.
     """
     best = None
     if choice == "best":

@@ -23,6 +23,7 @@ from bert_estimator.interchange.network_variables import (
 )
 from bert_estimator.interchange.source import Source
 from bert_estimator.layers import primitives
+from bert_estimator.system.errors import listed
 
 RESTORED, NEW, UNUSED, INITIALIZED = "restored", "new", "unused", "initialized"
 _ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)  # of the table's rows
@@ -56,6 +57,24 @@ def load(
         initializer = variable.initializer
         session.run(initializer, {initializer.inputs[1]: value})
     return bad
+
+
+def load_all(source: Source, session: tf.Session) -> None:
+    """Initializes the variables of a session's graph with a network's weights, rounded to the dtype
+    of each; variables that the network does not have, such as a pooler that is not used, get their
+    initial values.
+
+    Raises:
+      ValueError: a weight cannot be read, or is not finite.
+    """
+    with session.graph.as_default():
+        variables = {variable.op.name: variable for variable in tf.global_variables()}
+    dtypes = {name: v.dtype.base_dtype.as_numpy_dtype for name, v in variables.items()}
+    stored = [variable for name, variable in variables.items() if name in source.shapes]
+    bad = load(lambda name: source.read(name).astype(dtypes[name], copy=False), stored, session)
+    if bad:
+        raise ValueError(f"{source.path}: these weights are not finite: {listed(bad)}")
+    session.run([v.initializer for name, v in variables.items() if name not in source.shapes])
 
 
 def rows_left_out(source: Source) -> list[tuple[str, Any, str]]:

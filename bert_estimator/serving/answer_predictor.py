@@ -1,4 +1,4 @@
-"""Answers questions on texts with an exported model of run_squad.py, as prediction does.
+"""Answers questions on texts with a fine-tuned model of run_squad.py, as prediction does.
 
 Windows are made and answers are searched by the code of training and prediction. The model is asked
 for its logits alone, so that SavedModels and ONNX models, of text or of ids, are all the same here.
@@ -25,7 +25,7 @@ from input_pipelines.tasks.windows import Windows
 
 
 class AnswerPredictor:
-    """Opens an exported model that answers questions. It needs no code of the model.
+    """Opens a model that answers questions. An exported one needs no code of the model.
 
     ```
     predictor = AnswerPredictor("runs/squad")
@@ -39,7 +39,7 @@ class AnswerPredictor:
       batch_size: the most windows of contexts that are computed at a time.
 
     Attributes:
-      export_dir: the exported model's directory.
+      export_dir: the exported model's directory, or the checkpoint.
       kind: "question_answering".
       is_pair: True; a text is a question and its context.
       search: how answers are searched.

@@ -20,7 +20,6 @@ from bert_estimator.serving import commands
 from bert_estimator.serving.commands import Text
 from bert_estimator.storage import remote
 from bert_estimator.system import paths
-from bert_estimator.system.errors import listed
 from input_pipelines.tasks.features import Features
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
@@ -204,7 +203,7 @@ class Embedder:
         self._session = tf.Session(graph=tf.Graph())
         with self._session.graph.as_default():
             self._inputs, self._vectors, self._token_vectors = self._graph()
-        self._load()
+        weights.load_all(self._source, self._session)
 
     def _open_onnx(self, folder):
         """Opens an ONNX model; its session is called as TensorFlow's."""
@@ -243,18 +242,6 @@ class Embedder:
             return inputs, model.get_pooled_output(), layers
         parts = [_pool(self.pooling, layer, inputs["input_mask"]) for layer in layers]
         return inputs, tf.concat(parts, axis=-1), layers
-
-    def _load(self):
-        """Loads the weights in place of the initial values."""
-        with self._session.graph.as_default():
-            variables = tf.global_variables()
-        stored = [v for v in variables if v.op.name in self._source.shapes]
-        others = [v.initializer for v in variables if v.op.name not in self._source.shapes]
-        bad = weights.load(self._source.read, stored, self._session)
-        if bad:
-            raise ValueError(f"{self._source.path}: these weights are not finite: {listed(bad)}")
-        # A pooler that the file does not have is not used.
-        self._session.run(others)
 
 
 class _OnnxSession:

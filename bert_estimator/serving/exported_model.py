@@ -2,7 +2,8 @@
 
 It holds a SavedModel, whose task.json and vocabulary lie in `assets.extra`, or an ONNX model, which
 has them beside it. Below the directory of a run, SavedModels are in export/, and ONNX models in
-export/onnx/, each in a directory whose name is a number.
+export/onnx/, each in a directory whose name is a number. A fine-tuned run without an export answers
+from its checkpoint, which stands for the directory here (`checkpoint_model`).
 """
 
 import dataclasses
@@ -75,13 +76,35 @@ class TextTask:
 
 
 def find(path: str) -> str:
-    """Returns the directory of the exported model that a path means; see `Predictor`.
+    """Returns the directory of the exported model that a path means, or else the checkpoint of its
+    run; see `Predictor`.
 
     Raises:
-      ValueError: the path does not hold an exported model, or TensorFlow cannot open it.
+      ValueError: the path does not hold a model with a task, or TensorFlow cannot open it.
+    """
+    model = find_export(path)
+    if model is None:
+        # It loads the network's code, which exported models do without.
+        from bert_estimator.serving import checkpoint_model
+
+        model = checkpoint_model.find(path)
+    if model is None:
+        raise ValueError(
+            f"{path} does not hold an exported model: neither it nor its {_EXPORTS}/ has a "
+            f"{' or '.join(_MODEL_FILES)}, or a numbered directory with one of them. Nor is it a "
+            "run that was fine-tuned for a task. Export a model: run_classifier.py --do_export"
+        )
+    return model
+
+
+def find_export(path: str) -> str | None:
+    """Returns the directory of the exported model that a path means, or None.
+
+    Raises:
+      ValueError: TensorFlow cannot open such a path.
     """
     if paths.is_remote(path):
-        path = _fetched(path)
+        return _fetched(path)
     try:
         paths.check_no_pattern(path)
     except ValueError as error:
@@ -92,11 +115,7 @@ def find(path: str) -> str:
         exports = [e for f in (folder, os.path.join(folder, _ONNX)) for e in _numbered(f)]
         if exports:
             return max(exports, key=lambda export: int(os.path.basename(export)))
-    raise ValueError(
-        f"{path} does not hold an exported model: neither it nor its {_EXPORTS}/ has a "
-        f"{' or '.join(_MODEL_FILES)}, or a numbered directory with one of them. Export a model: "
-        "run_classifier.py --do_export"
-    )
+    return None
 
 
 def _is_model(folder):
@@ -111,19 +130,22 @@ def _numbered(folder):
 
 
 def _fetched(url):
-    """Copies the newest exported model of a remote directory here; returns the copy's directory."""
+    """Copies the newest exported model of a remote directory here; returns the copy's directory, or
+    None if there is none."""
     parts = [name.rpartition("/") for name in remote.files(url)]
     folders = [folder + slash for folder, slash, name in parts if name in _MODEL_FILES]
     allowed = re.compile(rf"({_EXPORTS}/)?({_ONNX}/)?(\d*)/?")
     folders = [folder for folder in folders if allowed.fullmatch(folder)]
     if not folders:
-        raise ValueError(f"{url}: does not hold an exported model, or is not there")
+        return None
     newest = max(folders, key=lambda folder: int(allowed.fullmatch(folder)[3] or 0))
     return remote.local_directory(url, lambda name: name.startswith(newest))
 
 
 def task_file(export_dir: str) -> str:
     """Returns the path of an exported model's task.json, which may not be there."""
+    if not os.path.isdir(export_dir):  # a checkpoint
+        return os.path.join(os.path.dirname(export_dir), "task.json")
     folders = [export_dir] if runtime.is_model(export_dir) else [export_dir, "assets.extra"]
     return os.path.join(*folders, "task.json")
 
@@ -242,6 +264,10 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
       ValueError: the model is damaged, is not a classifier of the task, has weights that are not
         finite, or needs far more memory than this machine has; or onnxruntime is not installed.
     """
+    if not os.path.isdir(export_dir):
+        from bert_estimator.serving import checkpoint_model
+
+        return checkpoint_model.open_session(export_dir, task, batch_size)
     if runtime.is_model(export_dir):
         return _open_onnx(export_dir, task, batch_size)
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
@@ -302,10 +328,10 @@ def _check_sizes(export_dir, task, batch_size):
         intermediate_size=inner,
         max_position_embeddings=embeddings[1][0],
     )
-    _check_network(export_dir, network, task, batch_size)
+    check_network(export_dir, network, task, batch_size)
 
 
-def _check_network(export_dir, network, task, batch_size):
+def check_network(export_dir: str, network: BertConfig, task: TextTask, batch_size: int) -> None:
     """Does what `_check_sizes` does, for the network of a model."""
     _check_vocabulary(export_dir, task, network.vocab_size)
     step = memory_needed.Computation(batch_size, task.max_seq_length)
@@ -390,7 +416,7 @@ def _probabilities(logits, kind):
 def _open_onnx(export_dir, task, batch_size):
     """Does what `open_session` does, for an ONNX model."""
     network = BertConfig.from_json_file(os.path.join(export_dir, "bert_config.json"))
-    _check_network(export_dir, network, task, batch_size)
+    check_network(export_dir, network, task, batch_size)
     model = runtime.Model(export_dir)
     names = _outputs_of(task.kind)
     expected = [None, *([None] if task.kind == _TAGGING else []), len(task.labels) or 1]

@@ -1,6 +1,6 @@
-"""Answers raw texts with an exported model, which is opened once and stays in memory.
+"""Answers raw texts with a fine-tuned model, which is opened once and stays in memory.
 
-    python run_classifier.py ... --do_export --output_dir=runs/mrpc
+    python run_classifier.py ... --output_dir=runs/mrpc
     python -m bert_estimator.serving.predictor runs/mrpc < texts.tsv > answers.jsonl
 
 The command reads a text per line, or two texts with a tab between them if the task is about pairs.
@@ -47,7 +47,8 @@ from input_pipelines.tasks.tag_files import Sentence
 
 
 class Predictor:
-    """Opens an exported classifier for raw texts. It needs TensorFlow, but no code of the model.
+    """Opens a fine-tuned classifier for raw texts. An exported one needs TensorFlow, but no code of
+    the model.
 
     ```
     predictor = Predictor("runs/mrpc")
@@ -58,11 +59,13 @@ class Predictor:
 
     Args:
       path: the directory of an exported model; or a directory of exported models by number, whose
-        newest is taken; or the directory of a run, which has its exported models in `export`.
+        newest is taken; or the directory of a run, which has its exported models in `export`. A run
+        without them answers from its best checkpoint, or else its newest; a checkpoint may be
+        named, too.
       batch_size: the most texts that are computed at a time.
 
     Attributes:
-      export_dir: the exported model's directory.
+      export_dir: the exported model's directory, or the checkpoint.
       kind: one of `choices.TASK_KINDS`.
       labels: the labels in the order of the outputs' columns; empty for regression.
       is_pair: whether the model's task is about pairs of texts.
@@ -71,7 +74,7 @@ class Predictor:
       num_cut: how many texts have been cut so far; for tagging, how many words.
 
     Raises:
-      ValueError: the directory does not hold an exported model, a file of it is damaged, or the
+      ValueError: the directory does not hold a model with a task, a file of it is damaged, or the
         model cannot be fed with texts; the message says what is missing.
     """
 
@@ -199,7 +202,7 @@ def words_of(text: str | Sequence[str]) -> list[str]:
 
 
 def open_predictor(path: str, batch_size: int = BATCH_SIZE) -> Predictor | AnswerPredictor:
-    """Returns the predictor of an exported model, for its task; see `Predictor`."""
+    """Returns the predictor of a model, for its task; see `Predictor`."""
     check_batch_size(batch_size)
     export_dir = exported_model.find(path)
     task = exported_model.read_task(export_dir)

@@ -6,9 +6,10 @@
         http://127.0.0.1:8501/v1/models/mrpc:predict
 
 MODEL_DIR is the directory of a run or of an export, whose newest exported model is served, and
-newer ones as soon as they are there; or any network, which gives vectors: a checkpoint of
-google-research/bert, a directory of Hugging Face, or a zip archive. Requests are as for
-TensorFlow Serving's REST interface; GET /openapi.json lists all of them.
+newer ones as soon as they are there. A fine-tuned run without an exported model answers from its
+best checkpoint, or else its newest. Or MODEL_DIR is any other network, which gives vectors: a
+checkpoint of google-research/bert, a directory of Hugging Face, or a zip archive. Requests are as
+for TensorFlow Serving's REST interface; GET /openapi.json lists all of them.
 
 Only programs on this machine reach the server, unless --host says otherwise. If the environment has
 BERT_SERVE_TOKEN, or with --token_file, each request must carry the token.
@@ -133,7 +134,7 @@ def _check_vector_flags(args, service):
         if getattr(args, name) is not None and not is_used:
             raise FlagError(
                 f"--{name}: is for networks that give vectors, but every MODEL_DIR has an exported "
-                "model"
+                "model or a fine-tuned run"
             )
 
 
@@ -204,7 +205,9 @@ def _app():
 def _say_what(service, args, port, token):
     for model in service.models.values():
         opened = model.opened
-        print(f"{model.name}: {opened.kind}, from {opened.directory}")
+        is_network = opened.kind == "vectors"
+        why = ", which is neither an exported model nor a fine-tuned run" if is_network else ""
+        print(f"{model.name}: {opened.kind}, from {opened.directory}{why}")
     if args.host not in _LOOPBACK and not token:
         print(
             f"serve: anyone who reaches this machine may use these models; set {_TOKEN} to a "

@@ -1,6 +1,7 @@
 """The models that are served: opened from what a directory holds, and opened again if it is newer.
 
-A directory with an exported model is served as its task says; any other network gives vectors.
+A directory with an exported model is served as its task says, and so is a fine-tuned run, from its
+checkpoint, if it has no exported model; any other network gives vectors.
 
 | kind | a text is | outputs |
 |---|---|---|
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_estimator.command_line import run_directory
 from bert_estimator.serving import exported_model
 from bert_estimator.serving.answer_predictor import AnswerPredictor
 from bert_estimator.serving.predictor import Predictor, open_predictor, words_of
@@ -58,7 +60,7 @@ class Opened(NamedTuple):
       outputs: the names of its outputs.
       labels: the labels in the order of their probabilities.
       max_seq_length: tokens to which a text is cut; None if it is not known.
-      directory: where it was opened.
+      directory: where it was opened: a directory, or a checkpoint.
       answer: function of a list of texts that returns output name -> JSON value, for each.
       num_cut: function that returns how many texts have been cut so far.
       close: function that frees it.
@@ -76,8 +78,10 @@ class Opened(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Returns the number of the export, or "1" if the directory does not have a number."""
+        """Returns the number of the export, or the step of the checkpoint, or "1" if there is no
+        number."""
         name = os.path.basename(os.path.normpath(self.directory))
+        name = name.removeprefix(run_directory.CHECKPOINT_PREFIX)
         return name if name.isdecimal() else "1"
 
 
@@ -87,14 +91,15 @@ def open_model(
     """Opens what a directory holds, and has it answer a text.
 
     Args:
-      path: the directory of an exported model, as for `Predictor`; or a network, as for `Embedder`.
+      path: an exported model or a fine-tuned run, as for `Predictor`; or a network, as for
+        `Embedder`.
       batch_size: the most texts that are computed at a time.
       pooling, layers: which vectors a network gives, as for `Embedder`.
 
     Raises:
       ValueError: there is no model that can be opened; the message says why.
     """
-    directory = _export_of(path)
+    directory = _with_task(path)
     kind = directory and _kind_of(directory)
     if kind is None:  # an ONNX model of a network without a task has a task.json without a kind
         model = _vectors(directory or path, batch_size, pooling, layers)
@@ -107,14 +112,20 @@ def open_model(
     return model
 
 
-def _export_of(path):
-    """Returns the directory of the exported model that a path means, or None."""
+def _with_task(path, reads_all=True):
+    """Returns the exported model or the checkpoint with a task that a path means, or None; for
+    `reads_all` see `checkpoint_model.find`."""
     try:
-        directory = exported_model.find(path)
+        export = exported_model.find_export(path)
     except ValueError:
         return None
+    if export is None:
+        # It loads the network's code, which exported models do without.
+        from bert_estimator.serving import checkpoint_model
+
+        return checkpoint_model.find(path, reads_all)
     # A module of TF Hub is a SavedModel without a task.
-    return directory if os.path.isfile(exported_model.task_file(directory)) else None
+    return export if os.path.isfile(exported_model.task_file(export)) else None
 
 
 def _kind_of(directory):
@@ -165,7 +176,7 @@ def _vectors(path: str, batch_size: int, pooling: str | None, layers: Sequence[i
             raise
         raise ValueError(
             f"{error}. Nor does {path} hold an exported model, such as run_classifier.py "
-            "--do_export makes"
+            "--do_export makes, or a fine-tuned run"
         ) from None
     return Opened(
         kind=VECTORS,
@@ -289,9 +300,9 @@ class ServedModel:
 
     def _look_into(self):
         try:
-            newest = None if paths.is_remote(self.path) else _export_of(self.path)
+            newest = None if paths.is_remote(self.path) else _with_task(self.path, False)
             return _Seen(newest, _files_of(newest) if newest else frozenset())
-        except OSError as error:
+        except (ValueError, OSError) as error:
             return _Seen(error=f"{self.path}: cannot be read: {error}")
 
     async def _replace(self, opened):
@@ -326,7 +337,13 @@ class _Seen(NamedTuple):
     error: str = ""
 
 
-def _files_of(directory):
-    """Returns (path, bytes, time of the last change) of all files in a directory."""
-    files = [os.path.join(folder, n) for folder, _, names in os.walk(directory) for n in names]
+def _files_of(model):
+    """Returns (path, bytes, time of the last change) of all files of an exported model or of a
+    checkpoint."""
+    if os.path.isdir(model):
+        files = [os.path.join(folder, n) for folder, _, names in os.walk(model) for n in names]
+    else:
+        from bert_estimator.serving import checkpoint_model
+
+        files = checkpoint_model.files_of(model)
     return frozenset((f, (info := os.stat(f)).st_size, info.st_mtime_ns) for f in files)

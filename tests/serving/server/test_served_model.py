@@ -38,7 +38,7 @@ class Models:
         self.opened, self.closed, self.gates = [], [], {}
 
     def __call__(self, path):
-        path = models._export_of(path)
+        path = models._with_task(path)
         version = os.path.basename(path)
         if missing := [name for name in PARTS if not os.path.exists(os.path.join(path, name))]:
             raise ValueError(f"{path}: lacks {missing[0]}")

@@ -1,0 +1,259 @@
+"""A fine-tuned run answers from its checkpoint, with its task's head, as its export does."""
+
+import asyncio
+import json
+import shutil
+
+import pytest
+import tensorflow.compat.v1 as tf
+from tiny_run import (
+    bert_config,
+    classifier_flags,
+    pairs,
+    questions,
+    squad_flags,
+    tagging_flags,
+    words,
+    write_pairs,
+    write_questions,
+    write_tagged,
+)
+
+import run_classifier
+import run_squad
+from bert_estimator.command_line import run_directory
+from bert_estimator.serving import checkpoint_model, exported_model
+from bert_estimator.serving import predictor as predictor_module
+from bert_estimator.serving.embedder import Embedder
+from bert_estimator.serving.predictor import open_predictor
+from bert_estimator.serving.server import models
+from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
+
+SINGLE = ["w1 w2 w3", "w20", "", "w5 " * 40]
+PAIRS = [("w1 w2", "w3"), ("w20 w21", ""), ("w5 " * 40, "w6 w7")]
+ASKED = [("w3 what", "w1 w2 w3 w4 w5"), ("w9 what", "w1 w2 " * 30 + "w9 w4"), ("w3", "")]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
+    train_sentencepiece([" ".join(words(30)[i:]) for i in range(30)] * 9, str(path / "p.model"), 18)
+    (path / "bert_config.json").write_text(json.dumps(bert_config(30, initializer_range=0.3)))
+    for name, seed in (("train", 1), ("dev", 2)):
+        rows = list(pairs(16, seed))
+        write_pairs(path / f"{name}.tsv", rows)
+        write_tagged(path / f"{name}.conll", 16, seed)
+        write_questions(path / f"{name}.json", questions(16, seed, impossible=4))
+        lines = [
+            {"text_a": a, "labels": ["a", "b"][: i % 3], "number": i}
+            for i, (a, *_) in enumerate(rows)
+        ]
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def of_lines(data, output, **flags):
+    files = {"train_file": data / "train.jsonl", "eval_file": data / "dev.jsonl"}
+    return classifier_flags(data, output, **files, **flags)
+
+
+# Kind -> (script, function of the data and the output that returns flags, texts).
+KINDS = {
+    "classification": (run_classifier, classifier_flags, PAIRS),
+    "multi_label": (
+        run_classifier,
+        lambda *at: of_lines(*at, task_kind="multi_label", label_column="labels"),
+        SINGLE,
+    ),
+    "regression": (
+        run_classifier,
+        lambda *at: of_lines(*at, task_kind="regression", label_column="number"),
+        SINGLE,
+    ),
+    "tagging": (run_classifier, tagging_flags, SINGLE),
+    "question_answering": (
+        run_squad,
+        lambda *at: squad_flags(*at, version_2_with_negative=True),
+        ASKED,
+    ),
+}
+
+
+def train(data, output, kind, *flags):
+    script, flags_of, _ = KINDS[kind]
+    argv = [script.__name__, *flags_of(data, output), "--do_train", *flags]
+    assert script.main(argv) == 0
+    return str(output)
+
+
+def check_equal(answer, expected):
+    if isinstance(expected, dict):
+        assert answer.keys() == expected.keys()
+        for name in expected:
+            check_equal(answer[name], expected[name])
+    elif isinstance(expected, list | tuple):
+        assert len(answer) == len(expected)
+        for part, other in zip(answer, expected, strict=True):
+            check_equal(part, other)
+    elif isinstance(expected, float):
+        assert answer == pytest.approx(expected, abs=1e-6)
+    else:
+        assert answer == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        *(pytest.param(kind, [], marks=pytest.mark.slow) for kind in KINDS),
+        ("classification", ["--precision=bfloat16", "--vocab_file={}/p.model"]),
+        ("question_answering", ["--precision=bfloat16"]),
+    ],
+)
+def test_it_answers_as_its_export(data, tmp_path, kind, flags):
+    flags = [flag.format(data) for flag in flags]
+    run, texts = train(data, tmp_path / "run", kind, *flags), KINDS[kind][2]
+    of_run, served = open_predictor(run, batch_size=2), models.open_model(run, batch_size=2)
+    assert of_run.export_dir == served.directory == tf.train.latest_checkpoint(run)
+    assert (served.kind, served.version) == (kind, served.directory.rpartition("-")[2])
+    script = KINDS[kind][0]
+    assert script.main([script.__name__, "--do_export", f"--output_dir={run}"]) == 0
+    export = open_predictor(run, batch_size=2)
+    assert export.export_dir == exported_model.find_export(run)
+    expected = models.open_model(run, batch_size=2)
+    check_equal(of_run(texts), export(texts))
+    check_equal(served.answer(texts), expected.answer(texts))
+    assert served[:5] == expected[:5]
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """Makes a run with the checkpoints of steps 1 to 4."""
+    flags = ["--num_train_epochs=2", "--save_checkpoints_steps=1", "--iterations_per_loop=1"]
+    return train(data, tmp_path_factory.mktemp("trained") / "run", "classification", *flags)
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def move(run, step, target):
+    """Moves the files of a checkpoint, the index last."""
+    names = sorted(run.glob(f"model.ckpt-{step}.*"), key=lambda path: path.name.endswith("index"))
+    target.mkdir(exist_ok=True)
+    for path in names:
+        path.rename(target / path.name)
+
+
+def keep_best(run, step):
+    """Makes a checkpoint the best one, which the run has kept."""
+    config = json.loads((run / "config.json").read_text())
+    config["flags"]["keep_best_checkpoint"]["value"] = True
+    (run / "config.json").write_text(json.dumps(config))
+    move(run, step, run / "best")
+    for name in run_directory.NETWORK_FILES:
+        if (run / name).exists():
+            shutil.copy(run / name, run / "best")
+    run_directory.write_evaluations(str(run / "best"), {step: 1.0})
+
+
+def test_the_best_checkpoint_answers_or_else_the_newest(run):
+    assert open_predictor(str(run)).export_dir == f"{run}/model.ckpt-4"
+    assert open_predictor(f"{run}/model.ckpt-3").export_dir == f"{run}/model.ckpt-3"
+    keep_best(run, 2)
+    assert open_predictor(str(run)).export_dir == f"{run}/best/model.ckpt-2"
+    assert models.open_model(str(run), 2).version == "2"
+
+
+def test_a_remote_run(run):
+    keep_best(run, 2)
+    expected = open_predictor(str(run))(PAIRS)
+    assert open_predictor(f"file://{run}")(PAIRS) == expected
+    model = models.open_model(f"file://{run}", 2)
+    assert (model.kind, model.version) == ("classification", "2")
+
+
+def test_a_damaged_checkpoint_is_said(run, capsys):
+    (run / "model.ckpt-4.data-00000-of-00001").write_bytes(b"x")
+    assert open_predictor(str(run)).export_dir == f"{run}/model.ckpt-3"
+    assert (
+        f"{run}/model.ckpt-4 is damaged; {run}/model.ckpt-3 is used.\n" in capsys.readouterr().err
+    )
+    with pytest.raises(ValueError, match=r"model\.ckpt-4.* cannot be read"):
+        open_predictor(f"{run}/model.ckpt-4")
+    for step in (0, 1, 2, 3):
+        (run / f"model.ckpt-{step}.data-00000-of-00001").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"No checkpoint in .* is whole"):
+        models.open_model(str(run), 2)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("task.json", lambda text: text[:20], "task.json"),
+        ("task.json", lambda text: text.replace('"low"', '"low", "mid"'), "is not of the task"),
+        (
+            "task.json",
+            lambda text: json.dumps(
+                json.loads(text) | {"kind": "question_answering", "max_seq_length": 90}
+            ),
+            "is not of the task",
+        ),
+        ("bert_config.json", None, "there is no bert_config.json beside it"),
+        ("vocab.txt", None, "the vocabulary is missing"),
+        ("vocab.txt", lambda text: text + "more\nand more\n", "has 37 tokens"),
+    ],
+)
+def test_damaged_files_beside_a_checkpoint(run, file, change, message):
+    text = (run / file).read_text()
+    (run / file).unlink()
+    if change is not None:
+        assert change(text) != text
+        (run / file).write_text(change(text))
+    with pytest.raises(ValueError, match=message):
+        models.open_model(str(run), 2)
+
+
+def test_a_run_that_trains_meanwhile_is_followed(run, tmp_path, capsys):
+    for step in (3, 4):
+        move(run, step, tmp_path / "later")
+
+    async def body():
+        model = models.ServedModel("m", str(run), lambda path: models.open_model(path, 2), 4, 9)
+        await model.look()
+        assert model.opened.version == "2"
+        for name in ("model.ckpt-3.data-00000-of-00001", "model.ckpt-3.index"):
+            assert model.opened.version == "2"
+            (tmp_path / "later" / name).rename(run / name)
+            await model.look()
+        assert model.opened.version == "3"
+        for path in run.glob("model.ckpt-1.*"):  # as the saver does
+            path.unlink()
+        await model.look()
+        move(tmp_path / "later", 4, run)
+        (run / "model.ckpt-4.data-00000-of-00001").write_bytes(b"x")
+        for _ in range(3):
+            await model.look()
+        assert model.opened.version == "3" and len(await model.batcher(PAIRS)) == len(PAIRS)
+        await model.close()
+
+    asyncio.run(body())
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("serve: ")]
+    assert said[0] == "serve: m: version 3 is served now."
+    assert len(said) == 2 and said[1].endswith("Version 3 is still served.")
+
+
+def test_a_pretraining_run_gives_vectors(run, capsys):
+    task = json.loads((run / "task.json").read_text())
+    (run / "task.json").write_text(json.dumps({**task, "kind": "pretraining"}))
+    assert checkpoint_model.find(str(run)) is None
+    model = models.open_model(str(run), 2)
+    assert model.kind == "vectors"
+    assert predictor_module.main(["bert-predict", str(run)]) == 2
+    assert "Nor is it a run that was fine-tuned for a task" in capsys.readouterr().err
+
+
+def test_vectors_of_a_fine_tuned_run_are_still_to_be_had(run):
+    assert Embedder(str(run))(["w1"]).shape == (1, 16)
