@@ -61,6 +61,7 @@ def prepare(config):
 
     directory = config.open_directory()
     config = fine_tuned.with_length(config.as_begun(directory))
+    config = fine_tuned.with_rules_of_answers(config)
     config, master = estimator.find_cores(config)
     data = question_answering_data.load(config)  # windows, and the network that fits them
     answering = QuestionAnswering(config, data, directory, master)

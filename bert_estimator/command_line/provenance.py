@@ -38,6 +38,7 @@ class Origin(enum.Enum):
     BERT_PAPER = "BERT paper"  # Devlin et al. (2018)
     SCALED = "scaled"  # --scale
     STAGE = "stage"  # the stage of the recipe that ran before
+    RUN = "run"  # the run that is evaluated, predicts or exports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,14 +90,16 @@ class Source:
 FLAG = Source(Origin.FLAG)
 DEFAULT = Source(Origin.DEFAULT)
 EMBEDDED = Source(Origin.EMBEDDED)
+RUN = Source(Origin.RUN)
 
 
 def apply(
     plan: Mapping[str, Any], source: Source, settings: dict[str, Any], sources: dict[str, Source]
 ) -> None:
-    """Puts the values of a plan into settings, except for flags that the command line gives."""
+    """Puts the values of a plan into settings, except for flags that the command line gives, or
+    that a run has recorded."""
     for name, value in plan.items():
-        if sources[name] != FLAG:
+        if sources[name] not in (FLAG, RUN):
             settings[name], sources[name] = value, source
 
 

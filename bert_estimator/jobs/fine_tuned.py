@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import Source
 from bert_estimator.interchange.google import tf1_checkpoint
@@ -58,6 +58,33 @@ def with_length(config: FineTuningConfig) -> FineTuningConfig:
     if source.config is not None:
         length = min(length, source.config.max_position_embeddings)
     return config.of_length(length)
+
+
+def with_rules_of_answers(config: Any) -> Any:
+    """Returns the configuration of a run for answers, which without training has the network's own
+    --version_2_with_negative.
+
+    Raises:
+      FlagError: nothing says whether the network that is used may leave questions without an
+        answer.
+    """
+    name, start = "version_2_with_negative", config.network.init_checkpoint
+    is_said = config.sources[name] in (provenance.FLAG, provenance.RUN)
+    is_run = RunDirectory(config.output_dir).holds_checkpoint()
+    if config.do_train or config.embedded or is_said or not (is_run or start):
+        return config
+    flag, path = ("output_dir", config.output_dir) if is_run else ("init_checkpoint", start)
+    with flags.named(flag):
+        says = interchange.open_source(path).version_2_with_negative
+    files = [flags.values_of(config)[file] for file in config.DATA_FLAGS]
+    flags.check(
+        says is not None or any(files),
+        flag,
+        path,
+        "nothing beside this network says whether it may leave questions without an answer, as for "
+        f"SQuAD 2.0; add --{name}, or --no{name} if it answers all",
+    )
+    return flags.changed(config, **{name: bool(says)})
 
 
 def checkpoint_of(source: Source) -> str | None:

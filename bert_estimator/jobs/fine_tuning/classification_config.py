@@ -3,7 +3,6 @@
 This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
 
-import glob
 import os
 import re
 from typing import ClassVar
@@ -17,7 +16,7 @@ from bert_estimator.command_line.choices import (
     TASK_KINDS,
 )
 from bert_estimator.command_line.provenance import read_command_line
-from bert_estimator.command_line.run_directory import recorded_settings
+from bert_estimator.jobs import used_network
 from bert_estimator.jobs.config import find_output_dir
 from bert_estimator.jobs.fine_tuning import config
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
@@ -245,12 +244,18 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     settings, sources = read_command_line(ClassificationConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
-    has_data_flags = any(
-        sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS
-    )
+    used = used_network.find(settings, sources, "task_name")
+    used_network.recall(ClassificationConfig, used, settings, sources)
     is_embedded = settings["task_name"] in _EMBEDDED or not (
-        has_data_flags or _exports_own_network(settings, sources)
+        any(sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS)
+        or (used and (used.recorded or _only_exports(settings)))
     )
+    if is_embedded and settings["task_name"] is None:
+        used_network.check_data(
+            used,
+            "give --eval_file to evaluate, --predict_file to predict, or --task_name and "
+            f"--data_dir; for the embedded task, add --task_name={EMBEDDED_TASKS[0]}",
+        )
     if is_embedded:
         is_tagging = settings["task_name"] in EMBEDDED_TAGGING_TASKS or (
             settings["task_name"] is None and settings["task_kind"] == "tagging"
@@ -265,13 +270,6 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     return run.runs()
 
 
-def _exports_own_network(settings, sources):
-    """Returns whether the flags only ask to export a network that is not of an embedded task."""
-    verbs = [name for name in ClassificationConfig.VERBS if settings[name]]
-    if verbs != ["do_export"] or settings["compile_only"]:
-        return False
-    if sources["init_checkpoint"] == provenance.FLAG and settings["init_checkpoint"]:
-        return True
-    run = settings["output_dir"]
-    is_run = glob.glob(os.path.join(glob.escape(run), "model.ckpt-*.index"))
-    return bool(is_run) and recorded_settings(run).get("task_name") not in _EMBEDDED
+def _only_exports(settings):
+    """Returns whether the flags only ask for an export, which needs no examples."""
+    return [name for name in ClassificationConfig.VERBS if settings[name]] == ["do_export"]

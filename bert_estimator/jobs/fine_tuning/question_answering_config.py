@@ -8,6 +8,7 @@ import dataclasses
 
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.provenance import read_command_line
+from bert_estimator.jobs import used_network
 from bert_estimator.jobs.config import find_output_dir
 from bert_estimator.jobs.fine_tuning import config
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
@@ -151,9 +152,17 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
         for name, planned in SQUAD_RECIPES[recipe].items():
             source = dataclasses.replace(planned.source, recipe=recipe)
             provenance.apply({name: planned.value}, source, settings, sources)
-    is_embedded = not any(
-        sources[name] == provenance.FLAG for name in QuestionAnsweringConfig.DATA_FLAGS
-    )
+    used = used_network.find(settings, sources, "doc_stride")
+    used_network.recall(QuestionAnsweringConfig, used, settings, sources)
+    data_flags = QuestionAnsweringConfig.DATA_FLAGS
+    is_embedded = not any(sources[name] == provenance.FLAG for name in data_flags)
+    if is_embedded and used:
+        verbs = [name for name in QuestionAnsweringConfig.VERBS if settings[name]]
+        if verbs != ["do_export"]:
+            what = "give --eval_file to evaluate, --predict_file to predict"
+            used_network.check_data(used, what)
+        # A network that others trained is exported by the script's own settings.
+        is_embedded = bool(used.recorded) and not any(map(used.recorded.get, data_flags))
     if is_embedded:
         flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
         plan = plan_of_embedded(embedded.ANSWER_FLAGS, settings, sources)

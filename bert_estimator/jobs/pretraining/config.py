@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, own_directory, provenance, run_directory
 from bert_estimator.command_line.provenance import Origin, Source, read_command_line
-from bert_estimator.jobs import config
+from bert_estimator.jobs import config, used_network
 from bert_estimator.jobs.config import JobConfig, OptimizerFlag, find_output_dir
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
@@ -318,8 +318,10 @@ class PretrainingConfig(JobConfig):
             }
             is_unneeded = {
                 "input_file": self.plan.compile_only,
-                # A checkpoint may have the file beside it.
-                "bert_config_file": self.bert_config or self.network.init_checkpoint,
+                # A checkpoint may have the file beside it, and a run that is evaluated has it.
+                "bert_config_file": self.bert_config
+                or self.network.init_checkpoint
+                or self.sources["input_file"] == provenance.RUN,
             }
             rule = (
                 f"is needed: {' and '.join('--' + n for n in _INPUT_FLAGS)} go together. "
@@ -358,6 +360,11 @@ def _resolve_run(settings, sources, mirror):
     settings, network = {**settings}, None
     sources = {**sources, "bert_config": provenance.DEFAULT}
     use_embedded = not any(sources[name] == provenance.FLAG for name in _INPUT_FLAGS)
+    used = used_network.find(settings, sources, "input_file")
+    used_network.recall(PretrainingConfig, used, settings, sources)
+    if use_embedded:
+        used_network.check_data(used, "give --input_file, or --input_file and --eval_input_file")
+        use_embedded = settings["input_file"] is None
     if use_embedded:
         network = embedded.NETWORK
         sources["bert_config"] = provenance.EMBEDDED

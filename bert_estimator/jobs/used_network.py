@@ -1,0 +1,109 @@
+"""The network that a command uses without training it: a run's, or one that others have trained.
+
+A run has recorded its flags, so that a command which names the run need not repeat them. Other
+networks do not say what to judge them by. The embedded tasks are no default for them: somebody
+trained them for something else.
+
+This module does not import TensorFlow, so wrong flags are reported before it is loaded.
+"""
+
+import glob
+import os
+from typing import Any, NamedTuple
+
+from bert_estimator.command_line import flags, provenance, run_directory
+from bert_estimator.command_line.choices import ONNX_INT8
+
+# A run's directory has the network and its vocabulary, and what follows from the training's files.
+_NOT_REPEATED = (
+    "init_checkpoint", "bert_config_file", "vocab_file", "train_file", "recipe", "scale", "stage",
+)  # fmt: skip
+# What task.json says of a network for answers, too.
+_OF_ANSWERS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+_NAMED_TASK, _OWN_FILES = ("task_name", "data_dir"), ("train_file", "eval_file", "predict_file")
+
+
+class Used(NamedTuple):
+    """Says which network is used.
+
+    Attributes:
+      flag: the flag that names it.
+      path: the value of the flag.
+      recorded: flag -> value, as the run of the network has recorded them; empty if no run of the
+        script has trained it.
+    """
+
+    flag: str
+    path: str
+    recorded: dict[str, Any]
+
+
+def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Used | None:
+    """Returns the network that a command uses; None if it trains, or names no network.
+
+    Args:
+      settings, sources: flag -> value and `provenance.Source`, as the command line gives them.
+      own_flag: a flag that only the script's own runs record.
+
+    Raises:
+      FlagError: the run's config.json cannot be read.
+    """
+    if settings["do_train"] or settings["compile_only"]:
+        return None
+    path, start = settings["output_dir"], settings["init_checkpoint"]
+    if (settings.get("num_seeds") or 1) > 1:
+        path = os.path.join(path, f"seed-{settings['random_seed']}")
+    flag = "output_dir"
+    if not glob.glob(os.path.join(glob.escape(path), "*.index")):
+        if not start or sources["init_checkpoint"] != provenance.FLAG:
+            return None
+        flag, path = "init_checkpoint", start
+    run = run_directory.run_of(path)
+    recorded = run_directory.recorded_settings(run) if run else {}
+    return Used(flag, path, recorded if own_flag in recorded else {})
+
+
+def recall(
+    config_class: type, used: Used | None, settings: dict[str, Any], sources: dict[str, Any]
+) -> None:
+    """Puts the flags that a run has recorded into settings, if the command line does not give them.
+
+    Flags that say how to report, or what to run on, are not a run's own. Files are recalled for
+    what the command does with them, and not if it names others in another way.
+
+    Args:
+      config_class: the configuration of the script.
+      used: the network.
+      settings, sources: as for `find`; they are changed.
+    """
+    given = {name for name, source in sources.items() if source == provenance.FLAG}
+    names = {flag.name for flag in flags.of(config_class) if not flag.metadata["may_differ"]}
+    names |= {*_OF_ANSWERS}
+    if settings["do_eval"] or settings.get("export_format") == ONNX_INT8:
+        names |= {"eval_file", "eval_input_file"}
+    if settings.get("do_predict"):
+        names |= {"predict_file"}
+    if given & {*_OWN_FILES}:
+        names -= {*_NAMED_TASK, "encoding"}
+    if "task_name" in given:
+        names -= {*_OWN_FILES}
+    for name, value in (used.recorded if used else {}).items():
+        if name in settings and name in names and name not in {*_NOT_REPEATED, *given}:
+            settings[name], sources[name] = value, provenance.RUN
+
+
+def check_data(used: Used | None, what: str) -> None:
+    """Checks that the embedded data is for the network that is used.
+
+    Args:
+      used: the network, if no flag names data.
+      what: what to give.
+
+    Raises:
+      FlagError: others have trained the network.
+    """
+    if used is not None and not used.recorded:
+        raise flags.FlagError(
+            f"--{used.flag}={used.path}: nothing says what this network is to be judged by, since "
+            f"no run of this script trained it; {what}"
+        )
