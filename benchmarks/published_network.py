@@ -79,7 +79,7 @@ def run_here(folder: str, model: str, seed: int) -> dict[str, Any]:
             f"--train_file={folder}/train.csv", f"--eval_file={folder}/dev.csv",
             f"--max_seq_length={LENGTH}", f"--train_batch_size={BATCH}",
             f"--num_train_epochs={EPOCHS}", f"--learning_rate={RATE}", f"--random_seed={seed}",
-            f"--output_dir={output_dir}",
+            "--noadam_bias_correction", f"--output_dir={output_dir}",
         ]  # fmt: skip
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     patterns = {

@@ -103,6 +103,10 @@ def apply(
             settings[name], sources[name] = value, source
 
 
+# What runs did before these flags were there, which their config.json does not name; and what
+# google-research/bert does.
+EARLIER = {"pack": False, "adam_bias_correction": False}
+
 # Not taken from a run's config.json: the repeated run is a run of its own.
 _OF_ONE_RUN = ("output_dir",)
 
@@ -201,9 +205,11 @@ def _without_nulls(values):
 
 
 def _of_run(config, path) -> dict[str, Any]:
-    """Returns the flags that the command line of a run gave, by its config.json."""
-    arguments = {}
-    for name, entry in json_files.field(config, "flags", dict, path).items():
+    """Returns the flags that the command line of a run gave, by its config.json, and `EARLIER`
+    flags that it does not name."""
+    entries = json_files.field(config, "flags", dict, path)
+    arguments = {name: value for name, value in EARLIER.items() if name not in entries}
+    for name, entry in entries.items():
         json_files.check(entry, dict, f"{path}: flags: {name}")
         if entry.get("from") == str(FLAG) and name not in _OF_ONE_RUN:
             # An empty flag overrides a recipe or a default; config.json has null for it.

@@ -23,7 +23,7 @@ from typing import Any
 
 from bert_estimator.command_line import charts
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import EARLIER, Origin, Source
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files
 
@@ -426,8 +426,7 @@ def recorded_settings(path: str) -> dict[str, Any]:
       FlagError: the file cannot be read.
     """
     settings = {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
-    # Runs of versions before 0.2 did not pack rows, and do not say so.
-    return {"pack": False, **settings} if settings else {}
+    return {**EARLIER, **settings} if settings else {}
 
 
 def run_of(path: str) -> str | None:

@@ -5,7 +5,7 @@ so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bert_estimator.command_line import flags, own_directory, provenance
@@ -144,14 +144,14 @@ class Training:
             if self.optimizer in optimizers and (value := getattr(self, flag)) is not None
         }
 
-    def check(self) -> None:
-        """Raises FlagError if a flag is given that the optimizer does not have."""
+    def check(self, is_given: Callable[[str], bool]) -> None:
+        """Raises FlagError if a flag turns on what the optimizer does not have."""
         defaults = {flag.name: flag.default for flag in flags.of(type(self))}
         for name, (_, optimizers) in self.OPTIMIZER_FLAGS.items():
             value = getattr(self, name)
             rule = f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}"
-            is_used = self.optimizer in optimizers or value == defaults[name]
-            flags.check(is_used, name, value, rule)
+            is_meant = value and (value != defaults[name] or is_given(name))
+            flags.check(self.optimizer in optimizers or not is_meant, name, value, rule)
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
@@ -321,8 +321,8 @@ class JobConfig:
             if flag.metadata["may_differ"]
             or (flag.metadata["eval_may_differ"] and not self.do_train)
         }
-        if not self.is_given("pack"):
-            may_differ.add("pack")  # `as_begun` takes what the run began with
+        # `as_begun` takes what the run began with.
+        may_differ |= {name for name in provenance.EARLIER if not self.is_given(name)}
         # Without training, the flag names what to evaluate, and its default does not count.
         is_own = RunDirectory(self.output_dir).is_checkpoint(self.network.init_checkpoint)
         if not self.do_train and (is_own or not self.is_given("init_checkpoint")):
@@ -351,14 +351,14 @@ class JobConfig:
         return directory
 
     def as_begun(self, directory: RunDirectory) -> "JobConfig":
-        """Returns the configuration that goes on as a directory's run began: packed, or unpacked.
-
-        Without a run to go on with, or if --pack is given, this is the configuration itself.
-        """
-        before = recorded_settings(directory.path) if directory.holds_checkpoint() else {}
-        if not (self.do_train and before) or self.is_given("pack"):
+        """Returns the configuration that goes on as a directory's run began, in what may have begun
+        otherwise (`provenance.EARLIER`) and no flag says."""
+        if not (self.do_train and directory.holds_checkpoint()):
             return self
-        return flags.changed(self, pack=before["pack"])
+        # google-research/bert, too, leaves checkpoints, without config.json.
+        before = recorded_settings(self.output_dir) or provenance.EARLIER
+        names = [name for name in provenance.EARLIER if not self.is_given(name)]
+        return flags.changed(self, **{name: before[name] for name in names})
 
     @property
     def may_pack(self) -> bool:
@@ -430,7 +430,7 @@ class JobConfig:
           FlagError: it names the flag, what is allowed, and what to do.
         """
         flags.check_values(self)
-        self.training.check()
+        self.training.check(self.is_given)
         self._check_batches()
         flags.check(
             self.mirror is not None or not self.take_over,

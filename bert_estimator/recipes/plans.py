@@ -173,6 +173,7 @@ EXPECTED_F1 = {
 
 _SQUAD = {
     "optimizer": _bert_paper("adamw"),
+    "adam_bias_correction": _bert(False),
     "learning_rate": _bert_paper(5e-5),
     "warmup_proportion": _bert(0.1),
     "max_seq_length": _bert(384),

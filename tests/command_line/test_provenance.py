@@ -9,6 +9,7 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import Origin, Source, read_command_line
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
 from bert_estimator.storage import remote
 
 TEXTS = {
@@ -64,13 +65,13 @@ def test_a_file_gives_flags_and_the_command_line_comes_first(tmp_path):
 
 def test_the_config_of_a_run_repeats_its_command_line(tmp_path):
     line = ["script", "--learning_rate=0.25", "--nodo_eval", f"--output_dir={tmp_path / 'first'}"]
-    settings, sources = read_command_line(JobConfig, line)
-    recorded = flags.build(JobConfig, settings).settings()
+    settings, sources = read_command_line(FineTuningConfig, line)
+    recorded = flags.build(FineTuningConfig, settings).settings()
     (tmp_path / "first").mkdir()
     RunDirectory(str(tmp_path / "first")).write_config(recorded, sources, "digest")
     path = str(tmp_path / "first" / "config.json")
     again, sources = read_command_line(
-        JobConfig, ["script", f"--config={path}", "--output_dir=second"]
+        FineTuningConfig, ["script", f"--config={path}", "--output_dir=second"]
     )
     assert again == {**settings, "config": path, "output_dir": "second"}
     assert sources["precision"] == provenance.DEFAULT
@@ -79,8 +80,8 @@ def test_the_config_of_a_run_repeats_its_command_line(tmp_path):
 
 def test_the_config_of_a_run_from_scratch_says_so(tmp_path):
     """The empty flag is not left out: it overrides the checkpoint of a recipe or a task."""
-    settings, sources = read_command_line(JobConfig, ["script", "--init_checkpoint="])
-    recorded = flags.build(JobConfig, settings).settings()
+    settings, sources = read_command_line(FineTuningConfig, ["script", "--init_checkpoint="])
+    recorded = flags.build(FineTuningConfig, settings).settings()
     RunDirectory(str(tmp_path)).write_config(recorded, sources, "digest")
     assert provenance.file_arguments(str(tmp_path / "config.json")) == ["--init_checkpoint="]
 

@@ -214,6 +214,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "max_eval_steps": 100,
         "optimizer": "adamw",
         "legacy_schedule_jump": False,
+        "adam_bias_correction": False,
         "lamb_bias_correction": False,
         "bfloat16_first_moments": False,
         "pack": None,

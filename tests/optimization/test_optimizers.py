@@ -403,8 +403,9 @@ def test_the_package_exports_what_it_says():
 def test_a_flag_of_some_optimizers_is_an_argument_of_each(flag, name):
     argument, optimizers = Schedule.OPTIMIZER_FLAGS[flag]
     default = inspect.signature(OPTIMIZERS[optimizers[0]]).parameters[argument].default
+    nothing = dict.fromkeys(Schedule.OPTIMIZER_FLAGS)
     for value in (None, 0, default):
-        options = Schedule(optimizer=name, **{flag: value}).optimizer_options()
+        options = Schedule(optimizer=name, **{**nothing, flag: value}).optimizer_options()
         is_set = name in optimizers and value is not None
         assert (argument in options) is is_set
         assert options.get(argument) == (value if is_set else None)

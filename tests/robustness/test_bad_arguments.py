@@ -117,6 +117,7 @@ BAD_ARGUMENTS = {
      ("--compile_only", "--compile_only=True: needs --tpu_topology, what to compile for, suc"),
      ("--export_program=/dev/null", ": is a file, or below one; choose another directory"),
      ("--lamb_bias_correction=x", ": must be true or false"),
+     ("--adam_bias_correction=x", ": must be true or false"),
     ],
     "classifier": [
      ("--num_seeds=0", ": must be positive"),
@@ -133,6 +134,7 @@ BAD_ARGUMENTS = {
      ("--warmup_proportion=nan", ": must be a finite number"),
      ("--layerwise_lr_decay=-1", "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
      ("--layerwise_lr_decay=inf", ": must be a finite number"),
+     ("--adam_bias_correction=2", ": must be true or false"),
      ("--early_stopping_patience=-1", ": must not be negative"),
      ("--early_stopping_patience=100000000000000000000", ": cannot be beyond 2147483647"),
      ("--max_seq_length=4", ": must be at least 5: a pair of texts has three tokens besides"),

@@ -16,7 +16,7 @@ from bert_estimator.command_line.choices import (
     SAVED_MODEL,
 )
 from bert_estimator.jobs import config
-from bert_estimator.jobs.config import BATCH_CHECKS, JobConfig
+from bert_estimator.jobs.config import BATCH_CHECKS, JobConfig, OptimizerFlag
 from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import RESULTS
@@ -59,12 +59,21 @@ class Texts(config.Data):
 class Training(config.Training):
     """Says how weights are updated, and how long."""
 
+    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
+        "adam_bias_correction": OptimizerFlag("bias_correction", ("adamw",))
+    }
+
     num_train_epochs: float = flags.field(
         3.0,
         "Pass this many times over the training examples.",
         flags.positive,
         below="init_checkpoint",
         may_differ=True,
+    )
+    adam_bias_correction: bool = flags.field(
+        True,
+        "Correct the bias of AdamW's moments, which google-research/bert does not.",
+        below="optimizer",
     )
     warmup_proportion: float = flags.field(
         0.1, "Warm up linearly for this share of the training.", _share, below="optimizer"

@@ -5,6 +5,7 @@ This module does not import TensorFlow, so wrong flags are reported before it is
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, own_directory, provenance, run_directory
@@ -84,6 +85,7 @@ class Schedule(config.Training):
     """Says how weights are updated, how long, and at which rate."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
+        "adam_bias_correction": OptimizerFlag("bias_correction", ("adamw",)),
         "lamb_bias_correction": OptimizerFlag("bias_correction", ("lamb",)),
         "bfloat16_first_moments": OptimizerFlag("bfloat16_first_moments", ("lamb", "adamw")),
     }
@@ -110,8 +112,11 @@ class Schedule(config.Training):
         "warm-up.",
         below="learning_rate_decay_power",
     )
+    adam_bias_correction: bool = flags.field(
+        False, "Correct the bias of AdamW's moments.", below="legacy_schedule_jump"
+    )
     lamb_bias_correction: bool = flags.field(
-        False, "Correct the bias of LAMB's moments, as Adam does.", below="legacy_schedule_jump"
+        False, "Correct the bias of LAMB's moments, as Adam does.", below="adam_bias_correction"
     )
     bfloat16_first_moments: bool = flags.field(
         False, "Store the first moments of LAMB or AdamW as bfloat16.", below="lamb_bias_correction"
@@ -124,9 +129,9 @@ class Schedule(config.Training):
         below="max_rollbacks",
     )
 
-    def check(self) -> None:
+    def check(self, is_given: Callable[[str], bool]) -> None:
         """Raises FlagError if the warm-up or the optimizer's flags do not fit."""
-        super().check()
+        super().check(is_given)
         flags.check(
             0 <= self.num_warmup_steps < self.num_train_steps,
             "num_warmup_steps",
