@@ -52,9 +52,11 @@ _IGNORED_KEYS = (
 class BertConfig:
     """Holds the sizes of a network, by the keys of google-research/bert's bert_config.json.
 
-    Two keys are not BERT's; without them the network is BERT.
+    Three keys are not google-research/bert's; without them the network is its BERT.
 
     Attributes:
+      classifier_dropout: dropout rate of the head for classes, numbers and tags. google-research's
+        BERT, ALBERT and ELECTRA have 0.1 there, whatever the other two rates are.
       embedding_size: width of the embeddings, which a dense layer brings to hidden_size (ALBERT and
         ELECTRA); None means hidden_size, without this layer.
       num_hidden_groups: how many layers have weights of their own, which neighbours share (ALBERT);
@@ -75,6 +77,7 @@ class BertConfig:
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
+    classifier_dropout: float = 0.1
     embedding_size: int | None = None
     num_hidden_groups: int | None = None
 
@@ -91,7 +94,7 @@ class BertConfig:
                 allowed = "a positive integer"
             elif is_size and value > most:
                 allowed = f"at most {most}"
-            elif field.name.endswith("_dropout_prob") and not (is_float and 0 <= value < 1):
+            elif "dropout" in field.name and not (is_float and 0 <= value < 1):
                 allowed = "a number, at least 0 and below 1"
             elif field.name == "initializer_range" and not (is_float and value > 0):
                 allowed = "a number above 0"

@@ -18,6 +18,7 @@ def test_defaults_are_those_of_bert_base():
         "max_position_embeddings": 512,
         "type_vocab_size": 2,
         "initializer_range": 0.02,
+        "classifier_dropout": 0.1,
     }
 
 

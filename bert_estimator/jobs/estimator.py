@@ -15,6 +15,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.jobs.config import JobConfig, Network, Training
+from bert_estimator.storage import remote
 from bert_estimator.system import memory
 from bert_estimator.tpu import devices
 from input_pipelines.records.packed_rows import Filling, Packs
@@ -25,7 +26,12 @@ _LEAST_POINTS = 20  # of a curve
 _LARGE_MATRIX = (1024, 1024)
 
 # What a network's configuration says of its training alone.
-_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+_OF_TRAINING = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "initializer_range",
+)
 
 # Flags of batches, and the flags that ask for what has such batches.
 _VERBS_OF_BATCHES = {
@@ -47,9 +53,20 @@ def read_bert_config(
     what the run's directory has. For an embedded task, a new run has the network of the `plan`,
     which has the keys of bert_config.json.
 
+    A run whose own bert_config.json does not say the head's dropout goes on with 0.1: it began
+    before that was read.
+
     Raises:
       FlagError: the file is not a configuration or is missing, or its network cannot be built.
     """
+    bert_config = _read_bert_config(network, output_dir, plan)
+    before = _before(RunDirectory(output_dir))
+    if before is None or "classifier_dropout" in before:
+        return bert_config
+    return dataclasses.replace(bert_config, classifier_dropout=0.1)
+
+
+def _read_bert_config(network, output_dir, plan):
     if (path := network.bert_config_file) is not None:
         with flags.named("bert_config_file"):
             return config_json.read_any_config(path)
@@ -79,22 +96,29 @@ def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bo
     Raises:
       FlagError: they are of another network, or bert_config.json beside them cannot be read.
     """
-    path = directory.network_file()
-    if path is None:
+    if (before := _before(directory)) is None:
         return
-    try:
-        before = BertConfig.from_json_file(path)
-    except ValueError as error:
-        raise flags.FlagError(
-            f"--output_dir={directory.path}: the network of its run cannot be read ({error}); "
-            "choose another directory, or put the file back"
-        ) from None
-    for name, was, value in differences(before, bert_config, do_train):
+    for name, was, value in differences(BertConfig.from_dict(before), bert_config, do_train):
         raise flags.FlagError(
             f"--bert_config_file: {directory.path} holds a run of a network with "
             f"{name}={was!r}, not {value!r}. Use that value to go on with it, or another "
             "--output_dir"
         )
+
+
+def _before(directory):
+    """Returns the keys of the run's bert_config.json in a directory, or None without a run."""
+    if (path := directory.network_file()) is None:
+        return None
+    try:
+        keys = remote.read_json(path)
+        BertConfig.from_dict(keys, path)
+    except ValueError as error:
+        raise flags.FlagError(
+            f"--output_dir={directory.path}: the network of its run cannot be read ({error}); "
+            "choose another directory, or put the file back"
+        ) from None
+    return keys
 
 
 def differences(

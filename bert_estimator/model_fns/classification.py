@@ -14,7 +14,8 @@ Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids
     regression       float32 [B], the number itself
 
 The head is google-research/bert's: `output_weights` [L, H], `output_bias` [L] on the pooled first
-token (Devlin et al., 2018, section 4.1), with dropout 0.1 in training.
+token (Devlin et al., 2018, section 4.1), in training with the dropout `classifier_dropout` of the
+network.
 """
 
 import dataclasses
@@ -29,8 +30,6 @@ from bert_estimator.model_fns import classification_report, update
 from bert_estimator.model_fns.fine_tuning import Network
 from bert_estimator.model_fns.metrics import METRICS, Examples, Metric
 from bert_estimator.precision import scope, to_float32
-
-_DROPOUT = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _logits(network, head, features, dropout):
         if dropout is not None:
             if hidden.shape.rank == 2 and "sequence_numbers" in features:
                 dropout = dropout.at_rows(features["sequence_numbers"])
-            hidden = dropout(hidden, _DROPOUT)
+            hidden = dropout(hidden, model.config.classifier_dropout)
         width = hidden.shape.as_list()[-1]
         # The dimensions between B and L: F if each token has logits.
         outer = [embeddings.length_of(hidden)] if hidden.shape.rank == 3 else []

@@ -8,8 +8,8 @@ evaluation `unique_ids` int32 [B], the window's number, and `continues_sentence`
 window goes on with the sentence of the window that has the number before.
 
 The head is `output_weights` [L, H], `output_bias` [L] on the last layer's output of each piece
-(Devlin et al., 2018, section 5.3), with dropout 0.1 in training. The pooler is not used, and is not
-trained.
+(Devlin et al., 2018, section 5.3), in training with the dropout `classifier_dropout` of the
+network. The pooler is not used, and is not trained.
 """
 
 import dataclasses

@@ -13,6 +13,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import estimator as job_estimator
 from bert_estimator.jobs.config import JobConfig, Network
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
@@ -273,3 +274,28 @@ def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, key):
     config = config_of(tmp_path, bert_config_file="b.json")
     with pytest.raises(FlagError, match="GiB of this machine's"):
         job_estimator.check_sizes(config, network)
+
+
+@pytest.mark.parametrize("said", [None, 0.1, 0.3])
+def test_a_run_goes_on_with_the_head_s_dropout_that_it_began_with(tmp_path, said):
+    """Runs begun before it was read have 0.1, whatever the network says, and do not say so."""
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "bert", "vocab_size": 45, "hidden_dropout_prob": 0.3}')
+    network, run = Network(bert_config_file=str(file)), tmp_path / "run"
+    directory = RunDirectory(str(run))
+    run.mkdir()
+    assert job_estimator.read_bert_config(network, str(run)).classifier_dropout == 0.3
+    keys = job_estimator.read_bert_config(network, str(run)).to_dict()
+    directory.write_network({**keys, "classifier_dropout": said})
+    if said is None:
+        del keys["classifier_dropout"]
+        directory.write_network(keys)
+    (run / "model.ckpt-1.index").touch()
+    now = job_estimator.read_bert_config(network, str(run))
+    assert now.classifier_dropout == (0.1 if said is None else 0.3)
+    job_estimator.check_network(directory, now, do_train=False)
+    if said == 0.1:
+        with pytest.raises(FlagError, match=r"with classifier_dropout=0.1, not 0.3\. Use that"):
+            job_estimator.check_network(directory, now, do_train=True)
+    else:
+        job_estimator.check_network(directory, now, do_train=True)

@@ -8,8 +8,6 @@ import tensorflow.compat.v1 as tf
 from scripts import CLASSIFIER, SQUAD, TAGGER, WAYS
 from tiny_run import go_back
 
-from bert_estimator.model_fns import classification
-
 SCRIPTS = {"pairs": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
 LENGTHS = {"pairs": 32, "tags": 40, "answers": 48}  # of a row, which holds three examples or so
 QUICK = [("pairs", "TPU rules"), ("tags", "session"), ("pairs", "2 cores")]
@@ -28,6 +26,8 @@ def data_of(tmp_path_factory):
         path = directory / "bert_config.json"
         config = json.loads(path.read_text())
         config["hidden_dropout_prob"] = config["attention_probs_dropout_prob"] = rate
+        if not rate:
+            config["classifier_dropout"] = rate  # of tags it is drawn for rows
         config["max_position_embeddings"] = max(LENGTHS.values())
         path.write_text(json.dumps(config))
         return directory
@@ -82,8 +82,7 @@ def cases(tasks):
 
 # The softmax over an answer's places has the places of padding, too, unless rows are packed.
 @pytest.mark.parametrize(("task", "way"), cases(["pairs", "tags"]))
-def test_packed_rows_give_what_rows_of_one_example_give(task, way, data_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(classification, "_DROPOUT", 0.0)  # in tags it is drawn for rows
+def test_packed_rows_give_what_rows_of_one_example_give(task, way, data_of, tmp_path):
     data = data_of(task, 0.0)
     unpacked = trained(task, data, tmp_path / "unpacked", pack=False)
     packed = trained(task, data, tmp_path / "packed", **WAYS[way])

@@ -1,5 +1,6 @@
 """The fine-tuning model_fn: losses, normalisation, class weights, precision; against numpy."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -118,7 +119,7 @@ def test_predictions(kind):
 def train_once(kind, **options):
     """Runs one training step; returns (loss, report, weights after it). Equal runs run once."""
     if not options:
-        return _trained(kind, classification._DROPOUT)
+        return _trained(kind, CONFIG.classifier_dropout)
     return _train_once(kind, **options)
 
 
@@ -148,7 +149,8 @@ def _train_once(kind, micro_batch_size=None, rows=slice(None), replica=None, **o
 
 @pytest.fixture
 def no_head_dropout(monkeypatch):
-    monkeypatch.setattr(classification, "_DROPOUT", 0.0)
+    without = dataclasses.replace(CONFIG, classifier_dropout=0.0)
+    monkeypatch.setitem(globals(), "CONFIG", without)
 
 
 @pytest.mark.parametrize("kind", LABELS)

@@ -33,6 +33,7 @@ CONFIG = BertConfig(
     attention_probs_dropout_prob=0.0,
     initializer_range=0.3,
 )
+WITHOUT_DROPOUT = dataclasses.replace(CONFIG, classifier_dropout=0.0)
 RULE = update.UpdateRule("adamw", WarmupPolynomialDecay(1e-3, 10))
 RANDOM = np.random.default_rng(1)
 IS_TOKEN = np.arange(F) < LENGTHS[:, np.newaxis]
@@ -87,10 +88,10 @@ def features_of(task, is_packed, parts=1):
     return packing.pack(slots, LENGTHS, batch)
 
 
-def model_fn_of(task, rule=RULE, **options):
-    network = fine_tuning.Network(CONFIG, **options)
+def model_fn_of(task, rule=RULE, config=CONFIG, **options):
+    network = fine_tuning.Network(config, **options)
     if task == "pretraining":
-        return pretraining.model_fn_builder(CONFIG, rule, **options)
+        return pretraining.model_fn_builder(config, rule, **options)
     if task == "answers":
         return question_answering.model_fn_builder(network, rule)
     if task == "tagging":
@@ -143,12 +144,12 @@ def in_order(predictions):
 
 @pytest.mark.parametrize("task", [task for task in OF_TASK if task != "answers"])
 @pytest.mark.parametrize("mode", [tpu.ModeKeys.TRAIN, tpu.ModeKeys.EVAL, tpu.ModeKeys.PREDICT])
-def test_packed_equals_unpacked(task, mode, monkeypatch):
+def test_packed_equals_unpacked(task, mode):
     if (task, mode) == ("pretraining", tpu.ModeKeys.PREDICT):
         return
-    monkeypatch.setattr(classification, "_DROPOUT", 0.0)  # tagging's is drawn for rows
-    unpacked = run(task, mode, features_of(task, is_packed=False))
-    packed = run(task, mode, features_of(task, is_packed=True))
+    model_fn = model_fn_of(task, config=WITHOUT_DROPOUT)  # tagging's is drawn for rows
+    unpacked = run(task, mode, features_of(task, is_packed=False), model_fn)
+    packed = run(task, mode, features_of(task, is_packed=True), model_fn)
     assert unpacked.keys() == packed.keys() and len(unpacked) > 0
     if mode == tpu.ModeKeys.PREDICT:
         packed, unpacked = in_order(packed), in_order(unpacked)
@@ -162,12 +163,13 @@ def test_packed_equals_unpacked(task, mode, monkeypatch):
 
 
 @pytest.mark.parametrize("task", ["pretraining", "classification", "tagging"])
-def test_micro_batches_are_packed_by_themselves(task, monkeypatch):
-    monkeypatch.setattr(classification, "_DROPOUT", 0.0)
-    model_fn = model_fn_of(task, dataclasses.replace(RULE, micro_batch_size=S // 2))
+def test_micro_batches_are_packed_by_themselves(task):
+    rule = dataclasses.replace(RULE, micro_batch_size=S // 2)
     features = features_of(task, is_packed=True, parts=2)
-    packed = run(task, tpu.ModeKeys.TRAIN, features, model_fn)
-    unpacked = run(task, tpu.ModeKeys.TRAIN, features_of(task, is_packed=False))
+    packed, unpacked = (
+        run(task, tpu.ModeKeys.TRAIN, batch, model_fn_of(task, of_side, WITHOUT_DROPOUT))
+        for batch, of_side in ((features, rule), (features_of(task, is_packed=False), RULE))
+    )
     assert packed.keys() == unpacked.keys()
     for name, expected in unpacked.items():
         scale = max(np.max(np.abs(expected)), 1e-4)

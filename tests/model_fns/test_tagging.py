@@ -1,5 +1,7 @@
 """The head that labels words: loss, normalisation, weights, and entities joined over windows."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -146,7 +148,8 @@ def train_once(rows=slice(None), replica=None, micro_batch_size=None, **options)
 
 @pytest.fixture
 def no_head_dropout(monkeypatch):
-    monkeypatch.setattr(classification, "_DROPOUT", 0.0)
+    without = dataclasses.replace(CONFIG, classifier_dropout=0.0)
+    monkeypatch.setitem(globals(), "CONFIG", without)
 
 
 @pytest.mark.parametrize("factors", [None, (1.0, 2.0, 5.0), (0.1, 0.05, 0.2)])

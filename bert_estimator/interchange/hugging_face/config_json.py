@@ -65,6 +65,12 @@ _DEFAULTS = {
         embedding_size=128,
     ),
 }
+# The key of the head's dropout, and its default; None is the dropout of the hidden layers.
+_HEAD_DROPOUT = {
+    BERT: ("classifier_dropout", None),
+    ALBERT: ("classifier_dropout_prob", 0.1),
+    ELECTRA: ("classifier_dropout", None),
+}
 # ALBERT's settings of variants that it never published.
 _ONLY_ALBERT = ("inner_group_num", "net_structure_type", "gap_size", "num_memory_blocks")
 
@@ -140,6 +146,8 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
     known = _DEFAULTS[kind].to_dict()
     keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known
     sizes = {**known, **{key: value for key, value in values.items() if key in keys}}
+    dropout = values.get(*_HEAD_DROPOUT[kind])
+    sizes["classifier_dropout"] = sizes["hidden_dropout_prob"] if dropout is None else dropout
     if "hidden_act" in values:
         act = json_files.field(values, "hidden_act", str, path)
         if act not in ours:
@@ -268,11 +276,13 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     Raises:
       ValueError: there are labels, but not one for each output.
     """
+    kind, sizes = network_variables.architecture_of(source), source.config.to_dict()
+    sizes[_HEAD_DROPOUT[kind][0]] = sizes.pop("classifier_dropout")
     values = {
         "architectures": [architecture],
-        "model_type": (kind := network_variables.architecture_of(source)),
+        "model_type": kind,
         **_FIXED,
-        **source.config.to_dict(),
+        **sizes,
         # transformers' default is another width.
         **({"embedding_size": source.config.embedding_width()} if kind == ELECTRA else {}),
         "hidden_act": HIDDEN_ACTS[source.config.hidden_act][0],
