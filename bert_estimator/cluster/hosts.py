@@ -6,35 +6,51 @@ is, as in TF1:
     TF_CONFIG='{"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"]},
                 "task": {"type": "worker", "index": 0}}'
 
-The chief writes checkpoints, events and files. The hosts exchange values through jax.
+The chief writes checkpoints, events and files. The hosts meet at its address. From then on jax
+watches them, and ends all of them if one is lost.
 """
 
 import atexit
 import contextlib
 import dataclasses
-import functools
+import logging
+import math
 import os
+import re
 import signal
+import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bert_estimator.cluster import cluster_task, host_secret, relay, roll_call
-from bert_estimator.cluster.host_watch import HostWatch, exit_now
+from bert_estimator.cluster import cluster_task
 
 if TYPE_CHECKING:
     import numpy as np
 
-# How long hosts wait for each other until all have started.
+# How long hosts wait for each other: until all have started, and until all have ended.
 WAIT_SECS = 600
 
-# `host_watch` sees that a host is lost. If jax saw it first, it would end the process by an abort.
-_NEVER_SECS = 10**6
+# jax ends the hosts when it has not heard of one of them for so long.
+_HEARTBEAT_SECS = 30
 
-_watches = []  # the `HostWatch` of this process, once it has joined the other hosts
+# The chief's end ends the others. They may be about to say the same error.
+_LAST_WORDS_SECS = 3
+
+# What jax's errors say if a sum or another exchange between hosts has failed.
+_OF_EXCHANGES = re.compile("Gloo|NCCL")
+
+# How this process ends: "code", of a SystemExit that has ended a verb on this host alone; or
+# "together", if all hosts end for the same reason.
+_end = {}
+
+_joined = []  # the `Hosts`, once this process has joined them
+
+
+class LostHostError(ConnectionError):
+    """Another host has ended while this one needs it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,148 +85,129 @@ def find() -> Hosts:
     return Hosts(addresses, index) if len(addresses) > 1 else Hosts()
 
 
-@contextlib.contextmanager
-def joining(
-    jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = None
-) -> Iterator[None]:
-    """Joins the other hosts, once in a process, before a `with` statement starts jax's devices.
+def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> None:
+    """Joins the other hosts, once in a process, before jax starts its devices.
 
-    The hosts have one deadline for all of it: to meet, and to start jax and its devices. If this
-    host cannot finish in time because of the others, the process ends, as it does from then on when
-    another host is lost; see `host_watch`.
-
-    Args:
-      jax: the module.
-      wait_secs: how long the start may take, with the time until the other hosts have come.
-      master: what names the cores, which must be the same on all hosts.
+    If they have not come in time, jax ends the process. So it does from then on if one is lost.
 
     Raises:
-      roll_call.ClusterError: the hosts cannot meet, or their secret cannot be used.
-      roll_call.MissingHostsError: a host has not come in time.
+      RuntimeError: the port of the chief's address is taken.
     """
     hosts = find()
-    if hosts.number == 1 or _watches:
-        yield
+    if hosts.number == 1 or _joined:
         return
-    end = time.monotonic() + wait_secs
-    try:
-        secret = host_secret.find()
-    except host_secret.SecretError as error:
-        raise roll_call.ClusterError(str(error)) from None
-    chief = roll_call.split(hosts.addresses[0])
+    chief = hosts.addresses[0]
     if hosts.is_chief:
-        connections, port = roll_call.hold(hosts.addresses, wait_secs, master, secret), chief[1]
-    else:
-        to_chief = roll_call.answer(hosts.addresses, hosts.index, wait_secs, master, secret)
-        connections = {0: to_chief}
-        port = relay.start(chief)
-    _watches.append(HostWatch(hosts.addresses, hosts.index, connections))
-    _note_exit_codes()
-    with _watches[0].starting(end, wait_secs):
-        _initialize(jax, port, hosts)
-        yield
-
-
-def _initialize(jax, port, hosts):
-    """Starts jax's own service, and its client on this host."""
-    # jax's client would ask an HTTP proxy of the environment for the way to this machine itself.
-    name = "no_grpc_proxy"
-    no_proxy = os.environ.get(name) or os.environ.get("no_proxy") or ""
-    os.environ[name] = ",".join(filter(None, [no_proxy, "127.0.0.1"]))
-    # jax would catch SIGTERM, unseen by Python, and go on. `verbs.interrupts` handles it.
-    if hasattr(jax.config, "jax_enable_preemption_service"):
-        jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(
-        coordinator_address=f"127.0.0.1:{port}",
-        coordinator_bind_address=f"[::]:{port}",
-        num_processes=hosts.number,
-        process_id=hosts.index,
-        initialization_timeout=_NEVER_SECS,  # The watch has a deadline.
-        heartbeat_timeout_seconds=_NEVER_SECS,
-        shutdown_timeout_seconds=_NEVER_SECS,
+        _check_port(chief)
+    logging.getLogger("tensorflow").info(
+        "Waiting for the %d hosts of TF_CONFIG to meet at %s, for at most %g seconds, as host %d.",
+        *(hosts.number, chief, wait_secs, hosts.index),
     )
-    atexit.register(_say_goodbye)  # before jax's farewell, which waits for the other hosts
+    # jax would ask an HTTP proxy of the environment for the way to the chief.
+    variable = "no_grpc_proxy"
+    no_proxy = os.environ.get(variable) or os.environ.get("no_proxy") or ""
+    name = chief.rpartition(":")[0].strip("[]")
+    os.environ[variable] = ",".join(filter(None, [no_proxy, name]))
+    jax.config.update("jax_check_proxy_envs", False)  # jax would warn of them
+    # jax would catch SIGTERM, unseen by Python, and go on. `verbs.interrupts` handles it.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        chief,
+        hosts.number,
+        hosts.index,
+        initialization_timeout=min(math.ceil(wait_secs), 10**9),  # an int in C++
+        heartbeat_timeout_seconds=_HEARTBEAT_SECS,
+        shutdown_timeout_seconds=WAIT_SECS,
+    )
+    _joined.append(hosts)
+    atexit.register(_skip_farewell)  # jax's farewell was registered before, so it comes after this
 
 
-def advise(advice: Callable[[], str]) -> None:
-    """Adds a sentence to the message of a lost host; see `HostWatch.advise`."""
-    if _watches:
-        _watches[0].advise(advice)
+def _check_port(address):
+    """Raises RuntimeError if the port of the chief's address is taken, at which jax would crash."""
+    port = int(address.rpartition(":")[2])
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"TF_CONFIG: the chief's address is {address}, but port {port} of this machine cannot "
+            f"be used: {os.strerror(error.errno)}. End the program that uses it, or give the chief "
+            "another port, in the TF_CONFIG of all hosts"
+        ) from None
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Surrounds work that needs all hosts; if a host leaves meanwhile, this process ends with it.
+    """Surrounds work that needs all hosts.
 
-    It ends at once if a host has left before. Alone, this does nothing.
+    Raises:
+      LostHostError: an exchange between the hosts has failed.
     """
-    with _watches[0].needing_others() if _watches else contextlib.nullcontext():
+    try:
         yield
+    except Exception as error:
+        if not _joined or not _OF_EXCHANGES.search(str(error)):
+            raise
+        raise LostHostError(
+            "Another host of TF_CONFIG has ended, or cannot be reached; its own output says why. "
+            "Start the same commands again on all hosts: they resume. (jax says: "
+            f"{str(error).strip().splitlines()[0]})"
+        ) from error
 
 
 @contextlib.contextmanager
-def explaining_errors() -> Iterator[None]:
-    """If the block raises an error, waits a while: the process ends if a lost host is the cause.
-
-    The goodbye to the other hosts says the code of a SystemExit that leaves the block.
-    """
-    if _watches:
-        _watches[0].exit_code = 0  # of an earlier block, whose SystemExit was caught
+def noting_exit() -> Iterator[None]:
+    """Notes the code of a SystemExit that leaves the block: Python does not say it at its end."""
+    _end.clear()  # of an earlier block, whose exception was caught
     try:
         yield
     except SystemExit as end:
-        if _watches:
-            _watches[0].exit_code = _as_number(end.code)
+        _end["code"] = _as_number(end.code)
         raise
-    except Exception as error:
-        if _watches:
-            _watches[0].wait_for_cause(error)
-        raise
+
+
+def end_together() -> None:
+    """Notes that all hosts are about to end, for a reason that they share."""
+    _end["together"] = True
 
 
 def leave(code: int | str | None) -> None:
-    """Says goodbye to the other hosts, and ends the process with an exit code, as SystemExit does.
+    """Ends this process with an exit code if it has failed; otherwise waits for the other hosts."""
+    if code:
+        _leave_now(code)
+    if _joined:
+        import jax
 
-    Alone, this does nothing.
-    """
-    if _watches:
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
-        _watches[0].leave(_as_number(code))
-        exit_now(_as_number(code))
+        jax.distributed.shutdown()  # Python's end comes too late if a thread hangs
 
 
-def _note_exit_codes():
-    """Has `sys.exit` note its code for the goodbye: Python does not say it when it ends."""
-    exit_python = sys.exit
+def _skip_farewell():
+    """Ends this process, when Python ends, if it has failed: jax would wait for the other hosts."""
+    error = getattr(sys, "last_value", None)  # an exception that nobody caught
+    if error is not None:
+        _leave_now(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+    elif "code" in _end:
+        _leave_now(_end["code"])
 
-    @functools.wraps(exit_python)
-    def noting_exit(status=None, /):
-        if threading.current_thread() is threading.main_thread():
-            _watches[0].exit_code = _as_number(status)
-        exit_python(status)
 
-    sys.exit = noting_exit
+def _leave_now(code):
+    if not _joined or "together" in _end:
+        return
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    if _joined[0].is_chief:
+        time.sleep(_LAST_WORDS_SECS)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # such as a closed pipe
+            stream.flush()
+    os._exit(_as_number(code))
 
 
 def _as_number(code):
     """Returns what a process ends with by SystemExit(code), whose `code` may be None or a text."""
     return code & 0xFF if isinstance(code, int) else int(code is not None)
-
-
-def _say_goodbye():
-    """Says goodbye when Python ends.
-
-    If this host has failed, it ends at once, as the others do. Otherwise jax's farewell comes next,
-    which waits for the other hosts.
-    """
-    error, code = getattr(sys, "last_value", None), _watches[0].exit_code
-    if error is not None:  # an exception that nobody caught
-        code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    fails = code not in (0, 128 + signal.SIGTERM)
-    makes_sense = _watches[0].leave(code, waits=not fails)
-    if fails or not makes_sense:
-        exit_now(code)
 
 
 @contextlib.contextmanager

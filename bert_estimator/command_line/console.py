@@ -37,7 +37,7 @@ _SELF_EXPLAINING = (
     "NonFiniteWeightsError",
     "NoWholeCheckpointError",
     "CheckpointGoneError",
-    "MissingHostsError",
+    "LostHostError",
     "StorageError",
     "WorkerError",
 )
@@ -145,7 +145,7 @@ def exit_code(
     output = standard_streams.needed_output() if prints_results else contextlib.nullcontext()
     silence = ticker.never_silent(doing) if doing else contextlib.nullcontext()
     try:
-        with hosts.explaining_errors(), _quiet_event_files(), silence, output:
+        with _quiet_event_files(), silence, output:
             _check_arguments(argv)
             return body() or 0
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, memory_needed, optimization, sharding, tpu
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.cluster import host_agreement, roll_call
+from bert_estimator.cluster import host_agreement
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.hugging_face import config_json
@@ -232,7 +232,6 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
     Raises:
       FlagError: the cores asked for cannot be reached, or do not divide a batch, or the hosts of
         TF_CONFIG cannot train together.
-      roll_call.MissingHostsError: a host has not come in time.
     """
     asked, num_hosts = config.devices, flags.find_hosts().number
     per_replica = asked.num_cores_per_replica
@@ -253,8 +252,6 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
     try:
         cores = len(devices.find(master, asked.host_wait_secs))
         tpu.check_tensorflow()
-    except roll_call.ClusterError as error:
-        raise flags.FlagError(str(error)) from None
     except RuntimeError as error:
         raise flags.FlagError(f"{named}: {error}") from None
     flags.check(

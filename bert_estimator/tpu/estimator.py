@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import hosts
-from bert_estimator.storage import remote
 from bert_estimator.system import lock
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.call import positive_int
@@ -17,7 +16,7 @@ from bert_estimator.tpu.serving import ExportSavedModelApiVersion
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import inputs
 from bert_estimator.tpu.step.xla import step_graph
-from bert_estimator.tpu.verbs import checkpoints, exporting, interrupts
+from bert_estimator.tpu.verbs import exporting, interrupts
 from bert_estimator.tpu.warm_start import WarmStartSettings
 
 _RESERVED_PARAMS = ("batch_size", "context")
@@ -220,11 +219,6 @@ class TPUEstimator(Estimator):
         several = hosts.find()
         if several.number > 1:
             self._check_several(mode, master, num_replicas, several)
-            model_dir = self._config.model_dir
-            # The chief alone has all checkpoints of a directory that is a copy of a remote one.
-            if several.is_chief or remote.shown(model_dir) == model_dir:
-                # It stays when the verb has ended: a host may be lost between two verbs.
-                hosts.advise(lambda: remote.shown(checkpoints.last_written(model_dir)))
         model_fn = self._model_fn
         if tpu_rules and self._batch_axis is not None:
             model_fn = inputs.moved_back(model_fn, self._batch_axis)

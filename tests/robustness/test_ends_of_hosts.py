@@ -1,4 +1,4 @@
-"""Two hosts, one of which ends in a way of its own: the other one ends, too, and says why."""
+"""Two hosts, one of which ends in a way of its own, and says why: the other one ends, too."""
 
 import json
 import os
@@ -14,10 +14,7 @@ from scripts import PRETRAINING, examples_of_step
 from tiny_run import copy_records
 
 LONG_SECS = 240  # Nothing here takes so long.
-ENDED = "it has ended with exit code {code}, and its own output says why."
-LEFT = "it has ended with exit code {code} before the work of all hosts was done."
-LEFT_0 = "it has come to its end before the work of all hosts was done."
-GONE = "its process or its machine has ended."
+WORDS = ("Another host of TF_CONFIG has ended", "Terminating process because the JAX distributed")
 
 
 def run_two(command):
@@ -61,19 +58,15 @@ def run_two(command):
     ]
 
 
-def check_lost(host, code, why, number):
-    """Checks that a host ended soon with a code and a sentence that names another host."""
-    found, error, secs = host
-    sentences = [line for line in error.splitlines() if ": error: " in line]
-    assert found == code, error
-    assert len(sentences) == 1, error
-    assert f"error: host {number} of TF_CONFIG (localhost:" in sentences[0]
-    assert f") is lost: {why}" in sentences[0]
-    assert "Traceback" not in error and "***" not in error
-    assert secs < 60  # docs/when_things_break.md promises 30 on a machine that is not busy
+def check_lost(host):
+    """Checks that a host ended soon because another one was lost, and said so."""
+    code, error, secs = host
+    assert code in (1, -signal.SIGABRT), error
+    assert any(words in error for words in WORDS), error
+    assert secs < 60  # as docs/when_things_break.md promises
 
 
-# The worker does what its argument says. A loop has three steps.
+# One host does what an argument says. A loop has three steps.
 PROGRAM = """
 import os, signal, sys, time
 import numpy as np
@@ -81,7 +74,8 @@ import tensorflow.compat.v1 as tf
 import toy
 from bert_estimator.tpu.program import devices
 
-folder, does = sys.argv[1], sys.argv[2] if '"type": "worker"' in os.environ["TF_CONFIG"] else ""
+folder, host, does = sys.argv[1:]
+does = does if f'"type": "{host}"' in os.environ["TF_CONFIG"] else ""
 
 def batch(number):
     if does == "raises" and number == 5:
@@ -100,10 +94,6 @@ devices.find("rehearse:2")
 if does.startswith("SIG"):
     os.kill(os.getpid(), getattr(signal, does))
     time.sleep(1)
-if does.startswith("exit"):
-    sys.exit(eval(does.removeprefix("exit") or "None"))
-if does.startswith("SystemExit"):
-    raise eval(does)
 estimator.train(
     toy.ending_at(5) if does == "short" else toy.py_input_fn(batch), steps=100, hooks=[Ends()]
 )
@@ -111,31 +101,28 @@ estimator.train(
 
 
 @pytest.mark.parametrize(
-    ("does", "code", "chief_s_code", "why"),
+    ("host", "does", "code"),
     [
-        ("raises", 1, 1, ENDED),
-        pytest.param("short", 1, 1, ENDED, marks=pytest.mark.slow),
-        ("5", 5, 5, ENDED),
-        pytest.param("0", 1, 1, LEFT_0, marks=pytest.mark.slow),
-        ("exit 3", 3, 3, ENDED),
-        pytest.param("exit 'a sentence'", 1, 1, ENDED, marks=pytest.mark.slow),
-        pytest.param("exit 256 + 3", 3, 3, ENDED, marks=pytest.mark.slow),
-        pytest.param("exit", 1, 1, LEFT_0, marks=pytest.mark.slow),
-        pytest.param("exit 256", 1, 1, LEFT_0, marks=pytest.mark.slow),
-        pytest.param("SystemExit(3)", 1, 1, LEFT_0, marks=pytest.mark.slow),
-        pytest.param("143", 143, 143, LEFT, marks=pytest.mark.slow),
-        ("SIGTERM", -signal.SIGTERM, 1, GONE),
-        pytest.param("SIGINT", 130, 130, LEFT, marks=pytest.mark.slow),
+        ("worker", "raises", 1),
+        ("chief", "raises", 1),
+        pytest.param("worker", "short", 1, marks=pytest.mark.slow),
+        ("worker", "5", 5),
+        pytest.param("chief", "5", 5, marks=pytest.mark.slow),
+        pytest.param("worker", "0", 0, marks=pytest.mark.slow),
+        pytest.param("worker", "143", 143, marks=pytest.mark.slow),
+        ("worker", "SIGTERM", -signal.SIGTERM),
+        pytest.param("worker", "SIGINT", 130, marks=pytest.mark.slow),
+        pytest.param("chief", "SIGINT", 130, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("xla_runtime")
-def test_how_a_worker_ends(tmp_path, does, code, chief_s_code, why):
-    chief, worker = run_two(["-c", PROGRAM, str(tmp_path), does])
-    check_lost(chief, chief_s_code, why.format(code=chief_s_code), 1)
-    found, error, _ = worker
+def test_how_a_host_ends(tmp_path, host, does, code):
+    ends = run_two(["-c", PROGRAM, str(tmp_path), host, does])
+    found, error, _ = ends.pop(host == "worker")
     assert found == code, error
     assert ("bad data" in error) == (does == "raises")
     assert ("input_fn's data ended at step " in error) == (does == "short")
+    check_lost(ends[0])
 
 
 # In run_pretraining.py, a signal comes to the worker when a function has returned.
@@ -178,7 +165,7 @@ def test_sigterm_to_one_host_between_training_and_evaluation(data, tmp_path):
     for code, error, secs in run_two(["-c", program, *given]):
         assert code == 143, error
         assert "SIGTERM: finishing the current step, then saving" in error
-        assert "Traceback" not in error and "is lost" not in error
+        assert "Traceback" not in error and not any(words in error for words in WORDS)
         assert secs < 60
 
 
@@ -189,7 +176,7 @@ def test_ctrl_c_on_one_host_while_records_are_opened(data, tmp_path):
     program = SCRIPT.format(module=module, function="prepare", signal="SIGINT")
     chief, worker = run_two(["-c", program, *flags(data, tmp_path)])
     assert worker[0] == 130, worker[1]
-    check_lost(chief, 130, LEFT.format(code=130), 1)
+    check_lost(chief)
 
 
 def damage(path, number):
@@ -213,4 +200,20 @@ def test_a_damaged_record_of_one_host_s_in_the_middle_of_a_loop(data, tmp_path):
     (other,) = (host for host in hosts if host is not failed)
     assert failed[0] == 1
     assert failed[1].splitlines()[-1].endswith(" Create the file again.")
-    check_lost(other, 1, ENDED.format(code=1), hosts.index(failed))
+    check_lost(other)
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_hosts_with_other_flags_both_say_so(data, tmp_path):
+    """The chief ends a moment later: its end would end the other host before it has spoken."""
+    program = """
+import os, sys
+import run_pretraining
+from bert_estimator.command_line import console
+rate = "--learning_rate=" + ("1e-3" if '"type": "chief"' in os.environ["TF_CONFIG"] else "1e-4")
+console.leave(run_pretraining.main(["run_pretraining.py", *sys.argv[1:], rate]))
+"""
+    for code, error, secs in run_two(["-c", program, *flags(data, tmp_path)]):
+        assert code == 2, error
+        assert "the hosts of TF_CONFIG have other values of --learning_rate" in error
+        assert secs < 60

@@ -74,7 +74,7 @@ def is_enough(kind, counts, options):
     """Returns whether a scenario has been interrupted as often as --times asks for."""
     whats = {
         "signal": ["SIGTERM", "SIGINT"], "host": ["host 0", "host 1"],
-        "stranger": ["host 0", "host 1"], "worker": ["worker"],
+        "worker": ["worker"],
     }.get(options.action)  # fmt: skip
     if not options.times:
         return False

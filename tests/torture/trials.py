@@ -13,10 +13,9 @@ import traceback
 
 from process import LONGEST_SECS, Blow, Run
 
-LOST_HOST_SECS = 30
+LOST_HOST_SECS = 60
 MOST_INTERRUPTIONS, MOST_SIGNALS = 3, 8
-ACTIONS = ("kill", "signal", "damage", "worker", "clock", "streams", "host", "stranger")
-NOISE = [b"", b"{}\n{}\n", b"GET / HTTP/1.1\r\n\r\n", b"{" * 2**17, b"\xff\n"]
+ACTIONS = ("kill", "signal", "damage", "worker", "clock", "streams", "host")
 
 _whole = {}  # Scenario -> (what a run leaves, its `Run`)
 
@@ -40,7 +39,7 @@ class Trial:
         self._scenario, self._generator = scenario, generator
         self.action = generator.choice([*actions_of(scenario), "kill", "kill"])
         if scenario.hosts > 1:
-            self.action = generator.choice(["host", "stranger"])
+            self.action = "host"
         self.action = only or self.action
         self._weather = {}  # arguments of `Run` for all runs of the trial
         if self.action == "clock":
@@ -51,7 +50,6 @@ class Trial:
         self._root = folder / re.sub(r"\W+", "-", scenario.name)
         self.folder = self._root / f"trial-{generator.randrange(10**9)}"
         self.hits, self._notes = collections.Counter(), []
-        self._pid = os.getpid()
         if self._is_background:
             self._notes.append("writes in the background")
 
@@ -64,7 +62,6 @@ class Trial:
         os.makedirs(self.folder)
         interrupt = {
             "signal": self._signal, "worker": self._kill_worker, "host": self._kill_host,
-            "stranger": self._kill_host,
         }.get(self.action, self._kill)  # fmt: skip
         most = MOST_SIGNALS if self.action == "signal" else MOST_INTERRUPTIONS
         for number in range(self._generator.randint(1, most)):
@@ -106,8 +103,6 @@ class Trial:
                 free.bind(("localhost", 0))
                 port = free.getsockname()[1]
             cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
-            if self.action == "stranger":
-                self._start_strangers(port)
             tasks = {"type": "chief", "index": 0}, {"type": "worker", "index": 0}
             clusters = [(cluster, task) for task in tasks]
         return [
@@ -223,13 +218,13 @@ class Trial:
         return None
 
     def _kill_host(self, number, whole):
-        """Kills a host; the other host must end in time, with a sentence and exit code 1."""
+        """Kills a host; the other host must end in time, and not with exit code 0."""
         at_secs, killed = self._generator.uniform(0, whole.secs), self._generator.randrange(2)
         self._notes.append(f"host {killed} after {at_secs:.2f} of {whole.secs:.2f} s")
         runs = self._start(f"killed-{number}")
         other = runs[1 - killed]
         runs[killed].wait(at_secs)
-        start, steps = time.monotonic(), _steps(self.folder / "run")
+        start = time.monotonic()
         runs[killed].signal(signal.SIGKILL)
         code = other.wait(2 * LOST_HOST_SECS)
         took = time.monotonic() - start
@@ -237,19 +232,12 @@ class Trial:
         self.hits[f"host {killed}"] += runs[killed].code != 0 and code != 0
         if runs[killed].code == 0 or code == 0:  # one of them was through
             return None
-        if code != 1 or took > LOST_HOST_SECS:
+        if code is None or took > LOST_HOST_SECS:
             return f"The other host ended after {took:.1f} s with {code}: see {other.log}"
+        self._notes.append(f"the other one ended with {code} {took:.1f} s later")
         text = other.printed()
-        sentences = [line for line in text.splitlines() if ": error: " in line]
-        if len(sentences) != 1 or "Traceback" in text or "Check failure" in text:
-            return f"The other host did not end with one sentence: see {other.log}"
-        self._notes.append(f"the other one ended {took:.1f} s later")
-        # A checkpoint that becomes complete while the host dies may be named or not.
-        newest = {*steps[-1:], *_steps(self.folder / "run")[-1:]}
-        known = [f"model.ckpt-{step}" in sentences[0] for step in newest]
-        # Before the first verb, a message does not name checkpoints.
-        if known and "Training from step" in text and not any(known):
-            return f"The other host did not name the last complete checkpoint: see {other.log}"
+        if "Terminating process because the JAX" not in text and "Another host of TF_" not in text:
+            return f"The other host did not say why it ended: see {other.log}"
         return None
 
     def _damage(self):
@@ -274,22 +262,6 @@ class Trial:
                 file.write(bytes([byte]))
         self._notes.append(f"then {path.name} damaged")
         self.hits["damage"] += 1
-
-    def _start_strangers(self, port):
-        """Forks a process that disturbs the chief's port for as long as a run takes at most."""
-        sys.stdout.flush()
-        if os.fork():
-            return
-        with contextlib.suppress(BaseException):
-            opened, end = [], time.monotonic() + 60
-            while time.monotonic() < end and os.getppid() == self._pid:
-                with contextlib.suppress(OSError):
-                    # From an address from which it cannot meet itself, while nobody listens.
-                    stranger = socket.create_connection(("127.0.0.1", port), 1, ("127.0.0.2", 0))
-                    opened = [*opened[-200:], stranger]
-                    stranger.sendall(NOISE[len(opened) % len(NOISE)])
-                time.sleep(0.002)
-        os._exit(0)
 
     def _left(self, name):
         return self._in_child(lambda: self._scenario.left(self.folder / name))
@@ -317,9 +289,9 @@ class Trial:
 def actions_of(scenario):
     """Returns the actions that a scenario can be tried with."""
     if scenario.hosts > 1:
-        return ["host", "stranger"]
+        return ["host"]
     possible = {"damage": scenario.checkpoints, "worker": scenario.workers}
-    return [action for action in ACTIONS[:-2] if possible.get(action, True)]
+    return [action for action in ACTIONS[:-1] if possible.get(action, True)]
 
 
 def _steps(folder):

@@ -6,8 +6,6 @@ import tensorflow.compat.v1 as tf
 from toy import batches, checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
-from bert_estimator.cluster import hosts
-from bert_estimator.storage import remote
 
 INPUT_MODES = tpu.InputPipelineConfig
 
@@ -364,37 +362,6 @@ def test_a_local_estimator_has_no_program_for_cores(tmp_path):
     with pytest.raises(ValueError, match=r"export_training_program needs .* use_tpu=True"):
         estimator.export_training_program(input_fn, str(program))
     assert not program.exists()
-
-
-def test_a_lost_host_s_message_names_the_checkpoint_of_the_last_verb(tmp_path, monkeypatch):
-    """Training has ended, and the evaluation has not begun: a host may be lost then, too."""
-
-    class Watch:
-        def advise(self, advice):
-            self.advice = advice
-
-    make_estimator(tmp_path).train(input_fn, steps=2)
-    watch = Watch()
-    monkeypatch.setattr(hosts, "_watches", [watch])
-    monkeypatch.setattr(hosts, "find", lambda: hosts.Hosts(("a:1", "b:1")))
-    make_estimator(tmp_path)._job("train", ("rehearse:2", 2))
-    assert watch.advice() == f"The last checkpoint, {tmp_path}/model.ckpt-2, was written before."
-
-
-@pytest.mark.parametrize("is_chief", [True, False])
-def test_a_lost_host_s_message_does_not_take_a_copy_for_the_remote_run(
-    tmp_path, monkeypatch, is_chief
-):
-    """A host but the chief has the checkpoints of a remote run from which the command began."""
-    advice = []
-    make_estimator(tmp_path).train(input_fn, steps=2)
-    monkeypatch.setattr(remote, "_shown", {str(tmp_path): "gs://bucket/run"})
-    monkeypatch.setattr(hosts, "advise", advice.append)
-    monkeypatch.setattr(hosts, "find", lambda: hosts.Hosts(("a:1", "b:1"), int(not is_chief)))
-    make_estimator(tmp_path)._job("train", ("rehearse:2", 2))
-    assert [sentence() for sentence in advice] == [
-        "The last checkpoint, gs://bucket/run/model.ckpt-2, was written before."
-    ] * is_chief
 
 
 @pytest.mark.parametrize("mode", [tpu.ModeKeys.TRAIN, tpu.ModeKeys.EVAL, tpu.ModeKeys.PREDICT])

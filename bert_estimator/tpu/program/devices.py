@@ -62,9 +62,8 @@ def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
       wait_secs: how long all hosts may take to start.
 
     Raises:
-      RuntimeError: the devices cannot be reached, or jax is not installed, or the hosts cannot
-        meet.
-      roll_call.MissingHostsError: a host has not come in time.
+      RuntimeError: the devices cannot be reached, or jax is not installed, or the port at
+        which the hosts meet is taken.
       ValueError: TF_CONFIG is not valid; see `hosts.find`.
     """
     if master == "local":
@@ -124,26 +123,12 @@ def _has_tpu_files():
 def _devices_of_kind(kind, master, wait_secs, error_text):
     """Returns the devices of all hosts; raises RuntimeError with the text if jax finds none."""
     jax = import_jax()
-    with hosts.joining(jax, wait_secs, master):
-        try:
-            cores = _by_host(jax.devices(kind))
-        except RuntimeError as error:
-            raise RuntimeError(error_text.format(error)) from error
-    # The hosts of a TPU slice find each other without TF_CONFIG too. Then each host would take
-    # itself for the only one.
-    num_hosts, num_named = len({core.process_index for core in cores}), hosts.find().number
-    if num_hosts > num_named:
-        raise RuntimeError(
-            f"These cores belong to {num_hosts} hosts, but TF_CONFIG names {num_named}: set "
-            "TF_CONFIG on each host, with one cluster of all hosts and the host's own task"
-        )
-    of_hosts = collections.Counter(core.process_index for core in cores)
-    if len({*of_hosts.values()}) > 1:
-        counts = ", ".join(f"host {host} has {number}" for host, number in of_hosts.items())
-        raise RuntimeError(
-            f"master={master!r}: each host needs the same number of cores, but {counts}. Hide "
-            "some from the hosts with more, as CUDA_VISIBLE_DEVICES does"
-        )
+    hosts.join(jax, wait_secs)
+    try:
+        cores = _by_host(jax.devices(kind))
+    except RuntimeError as error:
+        raise RuntimeError(error_text.format(error)) from error
+    _check_hosts(cores, master, "Hide some from the hosts with more, as CUDA_VISIBLE_DEVICES does")
     return cores
 
 
@@ -170,8 +155,8 @@ def _virtual_cores(number, wait_secs):
         )
         if not jax.config.jax_platforms:
             jax.config.update("jax_platforms", "cpu")
-    with hosts.joining(jax, wait_secs, f"rehearse:{number}"):
-        num_local = len(jax.local_devices(backend="cpu"))
+    hosts.join(jax, wait_secs)
+    num_local = len(jax.local_devices(backend="cpu"))
     if num_local < cores_per_host:
         if number_of_hosts > 1:
             raise RuntimeError(
@@ -181,6 +166,7 @@ def _virtual_cores(number, wait_secs):
             )
         return _own_client(number).devices()
     cores = _by_host(jax.devices("cpu"))
+    _check_hosts(cores, f"rehearse:{number}", "Give all of them the same master")
     return [core for i, core in enumerate(cores) if i % num_local < cores_per_host]
 
 
@@ -191,6 +177,23 @@ def _own_client(number):
     from jaxlib import xla_client
 
     return xla_client.make_cpu_client(num_devices=number)
+
+
+def _check_hosts(cores, master, advice):
+    """Raises RuntimeError unless the cores are shared evenly by the hosts of TF_CONFIG."""
+    of_hosts = collections.Counter(core.process_index for core in cores)
+    # The hosts of a TPU slice find each other without TF_CONFIG too. Then each host would take
+    # itself for the only one.
+    if len(of_hosts) != (num_named := hosts.find().number):
+        raise RuntimeError(
+            f"These cores belong to {len(of_hosts)} hosts, but TF_CONFIG names {num_named}: set "
+            "TF_CONFIG on each host, with one cluster of all hosts and the host's own task"
+        )
+    if len({*of_hosts.values()}) > 1:
+        counts = ", ".join(f"host {host} has {number}" for host, number in of_hosts.items())
+        raise RuntimeError(
+            f"master={master!r}: each host needs the same number of cores, but {counts}. {advice}"
+        )
 
 
 def _by_host(cores):

@@ -78,7 +78,7 @@ def evaluate(
         this. All hosts raise it, whichever host got the signal.
     """
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
-    with hosts.explaining_errors(), signalled as interrupts:
+    with hosts.noting_exit(), signalled as interrupts:
         path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
         with checkpoints.explaining_loss(path):
             start_step = checkpoints.global_step_of(path)

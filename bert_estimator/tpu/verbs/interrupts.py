@@ -190,10 +190,12 @@ class Interrupts:
         self._raise(self._outermost._agreed)
 
     def _raise(self, number):
+        if number is None:
+            return
+        hosts.end_together()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
-        if number is not None:
-            raise SystemExit(128 + number)
+        raise SystemExit(128 + number)
 
     def _handle(self, number, frame):
         """Handles a signal in the main thread, so that its own signals count at once."""

@@ -74,7 +74,7 @@ def train(
     observers = _Observers(job, hooks, saving_listeners, start_step, restored, stop_step)
     signalled = Interrupts("finishing the current step, then saving", job.hosts.number)
     with (
-        hosts.explaining_errors(),
+        hosts.noting_exit(),
         signalled as interrupts,
         opened_run(
             job,

@@ -1,6 +1,5 @@
 """Tests which cores a master names, and which versions of jax and libtpu it needs."""
 
-import contextlib
 import types
 from importlib import metadata
 
@@ -88,11 +87,24 @@ def test_more_cores_than_jax_was_started_with():
     assert devices.find(f"rehearse:{len(had)}") == had
 
 
+def test_hosts_with_other_numbers_of_cores(monkeypatch):
+    cores = [types.SimpleNamespace(process_index=i // 2, id=i) for i in range(3)]
+    jax = devices.import_jax()
+    monkeypatch.setattr(jax, "devices", lambda kind: cores)
+    monkeypatch.setattr(jax, "local_devices", lambda backend: cores[:2])
+    monkeypatch.setattr(devices.hosts, "find", lambda: types.SimpleNamespace(number=2))
+    monkeypatch.setattr(devices.hosts, "join", lambda jax, secs: None)
+    message = r"same number of cores, but host 0 has 2, host 1 has 1\. "
+    with pytest.raises(RuntimeError, match=f"'rehearse:4'.*{message}Give all of them the same mas"):
+        devices.find("rehearse:4")
+    with pytest.raises(RuntimeError, match=f"'gpu'.*{message}Hide some from the hosts with more"):
+        devices.find("gpu")
+
+
 def test_several_hosts_cannot_get_more_cores(monkeypatch):
     had = len(devices.import_jax().devices("cpu"))
     monkeypatch.setattr(devices.hosts, "find", lambda: types.SimpleNamespace(number=2))
-    joining = lambda jax, secs, master: contextlib.nullcontext()  # noqa: E731
-    monkeypatch.setattr(devices.hosts, "joining", joining)
+    monkeypatch.setattr(devices.hosts, "join", lambda jax, secs: None)
     with pytest.raises(
         RuntimeError, match=rf"'rehearse:{2 * had + 2}': .* {had} virtual cores.* a new process"
     ):
