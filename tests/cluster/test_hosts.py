@@ -201,15 +201,15 @@ def test_two_hosts_equal_one(tmp_path, cores, tolerance):
     assert len(list(pathlib.Path(tmp_path / "two" / "eval").glob("*tfevents*"))) == 1
 
 
-def kill_when(condition, processes, killed):
-    """Kills a host once a condition is true.
+def kill_when(condition, processes, killed, sent=signal.SIGKILL):
+    """Kills a host, by a signal, once a condition is true.
 
     Returns:
       (exit code, stderr, and seconds to its end) of the other host.
     """
     try:
         toy.wait_until(condition, secs=240)
-        processes[killed].send_signal(signal.SIGKILL)
+        processes[killed].send_signal(sent)
         other, start = processes[1 - killed], time.monotonic()
         _, err = other.communicate(timeout=240)
         return other.returncode, err, time.monotonic() - start
@@ -226,11 +226,16 @@ def check_lost(code, err, secs):
     assert secs < 60  # as README promises
 
 
+# A stopped process is as silent as a machine that has vanished: its connections stay.
+@pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.usefixtures("xla_runtime")
-def test_a_killed_host_ends_the_other(tmp_path, killed):
+def test_a_killed_host_ends_the_other(tmp_path, killed, sent):
     processes = start_two(tmp_path, 10**6)
-    check_lost(*kill_when(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, processes, killed))
+    condition = lambda: len(toy.checkpoint_steps(tmp_path)) > 2  # noqa: E731
+    check_lost(*kill_when(condition, processes, killed, sent))
 
 
 @pytest.mark.slow
