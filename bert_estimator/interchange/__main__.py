@@ -1,5 +1,5 @@
-"""Converts BERT: google-research/bert's checkpoints, Hugging Face's files, TF Hub's modules; to
-ONNX, too.
+"""Converts BERT: google-research/bert's checkpoints and Hugging Face's files, both ways; TF Hub's
+modules are read, and ONNX models are written.
 
     python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased
 
@@ -67,9 +67,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(
         "--to",
-        choices=["tf1", "hf", "hub", "onnx"],
-        help="write this format: a checkpoint, Hugging Face's files, a module of TF Hub's, or an "
-        "ONNX model",
+        choices=["tf1", "hf", "onnx"],
+        help="write this format: a checkpoint, Hugging Face's files, or an ONNX model",
     )
     parser.add_argument(
         "--checkpoint",

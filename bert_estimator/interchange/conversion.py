@@ -11,11 +11,10 @@ from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
-from bert_estimator.interchange.hub import saved_model
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.onnx import model_directory
 from bert_estimator.interchange.opening import open_source
-from bert_estimator.interchange.source import HUB, HUGGING_FACE, ONNX, TAGGING, TF1, Source
+from bert_estimator.interchange.source import HUGGING_FACE, ONNX, TAGGING, TF1, Source
 from bert_estimator.interchange.weights import fixed_batch, logits_of, open_network
 from bert_estimator.system import paths
 from bert_estimator.system.errors import listed
@@ -23,7 +22,6 @@ from bert_estimator.system.errors import listed
 WRITERS = {
     TF1: tf1_checkpoint.write,
     HUGGING_FACE: weight_files.write,
-    HUB: saved_model.write,
     ONNX: model_directory.write,
 }
 
@@ -97,8 +95,6 @@ def names_left_out(source: Source, to: str) -> list[str]:
     heads = network_variables.check(source.config, source.shapes, source.path)
     if to == ONNX:
         return model_directory.names_left_out(source, heads)
-    if to == HUB:
-        return saved_model.names_left_out(source)
     if to == HUGGING_FACE and (source.kind == TAGGING or network_variables.ANSWER in heads):
         # These networks do not use their pooler, and BertForTokenClassification and
         # BertForQuestionAnswering do not have one.

@@ -12,22 +12,17 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-# Whether somebody may train the graphs of `portable`; None outside of it.
-_PORTABLE = contextvars.ContextVar("portable", default=None)
+_PORTABLE = contextvars.ContextVar("portable", default=False)
 
 
 @contextlib.contextmanager
-def portable(is_trained: bool = False) -> Iterator[None]:
-    """Builds graphs of TensorFlow's own operations and gradients alone, for exports.
+def portable() -> Iterator[None]:
+    """Builds graphs of TensorFlow's own operations alone, for exports.
 
-    Such a graph is slower. But a program that does not have this project can differentiate it, and
-    nothing is compiled when a new shape is first seen.
-
-    Args:
-      is_trained: whether somebody may train the graph, so that its gradients have to be as exact as
-        its values.
+    Such a graph is slower. But it runs without this project, and nothing is compiled when a new
+    shape is first seen.
     """
-    token = _PORTABLE.set(is_trained)
+    token = _PORTABLE.set(True)
     try:
         yield
     finally:
@@ -36,12 +31,7 @@ def portable(is_trained: bool = False) -> Iterator[None]:
 
 def is_portable() -> bool:
     """Returns whether graphs are built of TensorFlow's own operations alone; see `portable`."""
-    return _PORTABLE.get() is not None
-
-
-def needs_exact_gradients() -> bool:
-    """Returns whether gradients have to be as exact as values: not if nobody trains the graph."""
-    return _PORTABLE.get() is not False
+    return _PORTABLE.get()
 
 
 def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:

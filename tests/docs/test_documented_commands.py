@@ -63,7 +63,6 @@ RUN_ELSEWHERE = {
     "python run_classifier.py --use_tpu --precision=bfloat16": "benchmarks/classifier.py",
     "python run_classifier.py --init_checkpoint=albert_base": "tests/journeys/test_shared_layers.py",  # noqa: E501
     "python run_classifier.py --init_checkpoint=bert_en_uncased": "tests/interchange/hub/test_reader.py",  # noqa: E501
-    "python -m bert_estimator.interchange RUN TARGET --to=hub": "tests/interchange/hub/test_reader.py",  # noqa: E501
     "python run_classifier.py --init_checkpoint=bert-base-NER": "tests/jobs/fine_tuning/test_model_labels.py",  # noqa: E501
     "python run_classifier.py --do_export --export_format=onnx": "tests/jobs/fine_tuning/test_onnx_export.py",  # noqa: E501
     "python run_classifier.py --init_checkpoint=nli-model": "tests/jobs/fine_tuning/test_model_labels.py",  # noqa: E501

@@ -311,7 +311,7 @@ BAD_ARGUMENTS = {
      ("--tpu_name=a\x00b", "the argument '--tpu_name=a\\x00b' holds a NUL character; leave i"),
     ],
     "convert": [
-     ("--to=x", "argument --to: invalid choice: 'x' (choose from 'tf1', 'hf', 'hub', 'onnx')"),
+     ("--to=x", "argument --to: invalid choice: 'x' (choose from 'tf1', 'hf', 'onnx')"),
      ("--checkpoint=best", "{folder}/hf_classifier: is not the directory of a run, so that t"),
      ("--bert_config_file=none", "[Errno 2] No such file or directory: 'none'"),
      ("--vocab_file=none", "[Errno 2] No such file or directory: 'none'"),

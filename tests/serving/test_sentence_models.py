@@ -143,7 +143,7 @@ def test_damaged_files(tmp_path, name, content, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("to", ["tf1", "hf", "hub", "onnx"])
+@pytest.mark.parametrize("to", ["tf1", "hf", "onnx"])
 @pytest.mark.parametrize("is_normalized", [False, True])
 def test_a_converted_network_gives_the_same_vectors(tmp_path, to, is_normalized):
     if to == "onnx":

@@ -6,7 +6,7 @@ Garden's names and shapes: a projection's weights are [H, N, D]. Its attributes 
 marks, has google-research/bert's names, and the signature `tokenization_info` instead.
 
 Neither has a bert_config.json: the sizes are told by the weights, and what weights do not show by
-the graph. The modules that this project writes have one among their assets.
+the graph, unless a bert_config.json is put among the assets.
 
 Letters: H hidden size, N attention heads, D size of a head.
 """

@@ -68,8 +68,6 @@ def attend(
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
     """Returns GELU in its tanh form."""
-    if primitives.needs_exact_gradients():
-        return formulas.gelu(x)
     # Each of these operations reads and writes a whole tensor, and there are fewer than in the
     # formula. But where the sigmoid is almost 1, its gradient is less exact.
     v = tf.cast(x, tf.float32)

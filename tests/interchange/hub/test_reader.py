@@ -1,7 +1,5 @@
-"""TF Hub's modules are read whichever TensorFlow they are of, and written for others to load."""
+"""TF Hub's modules are read whichever TensorFlow they are of."""
 
-import contextlib
-import io
 import json
 import shutil
 
@@ -15,10 +13,8 @@ from tiny_run import write_questions
 
 import run_classifier
 import run_squad
-from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import conversion, open_source
-from bert_estimator.interchange.hub import reader, saved_model
-from bert_estimator.interchange.weights import fixed_batch, logits_of
+from bert_estimator.interchange import open_source
+from bert_estimator.interchange.hub import reader
 
 LAYOUTS = {
     "tf2": hub_modules.write_tf2,
@@ -92,71 +88,6 @@ def test_the_graph_says_which_gelu_and_the_module_which_casing(tmp_path, origina
     hub_modules.write_tf2(*arguments, exact_gelu=True)
     found = open_source(str(tmp_path / "module"))
     assert (found.config.hidden_act, found.do_lower_case) == ("gelu_erf", True)
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """Returns (a module that this project wrote, what the command printed)."""
-    target, printed = tmp_path_factory.mktemp("written") / "hub", io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        assert command.main(["interchange", str(fixtures.TF1), str(target), "--to=hub"]) == 0
-    return target, printed.getvalue()
-
-
-def test_a_written_module_comes_back(tmp_path, original, written):
-    source, weights = original
-    written, printed = written
-    assert f"{fixtures.TF1} (tf1) -> {written} (hub)" in printed.replace("/bert_model.ckpt", "")
-    assert "unused    cls/seq_relationship/output_weights" in printed
-    found = open_source(str(written))
-    assert found.config == source.config
-    assert command.main(["interchange", str(written), str(tmp_path / "back")]) == 0
-    back = fixtures.weights_of(open_source(str(tmp_path / "back")))
-    assert set(back) == {name for name in weights if "seq_relationship" not in name}
-    for name, value in back.items():
-        np.testing.assert_array_equal(value, weights[name], err_msg=name)
-    vocabulary = (tmp_path / "back" / "vocab.txt").read_bytes()
-    assert vocabulary == (fixtures.TF1 / "vocab.txt").read_bytes()
-
-
-def test_a_written_module_computes_and_learns_as_others_call_it(original, written):
-    """`tf.saved_model.load` is enough for any length and batch, dropout, gradients, masked words,
-    the names of the Model Garden, and the attributes that TF Hub's libraries look for."""
-    source, weights = original
-    module = tf2.saved_model.load(str(written[0]))
-    batch = fixed_batch(source.config)
-    expected = logits_of(source.config, weights)
-    ids = {
-        "input_word_ids": batch["input_ids"],
-        "input_mask": batch["input_mask"],
-        "input_type_ids": batch["segment_ids"],
-    }
-    for size, length in ((3, batch["input_ids"].shape[1]), (1, 5)):
-        part = {name: tf2.constant(value[:size, :length]) for name, value in ids.items()}
-        outputs = module(part, training=False)
-        assert outputs["sequence_output"].shape == (size, length, source.config.hidden_size)
-        assert len(outputs["encoder_outputs"]) == source.config.num_hidden_layers
-    outputs = module({name: tf2.constant(value) for name, value in ids.items()})
-    for name in ("pooled_output", "sequence_output"):
-        np.testing.assert_allclose(outputs[name], expected[name], rtol=0, atol=1e-5)
-    np.testing.assert_array_equal(outputs["default"], outputs["pooled_output"])
-    positions = tf2.constant([[1, 3]] * 3)
-    masked = module.mlm({**ids, "masked_lm_positions": positions}, training=False)["mlm_logits"]
-    expected_masked = expected["masked_lm_logits"][:, [1, 3]]
-    np.testing.assert_allclose(masked, expected_masked, rtol=0, atol=1e-4)
-    served = module.signatures["serving_default"](**{k: tf2.constant(v) for k, v in ids.items()})
-    np.testing.assert_allclose(served["pooled_output"], expected["pooled_output"], atol=1e-5)
-    noisy = [module(ids, training=True)["pooled_output"].numpy() for _ in range(2)]
-    assert np.max(np.abs(noisy[0] - noisy[1])) > 1e-4
-
-    names = {variable.name.split(":")[0] for variable in module.variables}
-    assert "transformer/layer_0/self_attention/query/kernel" in names
-    assert not [v.name for v in module.trainable_variables if v.name.startswith("cls/")]
-    with tf2.GradientTape() as tape:
-        loss = tf2.reduce_sum(module(ids, training=False)["pooled_output"] ** 2)
-    gradients = tape.gradient(loss, module.trainable_variables)
-    assert all(np.any(tf2.convert_to_tensor(gradient)) for gradient in gradients[:3])
-    assert not [v.name for v, g in zip(module.variables, gradients, strict=False) if g is None]
 
 
 def cut(module):
@@ -246,15 +177,15 @@ def write_answers(path):
     ],
     ids=["tagging", "answers"],
 )  # fmt: skip
-def test_other_tasks_train_from_a_module_that_was_written_here(
-    tmp_path, original, written, main, write, flags, head, predictions
+def test_other_tasks_train_from_a_module(
+    tmp_path, original, modules, main, write, flags, head, predictions
 ):
     """They take network, vocabulary and casing from it, evaluate, resume and predict."""
     source, weights = original
     data = tmp_path / ("data.json" if main is run_squad.main else "data.conll")
     write(data)
     flags = [
-        main.__module__, f"--init_checkpoint={written[0]}", f"--train_file={data}", *flags,
+        main.__module__, f"--init_checkpoint={modules['tf2']}", f"--train_file={data}", *flags,
         f"--eval_file={data}", f"--predict_file={data}", f"--output_dir={tmp_path}/run",
         "--max_seq_length=12", "--do_train", "--do_eval", "--do_predict", "--train_batch_size=8",
     ]  # fmt: skip
@@ -351,34 +282,3 @@ def test_a_vocabulary_elsewhere_is_refused(tmp_path, modules):
     (module / "saved_model.pb").write_bytes(graph.SerializeToString())
     with pytest.raises(ValueError, match=r"its vocabulary: .*secret"):
         open_source(str(module))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("hf_classifier", "has the head of a task, and TF Hub's modules of BERT hold what comes b"),
-        ("hf_albert", "is an ALBERT, and TF Hub's layout here is BERT's"),
-        ("hf_masked_lm", "does not have a pooler, whose output a module gives"),
-    ],
-)
-def test_networks_that_modules_do_not_have(tmp_path, capsys, name, message):
-    target = tmp_path / "hub"
-    assert command.main(["interchange", str(fixtures.DATA / name), str(target), "--to=hub"]) == 2
-    assert message in capsys.readouterr().err
-    assert not target.exists()
-
-
-@pytest.mark.slow
-def test_a_written_graph_that_errs_is_found_out(tmp_path, original, monkeypatch):
-    """The weights are right; what is computed from them is not."""
-    source, _ = original
-    outputs = saved_model._outputs
-    doubled = {"pooled_output": 2.0}
-
-    def spoil(network):
-        return {name: doubled.get(name, 1) * value for name, value in outputs(network).items()}
-
-    monkeypatch.setattr(saved_model, "_outputs", spoil)
-    with pytest.raises(ValueError, match="pooled_output of the written module differs by"):
-        conversion.convert(source, str(tmp_path / "hub"), "hub")
-    assert list(tmp_path.iterdir()) == []

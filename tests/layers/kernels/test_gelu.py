@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -31,7 +30,6 @@ def test_every_configuration_has_its_activation(name):
 WAYS = {
     "usual": contextlib.nullcontext,
     "portable": primitives.portable,
-    "portable, trained": functools.partial(primitives.portable, is_trained=True),
 }
 
 
