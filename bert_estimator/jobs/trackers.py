@@ -13,12 +13,13 @@ import json
 import logging
 import os
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from bert_estimator.command_line import flags
-from bert_estimator.system import disk_files, json_files, steady_clock
+from bert_estimator.system import disk_files, json_files
 
 _FILE = "tracker.json"
 _PROJECT = "bert-estimator"
@@ -53,7 +54,7 @@ class Mlflow:
 
     def add(self, record: Mapping[str, float]) -> None:
         """Adds a record of metrics.jsonl."""
-        now, step = int(steady_clock.now() * 1000), record["step"]
+        now, step = int(time.time() * 1000), record["step"]
         values = {name: value for name, value in record.items() if name != "step"}
         metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
         self._client.log_batch(self.identity, metrics=metrics)

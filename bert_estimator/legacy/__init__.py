@@ -37,7 +37,6 @@ def install(tf2: bool = False) -> None:
 
     from bert_estimator.legacy import log_lines, modules, strictness
     from bert_estimator.legacy.stand_ins import data
-    from bert_estimator.system import steady_clock
 
     if isinstance(tf, modules.LegacyModule):
         if tf2 != modules.is_of_2():
@@ -57,7 +56,6 @@ def install(tf2: bool = False) -> None:
     if not tf2:
         tf.disable_v2_behavior()
         data.put_back()
-    steady_clock.install()
     strictness.relax()
     modules.put_back_moved_names()
     modules.put_in_place(tf2)

@@ -11,7 +11,6 @@ import functools
 import importlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -85,7 +84,6 @@ class Run:
       blow: a `Blow`, or None.
       cluster: for several hosts: (TF_CONFIG's cluster, the task).
       is_background: whether checkpoints of any size are written in the background.
-      clock_seed: what the jumps of the wall clock depend on; None for a clock that does not jump.
       taken_bytes: how many bytes of its output are read, before the reader ends; None for all.
 
     Attributes:
@@ -102,7 +100,6 @@ class Run:
         blow=None,
         cluster=None,
         is_background=False,
-        clock_seed=None,
         taken_bytes=None,
     ):
         self.log = log
@@ -112,8 +109,6 @@ class Run:
         if not self.pid:
             if is_background:
                 snapshot.LEAST_BYTES = 0
-            if clock_seed is not None:
-                _set_the_clock_at_random(clock_seed)
             _be_run(scenario, data, output_dir, (log, taken_bytes), blow, cluster, writer)
         os.close(writer)
         self._started = time.monotonic()
@@ -215,19 +210,6 @@ def _open_output(log, taken_bytes):
     os.close(reader)
     os.close(descriptor)
     return writer
-
-
-def _set_the_clock_at_random(seed):
-    """Has the wall clock of this process jump by up to a year, once in a hundred questions."""
-    generator, wall, ahead = random.Random(seed), time.time, 0
-
-    def jumping():
-        nonlocal ahead
-        if generator.random() < 0.01:
-            ahead = generator.choice([0, 1, -1]) * generator.choice([1, 3600, 86400, 365 * 86400])
-        return wall() + ahead
-
-    time.time = jumping
 
 
 def _watch_events(output_dir, blow, news):

@@ -15,7 +15,7 @@ from process import LONGEST_SECS, Blow, Run
 
 LOST_HOST_SECS = 60
 MOST_INTERRUPTIONS, MOST_SIGNALS = 3, 8
-ACTIONS = ("kill", "signal", "damage", "worker", "clock", "streams", "host")
+ACTIONS = ("kill", "signal", "damage", "worker", "streams", "host")
 
 _whole = {}  # Scenario -> (what a run leaves, its `Run`)
 
@@ -42,9 +42,7 @@ class Trial:
             self.action = "host"
         self.action = only or self.action
         self._weather = {}  # arguments of `Run` for all runs of the trial
-        if self.action == "clock":
-            self._weather = {"clock_seed": generator.randrange(10**9)}
-        elif self.action == "streams":
+        if self.action == "streams":
             self._weather = {"taken_bytes": generator.choice([0, 1, 1000, 5000])}
         self._is_background = generator.random() < 0.5
         self._root = folder / re.sub(r"\W+", "-", scenario.name)

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import model_directory, network_graph, runtime
 from bert_estimator.interchange.source import KINDS
 from bert_estimator.storage import remote
-from bert_estimator.system import lock, steady_clock
+from bert_estimator.system import lock
 from bert_estimator.system.errors import listed
 from input_pipelines.tasks.features import BatchesOfLength
 
@@ -129,7 +130,7 @@ def _new_directory(base: str) -> Iterator[tuple[str, str]]:
     """Yields a directory to fill, and the path that it gets when it is complete."""
     os.makedirs(base, exist_ok=True)
     lock.remove_leftovers(base)
-    number = int(steady_clock.now())
+    number = int(time.time())
     while os.path.exists(export_dir := os.path.join(base, str(number))):
         number += 1
     unfinished = os.path.join(base, f"temp-{number}")

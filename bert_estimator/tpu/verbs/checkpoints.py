@@ -9,6 +9,7 @@ import collections
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -17,7 +18,6 @@ import tensorflow.compat.v2 as tf2
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.python.checkpoint import graph_view
 
-from bert_estimator.system import steady_clock
 from bert_estimator.system.errors import listed
 from bert_estimator.system.paths import is_remote
 from bert_estimator.tpu import errors
@@ -324,7 +324,7 @@ def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
         listed = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
         last = listed[-1] if listed else -1
         paths = [p for number, p in enumerate(paths) if number in listed or number > last]
-    now = steady_clock.now()  # A time to come is from a clock that has been set back since.
+    now = time.time()  # A time to come is from a clock that has been set back since.
     saver.set_last_checkpoints_with_time(
         [(path, min(now, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9)) for path in paths]
     )

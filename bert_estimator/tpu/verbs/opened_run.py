@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import read_ahead
-from bert_estimator.system import memory, steady_clock, ticker
+from bert_estimator.system import memory, ticker
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import feeds
@@ -45,7 +45,6 @@ class BuiltStep:
     """
 
     def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
-        steady_clock.install()  # The hooks' timers ask it.
         self.graph = tf.Graph()
         self._device_fn = job.config.device_fn
         with self.building():

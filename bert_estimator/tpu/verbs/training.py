@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster import host_agreement, hosts
-from bert_estimator.graph import graph_walk, variable_uses, zero_divisors
+from bert_estimator.graph import graph_walk, variable_uses
 from bert_estimator.system import ticker
 from bert_estimator.system.errors import listed
 from bert_estimator.tpu import errors, summary
@@ -301,21 +301,10 @@ class _TrainingLoop:
         raise errors.NanLossDuringTrainingError(
             f"The loss of step {failed_step} is {result.losses[not_finite[0]]}{scalars}. "
             f"Variables that are not finite after it: {listed(bad_variables) or 'none'}. "
-            f"{checkpoints.last_written(self._job.config.model_dir)} {self._advice(failed_step)}",
+            f"{checkpoints.last_written(self._job.config.model_dir)} Lower the learning rate, "
+            "lengthen the warm-up, or look for bad records.",
             failed_step,
         )
-
-    def _advice(self, failed_step):
-        """Returns a sentence on what to do about the loss of a step that is not finite."""
-        update = self._step.update
-        for step in range(max(0, failed_step - 2), failed_step):  # what this loss depends on
-            if update is not None and (name := zero_divisors.name_at(update, step)):
-                return (
-                    f"{name} divides by 0: its divisor is computed from the global step, which is "
-                    f"read as before the step and was {step}. Compute it from global_step + 1, or "
-                    "read the step under tf.control_dependencies of its update."
-                )
-        return "Lower the learning rate, lengthen the warm-up, or look for bad records."
 
     def _check_data_may_end(self):
         """Raises DataEndedError under TPU rules, because the data must last until the end."""

@@ -378,26 +378,3 @@ def test_training_again_after_an_error_goes_on_from_the_last_checkpoint(tmp_path
             estimator.train(ending_at(last), max_steps=8)
     assert weight_at(tmp_path, 8) == 8.0
     assert checkpoint_steps(tmp_path) == [0, 2, 4, 6, 8]
-
-
-@pytest.mark.parametrize("value", ["before", "after"])
-def test_a_division_by_a_power_of_the_global_step_is_named(tmp_path, cores, value):
-    """By the TPU's rules 1 - 0.9**global_step is 0 in the first step."""
-
-    def model_fn(features, mode, params):
-        step = tf.train.get_global_step()
-        weight = tf.get_variable("w", initializer=1.0, use_resource=True)
-        loss = tpu.cross_replica_sum(tf.reduce_mean(features["x"]) * weight)
-        counted = tf.cast(step + 1 if value == "after" else step, tf.float32)
-        with tf.name_scope("Lamb"):
-            update = weight.assign_sub(0.1 * weight / (1.0 - 0.9**counted))
-        train_op = tf.group(update, step.assign_add(1))
-        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    estimator = make_estimator(tmp_path, model_fn)
-    if value == "after":
-        estimator.train(input_fn, steps=3)
-        return
-    sentence = r"Lamb/truediv divides by 0: .* read as before the step and was 0\. Compute it from"
-    with pytest.raises(tpu.NanLossDuringTrainingError, match=sentence):
-        estimator.train(input_fn, steps=3)
