@@ -14,7 +14,7 @@ from bert_estimator.storage.mirror import RESULTS
 from bert_estimator.system import disk_files, json_files, paths
 
 # What may lie anywhere: no command replaces it.
-_HARMLESS = re.compile(r"\..*|.*\.(log|out|err)|logs?(\.txt)?|lost\+found")
+_HARMLESS = re.compile(r"\..*|.*\.(log|out|err)|([^.]*[-_])?logs?(\.txt)?|lost\+found")
 
 # What a run writes before its config.json, or without training; and what is not complete.
 _UNFINISHED = rf"({re.escape(disk_files.ENDING)}|{re.escape(remote.UNFINISHED)})"

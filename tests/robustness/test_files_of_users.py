@@ -172,7 +172,16 @@ def test_files_of_users_are_left_as_they_are(inputs, tmp_path, monkeypatch, run,
     assert f"give the {'program' if flag == 'export_program' else 'run'} a directory of" in message
 
 
-LOGS = ("train.log", "slurm-7.out", "nohup.out", "logs/a", ".hidden/a", ".nfs0001", "lost+found/")
+LOGS = (
+    "train.log",
+    "slurm-7.out",
+    "nohup.out",
+    "logs/a",
+    "train_log.txt",
+    ".hidden/a",
+    ".nfs0001",
+    "lost+found/",
+)
 EVENTS = "events.out.tfevents.1.host"
 CONFIG = json.dumps({"flags": {}})
 
@@ -268,7 +277,7 @@ WATCHED = {
 }  # fmt: skip
 
 
-_SLOW = ("embedded pretraining", "embedded classifier", "tagger")
+_SLOW = ("embedded pretraining", "embedded classifier", "seeds", "squad", "tagger")
 
 
 @pytest.mark.parametrize(
