@@ -182,9 +182,10 @@ def test_the_network_lies_beside_the_checkpoints(tmp_path):
     assert (tmp_path / "run/vocab.txt").read_text() == "a\n"
     run.write_network({"vocab_size": 7}, f"{run.path}/vocab.txt")  # its own copy; a new network
     (tmp_path / "pieces.model").write_text("b")
-    run.write_network({"vocab_size": 7}, str(tmp_path / "pieces.model"))
-    run.write_network({"vocab_size": 7}, task={"labels": ["é\n"]})
-    assert sorted(os.listdir(run.path)) == sorted(run_directory.NETWORK_FILES)
+    pieces = str(tmp_path / "pieces.model")
+    run.write_network({"vocab_size": 7}, pieces, task={"labels": ["é\n"]})
+    assert {*os.listdir(run.path), "vocab.txt"} == {*run_directory.NETWORK_FILES}
+    assert not (tmp_path / "run/vocab.txt").exists()
     assert json.loads((tmp_path / "run/task.json").read_text()) == {"labels": ["é\n"]}
     assert json.loads((tmp_path / "run/bert_config.json").read_text()) == {"vocab_size": 7}
 
