@@ -106,7 +106,7 @@ def evaluate(
         "Evaluation at step %d over %d batches: %s",
         results[tf.GraphKeys.GLOBAL_STEP],
         len(loop.losses),
-        ", ".join(f"{name} = {_shown(v)}" for name, v in results.items() if not np.ndim(v)),
+        ", ".join(f"{name} = {_shown(v)}" for name, v in results.items() if _is_shown(v)),
         extra={"evaluation": results, "checkpoint_path": path},  # for the legacy runner
     )
     if job.hosts.is_chief:
@@ -152,6 +152,11 @@ class KeptEvaluation:
 
     def __exit__(self, *exc_info):
         self.close()
+
+
+def _is_shown(value):
+    # NumPy cannot tell the dimensions of a structure whose parts have different shapes.
+    return not isinstance(value, dict | tuple | list) and np.ndim(value) == 0
 
 
 def _shown(value):

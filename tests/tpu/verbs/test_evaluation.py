@@ -259,7 +259,16 @@ def test_a_metric_may_be_nested(tmp_path, cores, nest):
 
 
 @by_rules
-def test_the_parts_of_a_nested_metric_may_differ_in_shape(tmp_path, rules):
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda a, b, c: {"a": a, "b": (b, [c])},
+        lambda a, b, c: (a, b, c),
+        lambda a, b, c: [a, (b, {"c": c})],
+    ],
+    ids=["dict", "tuple", "list"],
+)
+def test_the_parts_of_a_nested_metric_may_differ_in_shape(tmp_path, rules, nest):
     row, table = np.array([1.0, 3.0]), np.arange(6.0).reshape(2, 3)
 
     def metric_fn(x):
@@ -268,14 +277,14 @@ def test_the_parts_of_a_nested_metric_may_differ_in_shape(tmp_path, rules):
         first = tf.metrics.mean_tensor(each * tf.constant(row, tf.float32))
         second = tf.metrics.mean_tensor(each * tf.constant(table, tf.float32))
         values, updates = zip(scalar, first, second, strict=True)
-        return {"nested": ({"a": values[0], "b": (values[1], [values[2]])}, tf.group(*updates))}
+        return {"nested": (nest(*values), tf.group(*updates))}
 
     def fields(features, loss):
         return {"eval_metrics": (metric_fn, [features["x"]])}
 
     estimator = make_estimator(tmp_path, make_model_fn(fields), **rules)
     nested = estimator.evaluate(input_fn, steps=3)["nested"]  # of batches of 1, 2, 3
-    tf.nest.assert_same_structure(nested, {"a": 0, "b": (0, [0])})
+    tf.nest.assert_same_structure(nested, nest(0, 0, 0))
     for value, expected in zip(tf.nest.flatten(nested), [2.0, 2 * row, 2 * table], strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
         assert np.shape(value) == np.shape(expected)
