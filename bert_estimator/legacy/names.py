@@ -419,7 +419,7 @@ MODULES = {
     ],
     "tensorflow_estimator": [],
     "tensorflow_estimator.python.estimator.estimator_export": [
-        ("bert_estimator.legacy.stand_ins.contrib_estimator", "estimator_export"),
+        ("bert_estimator.legacy.wheel", "estimator_export"),
     ],
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),
@@ -486,6 +486,7 @@ MOVED = {
         ),
     ],
     "tensorflow.python.ops.variable_scope": [(V1, "variable=Variable")],
+    "tensorflow.python.util.tf_export": [("bert_estimator.legacy.wheel", "estimator_export")],
     "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],
     "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
     "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],

@@ -96,6 +96,9 @@ PATHS = {
         for module in ("tpu_config", "tpu_context", "tpu_estimator")
     },
     "tensorflow.python.tpu.async_checkpoint": "tensorflow.contrib.tpu",
+    "tensorflow.python.training.distribution_strategy_context": (
+        "tensorflow.python.distribute.distribution_strategy_context"
+    ),
     **{
         f"tensorflow.contrib.tpu.python.tpu.{module}": "tensorflow.contrib.tpu"
         for module in (

@@ -273,6 +273,8 @@ import tensorflow.estimator.inputs
 from tensorflow.contrib.framework.python.ops import arg_scope
 from tensorflow.python import pywrap_tensorflow
 from tensorflow.python.framework import graph_util
+from tensorflow.python.training import distribution_strategy_context
+from tensorflow.python.util.tf_export import estimator_export
 
 @tf.contrib.framework.add_arg_scope
 def f(x=1):
@@ -289,6 +291,8 @@ tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffl
 assert pywrap_tensorflow.NewCheckpointReader and graph_util.convert_variables_to_constants
 assert compilation_result_pb2.CompilationResultProto and resource_variable_ops._to_proto_fn
 assert isinstance(tf.feature_column.numeric_column("x"), FeatureColumn)
+assert distribution_strategy_context.get_strategy is tf.distribute.get_strategy
+assert estimator_export("estimator.X")(int) is int
 assert gfile.Exists is tf.gfile.Exists and keras.layers.Dense is tf.keras.layers.Dense
 resolver = tf2.distribute.cluster_resolver.TPUClusterResolver
 assert resolver is tf.contrib.cluster_resolver.TPUClusterResolver

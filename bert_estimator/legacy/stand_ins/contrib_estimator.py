@@ -30,11 +30,6 @@ API_GAUGE = monitoring.StringGauge("/bert_estimator/canned", "the canned estimat
 _METRIC_FN_ARGS = ("features", "labels", "predictions", "config")
 
 
-def estimator_export(*args: str, **kwargs: Any) -> Callable:
-    """Returns a decorator without effect: canned estimators name their place in TensorFlow."""
-    return lambda exported: exported
-
-
 def call_logit_fn(
     logit_fn: Callable, features: Any, mode: str, params: Any, config: tpu.RunConfig
 ) -> tf.Tensor | dict[str, tf.Tensor]:
