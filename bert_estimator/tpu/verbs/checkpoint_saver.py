@@ -107,6 +107,8 @@ class Marks:
           newest: the path prefix of the checkpoint. The saver has not recorded it yet.
         """
         saver = self._saver
+        if not isinstance(getattr(saver, "_last_checkpoints", None), list):
+            return  # A program's own saver, which wraps one, does not say what it deletes.
         earlier = [entry for entry in saver._last_checkpoints if entry[0] != newest]
         due = list(saver._checkpoints_to_be_deleted)
         if 0 < (saver.saver_def.max_to_keep or 0) <= len(earlier):
@@ -345,7 +347,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         """Removes what was written of a checkpoint that the state file does not name."""
         remove_unwritten(self._model_dir)
         prefix = f"{self._save_path}-{step}"
-        if step is not None and prefix not in self._get_saver().last_checkpoints:
+        known = getattr(self._get_saver(), "last_checkpoints", None)
+        if step is not None and isinstance(known, list) and prefix not in known:
             for path in _files_of(prefix):
                 os.remove(path)
 
@@ -418,7 +421,9 @@ class _DurableSaver:
     def save(self, session, path, global_step, meta_graph):
         """Writes a checkpoint, with a serialized `MetaGraphDef`, if it is not None."""
         if meta_graph is not None:
-            number = f"{global_step:08d}" if self._saver._pad_step_number else str(global_step)
+            # A program's own saver may have public names alone, or have any name, as mocks do.
+            is_padded = getattr(self._saver, "_pad_step_number", False) is True
+            number = f"{global_step:08d}" if is_padded else str(global_step)
             file_io.atomic_write_string_to_file(f"{path}-{number}.meta", meta_graph)
         # The method of a TF1 program's own saver may not have the argument.
         takes_it = _takes_write_meta_graph(self._saver.save)

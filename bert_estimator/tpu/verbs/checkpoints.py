@@ -324,6 +324,9 @@ def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
         listed = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
         last = listed[-1] if listed else -1
         paths = [p for number, p in enumerate(paths) if number in listed or number > last]
+    if not hasattr(saver, "set_last_checkpoints_with_time"):  # a program's own saver
+        saver.recover_last_checkpoints(paths)
+        return
     now = time.time()  # A time to come is from a clock that has been set back since.
     saver.set_last_checkpoints_with_time(
         [(path, min(now, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9)) for path in paths]

@@ -412,6 +412,60 @@ def test_a_saver_may_save_in_its_own_way(tmp_path, saver, factor, use_tpu):
     assert os.path.exists(f"{tmp_path}/model.ckpt-3.meta")
 
 
+class Wrapping:
+    """Has a few public methods of a saver, and writes as it does."""
+
+    def __init__(self):
+        self._of = tf.train.Saver(max_to_keep=2)
+        self.saver_def, self.called = self._of.saver_def, []
+
+    def save(self, *args, **kwargs):
+        self.called.append("save")
+        return self._of.save(*args, **kwargs)
+
+    def build(self):  # which a Scaffold calls
+        self._of.build()
+
+    def restore(self, session, path):
+        self.called.append("restore")
+        self._of.restore(session, path)
+
+    def recover_last_checkpoints(self, paths):
+        self._of.recover_last_checkpoints(paths)
+
+
+def mocked():
+    saver = tf.train.Saver(max_to_keep=2)
+    return mock.Mock(wraps=saver, saver_def=saver.saver_def)
+
+
+@pytest.mark.parametrize("make", [Wrapping, mocked])
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_a_saver_may_wrap_another(tmp_path, make, use_tpu):
+    savers = []
+
+    def fields(features, loss):
+        savers.append(make())
+        return {"scaffold_fn": lambda: tf.train.Scaffold(saver=savers[-1])}
+
+    config = {"save_checkpoints_steps": 2, "checkpoint_save_graph_def": True, "use_tpu": use_tpu}
+    estimator = make_estimator(tmp_path, make_model_fn(fields), **config)
+    estimator.train(input_fn, steps=3)
+    estimator.train(input_fn, steps=2)  # it resumes
+    estimator.evaluate(input_fn, steps=1)
+    assert checkpoint_steps(tmp_path) == [3, 5]
+    assert tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-5").get_tensor("w") == 5.0
+    assert os.path.exists(f"{tmp_path}/model.ckpt-5.meta")
+    if make is mocked:
+        assert savers[0].save.called and savers[1].restore.called and savers[2].restore.called
+    else:
+        assert [set(saver.called) for saver in savers] == [
+            {"save"},
+            {"save", "restore"},
+            {"restore"},
+        ]
+
+
 @pytest.mark.parametrize("kind", SAVERS)
 def test_savers_of_a_model(tmp_path, kind):
     """Whatever saver a model gives, its checkpoints have the same names with a copy and without."""
