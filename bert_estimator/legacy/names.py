@@ -28,23 +28,23 @@ _EARLY_STOPPING = (
 )
 
 # With tf_keras, tf.layers, the RNN cells and tf.keras are one hierarchy of classes, as in TF1.
-_HAS_KERAS = importlib.util.find_spec("tf_keras") is not None
+HAS_KERAS = importlib.util.find_spec("tf_keras") is not None
 _KERAS_LEGACY = "tf_keras.api._v1.keras.__internal__.legacy"
 _RNN_CELLS = (
     _KERAS_LEGACY + ".rnn_cell"
-    if _HAS_KERAS
+    if HAS_KERAS
     else "tensorflow.python.keras.layers.legacy_rnn.rnn_cell_impl",
     "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple "
     "MultiRNNCell RNNCell ResidualWrapper",
 )
 # tf.contrib.rnn has this base class of the cells with weights, too.
 _BASE_CELL = (
-    "tf_keras.src.layers.rnn.legacy_cells" if _HAS_KERAS else _RNN_CELLS[0],
+    "tf_keras.src.layers.rnn.legacy_cells" if HAS_KERAS else _RNN_CELLS[0],
     "LayerRNNCell",
 )
-_LAYERS = (
+LAYERS = (
     [(_KERAS_LEGACY + ".layers", "*")]
-    if _HAS_KERAS
+    if HAS_KERAS
     else [
         (
             "bert_estimator.legacy.stand_ins.batch_normalization",
@@ -175,7 +175,7 @@ MODULES = {
     **{
         f"tensorflow.compat.v2.{module}": [(f"tf_keras.{module}", "*")]
         for module in ("initializers", "losses", "metrics", "optimizers")
-        if _HAS_KERAS
+        if HAS_KERAS
     },
     "tensorflow.compat.v2.distribute": [(V2 + ".distribute", "*")],
     "tensorflow.compat.v2.distribute.cluster_resolver": [
@@ -184,7 +184,7 @@ MODULES = {
     ],
     "tensorflow.nn": [(V1 + ".nn", "*")],
     "tensorflow.nn.rnn_cell": [_RNN_CELLS],
-    "tensorflow.layers": _LAYERS,
+    "tensorflow.layers": LAYERS,
     "tensorflow.keras": [
         ("bert_estimator.legacy.stand_ins.keras", "*"),
         ("tf_keras", "__version__"),
@@ -286,7 +286,8 @@ MODULES = {
         (f"{_WHEEL}.canned.linear", "LinearEstimator linear_logit_fn_builder"),
     ],
     "tensorflow.contrib.framework": [
-        (V1, "TensorSpec argsort convert_to_tensor_or_sparse_tensor is_tensor nest sort"),
+        ("tensorflow.python.util", "nest"),  # with the names that tf.nest lacks
+        (V1, "TensorSpec argsort convert_to_tensor_or_sparse_tensor is_tensor sort"),
         (V1 + ".train", "get_global_step get_or_create_global_step"),
         (
             "bert_estimator.legacy.stand_ins.training",
@@ -458,40 +459,5 @@ MODULES = {
         ("tensorflow.python.checkpoint.checkpoint", "CheckpointableSaver=TrackableSaver **"),
     ],
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
-    **(python_keras.MODULES if _HAS_KERAS else {}),
-}
-
-# Names that old scripts (and tf_slim) import from TensorFlow's inner modules, but that TensorFlow
-# moved, or that this package replaces: inner module -> a list of (new module, names) as above.
-MOVED = {
-    **({} if _HAS_KERAS else {"tensorflow.python.layers.normalization": _LAYERS[:1]}),
-    "tensorflow.python.feature_column.feature_column_v2": [
-        ("tensorflow.python.feature_column.feature_column_v2_types", "FeatureColumn"),
-    ],
-    "tensorflow.python.tpu.ops.tpu_ops": [("bert_estimator.tpu", "cross_replica_sum")],
-    "tensorflow.python.tpu.tpu_optimizer": [("bert_estimator.tpu", "CrossShardOptimizer")],
-    "tensorflow.python.framework.graph_util": [
-        (
-            V1 + ".graph_util",
-            "convert_variables_to_constants extract_sub_graph remove_training_nodes",
-        ),
-    ],
-    "tensorflow.python.framework.ops": [
-        (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
-    ],
-    "tensorflow.python.saved_model.utils_impl": [
-        (
-            "tensorflow.python.saved_model.path_helpers",
-            "get_assets_dir get_variables_dir get_variables_path",
-        ),
-    ],
-    "tensorflow.python.ops.variable_scope": [(V1, "variable=Variable")],
-    "tensorflow.python.util.tf_export": [("bert_estimator.legacy.wheel", "estimator_export")],
-    "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],
-    "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
-    "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],
-    "tensorflow.python.ops.resource_variable_ops": [
-        ("tensorflow.python.ops.ref_variable", "_from_proto_fn _to_proto_fn"),
-    ],
-    "tensorflow.python.pywrap_tensorflow": [(V1 + ".train", "NewCheckpointReader")],
+    **(python_keras.MODULES if HAS_KERAS else {}),
 }

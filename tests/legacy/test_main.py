@@ -272,7 +272,10 @@ from tensorflow.python.tpu import session_support
 import tensorflow.estimator.inputs
 from tensorflow.contrib.framework.python.ops import arg_scope
 from tensorflow.python import pywrap_tensorflow
-from tensorflow.python.framework import graph_util
+from tensorflow.python.data.util import nest as data_nest
+from tensorflow.python.framework import graph_util, graph_util_impl
+from tensorflow.python.ops import nn, variables
+from tensorflow.python.util import nest
 from tensorflow.python.training import distribution_strategy_context
 from tensorflow.python.util.tf_export import estimator_export
 
@@ -293,6 +296,10 @@ assert compilation_result_pb2.CompilationResultProto and resource_variable_ops._
 assert isinstance(tf.feature_column.numeric_column("x"), FeatureColumn)
 assert distribution_strategy_context.get_strategy is tf.distribute.get_strategy
 assert estimator_export("estimator.X")(int) is int
+assert nn.dynamic_rnn is tf.nn.dynamic_rnn and variables.VariableV1 is tf.Variable
+assert nest.is_sequence([1]) and not nest.is_sequence(1) and data_nest.is_sequence((1,))
+assert tf.contrib.framework.nest.flatten_up_to([0], [{"a": 1}]) == [{"a": 1}]
+assert graph_util_impl.convert_variables_to_constants
 assert gfile.Exists is tf.gfile.Exists and keras.layers.Dense is tf.keras.layers.Dense
 resolver = tf2.distribute.cluster_resolver.TPUClusterResolver
 assert resolver is tf.contrib.cluster_resolver.TPUClusterResolver
