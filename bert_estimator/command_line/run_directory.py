@@ -30,7 +30,8 @@ from bert_estimator.system import disk_files, json_files
 CHECKPOINT_PREFIX = "model.ckpt-"
 BEST_DIRECTORY = "best"
 # The files that `RunDirectory.write_network` makes.
-NETWORK_FILES = ("bert_config.json", "task.json", "vocab.txt", "vocab.model")
+TASK = "task.json"
+NETWORK_FILES = ("bert_config.json", TASK, "vocab.txt", "vocab.model")
 
 _CONFIG, _BEST_FILE = "config.json", "best.json"
 

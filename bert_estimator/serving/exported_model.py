@@ -21,6 +21,7 @@ from bert_estimator.serving.commands import batches_by_length
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
+from input_pipelines.tasks import word_forms
 from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.features import BatchesOfLength
 
@@ -60,6 +61,7 @@ class TextTask:
       casing: what happens to the capitals and accents of text.
       max_seq_length: the length in tokens to which examples are cut.
       reading: how contexts are read for answers; None for other tasks.
+      words: what the words of a text are for tagging, one of `word_forms.FORMS`.
     """
 
     kind: str
@@ -69,6 +71,7 @@ class TextTask:
     casing: tokenization.Casing
     max_seq_length: int
     reading: Reading | None = None
+    words: str = word_forms.SPACES
 
     def open_tokenizer(self) -> tokenization.Tokenizer:
         """Returns the tokenizer of the vocabulary; raises ValueError if it is damaged."""
@@ -194,7 +197,8 @@ def read_task(export_dir: str) -> TextTask:
         raise ValueError(f"{path}: max_seq_length must be at least {LEAST_TOKENS}, not {length}")
     casing = tokenization.Casing(lower, strip)
     reading = _reading(values, path, length) if kind == QUESTION_ANSWERING else None
-    return TextTask(kind, tuple(labels), is_pair, vocab_file, casing, length, reading)
+    words = word_forms.recorded(values, path)
+    return TextTask(kind, tuple(labels), is_pair, vocab_file, casing, length, reading, words)
 
 
 def _reading(values, path, length):

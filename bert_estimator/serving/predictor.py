@@ -10,7 +10,9 @@ It writes a line of JSON for each line, in order:
     {"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.2}}       multi_label: labels above 0.5
     {"number": 3.2}                                                regression
     {"words": ["A", "b"], "tags": ["B-X", "O"], "probabilities": [0.9, 0.8], "entities": [...]}
-                                                                   tagging; words are at spaces
+                                                                   tagging; words are at spaces, or
+                                                                   characters if the model was
+                                                                   trained on characters
     {"answer": "Ada", "start": 0, "end": 3, "probability": 0.9, "score": 7.1, "n_best": [...]}
                                                                    answers; a line is a question, a
                                                                    tab, and a text
@@ -41,6 +43,7 @@ from bert_estimator.serving.commands import (
 )
 from bert_estimator.system import memory
 from bert_estimator.tokenization import entities
+from input_pipelines.tasks import word_forms
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
@@ -88,6 +91,7 @@ class Predictor:
         self.kind: str = task.kind
         self.labels: tuple[str, ...] = task.labels
         self.is_pair: bool = task.is_pair
+        self._words = task.words
         self._tokenizer = task.open_tokenizer()
         self.max_seq_length: int = task.max_seq_length
         self._model = exported_model.open_session(self.export_dir, task, batch_size)
@@ -111,7 +115,7 @@ class Predictor:
         outputs = self.predict(texts)
         if self.kind == "tagging":
             sentences = zip(texts, outputs["probabilities"], strict=True)
-            return [self._tagged(words_of(text), rows) for text, rows in sentences]
+            return [self._tagged(self.words_of(text), rows) for text, rows in sentences]
         if self.kind == "regression":
             return [{"number": float(row[0])} for row in outputs["logits"]]
         return [self._answer(row) for row in outputs["probabilities"]]
@@ -121,7 +125,8 @@ class Predictor:
 
         Args:
           texts: any number of strings, or of tuples of two strings if the task is about pairs. For
-            tagging, strings, whose words are separated by spaces, or lists of words.
+            tagging, strings, or lists of words. The words of a string are separated by spaces; if
+            the model was trained on single Chinese characters, words are characters.
 
         Returns:
           A dict of `logits` and `probabilities`, float32 [number of texts, number of labels]. For
@@ -150,6 +155,10 @@ class Predictor:
         shape = [len(examples), len(self.labels) or 1]
         return {name: np.reshape(np.float32(rows), shape) for name, rows in outputs.items()}
 
+    def words_of(self, text: str | Sequence[str]) -> list[str]:
+        """Returns the words of a text to tag, as they were in training; or a list as it is."""
+        return word_forms.split(text, self._words) if isinstance(text, str) else list(text)
+
     def close(self) -> None:
         """Closes the model; it cannot be called after that."""
         self._model.session.close()
@@ -168,7 +177,7 @@ class Predictor:
         ):
             raise ValueError(f"texts[{number}] is {text!r}; it must be a string or a list of words")
         check_characters(number, text)
-        return Sentence(tuple(words_of(text)))
+        return Sentence(tuple(self.words_of(text)))
 
     def _tagged(self, words, rows):
         """Returns the answer for words, whose probabilities are rows [number of words, L]."""
@@ -194,11 +203,6 @@ class Predictor:
             return {"label": self.labels[int(row.argmax())], "probabilities": probabilities}
         likely = [label for label, value in probabilities.items() if value > 0.5]
         return {"labels": likely, "probabilities": probabilities}
-
-
-def words_of(text: str | Sequence[str]) -> list[str]:
-    """Returns the words of a text, which are separated by white space; or a list as it is."""
-    return text.split() if isinstance(text, str) else list(text)
 
 
 def open_predictor(path: str, batch_size: int = BATCH_SIZE) -> Predictor | AnswerPredictor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from bert_estimator.tokenization import Casing, Tokenizer, entities
-from input_pipelines.tasks import examples, tag_files
+from input_pipelines.tasks import examples, tag_files, word_forms
 from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.task_table import EMBEDDED_METRICS, ENTITY_METRICS, OWN_METRICS, Task
@@ -50,6 +50,8 @@ class TaskData:
       write_tags: for tagging, a function of the tags predicted for `predict` that yields the lines
         of their file.
       tags_extension: the ending of the name of this file.
+      words: for tagging, what the words to train on are, one of `word_forms.FORMS`; None without
+        them.
       positive: the label that the metric f1 is of; None means the second label.
     """
 
@@ -65,6 +67,7 @@ class TaskData:
     texts: Callable[[], Iterator[str]] = tuple
     write_tags: Callable[[Tags], Iterator[str]] | None = None
     tags_extension: str = ""
+    words: str | None = None
     positive: str | None = None
 
     def digest(self) -> str:
@@ -177,8 +180,10 @@ def load_tags(
         for name, path in files.items()
         if path is not None
     }
+    train = [sentence.words for sentence in sentences.get("train", ())]
     used = {name: of_file for name, of_file in sentences.items() if trains or name != "train"}
     task = _of_tagged(tags, used, tokenizer, vocab_file, max_seq_length)
+    task = dataclasses.replace(task, words=word_forms.of_words(train) if train else None)
     path = files.get("predict")
     if path is not None:
         tag_files.check_can_be_written(path, columns, tags)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from tiny_run import bert_config, metrics_of, pretraining_flags, steps_of
@@ -86,7 +87,8 @@ def test_it_trains_on_both_runtimes(data, tmp_path, capsys, request, master):
     assert steps_of(tmp_path)[-1] == 4
     losses = [record["loss"] for record in metrics_of(tmp_path) if "loss" in record]
     assert losses and all(map(math.isfinite, losses))
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert re.search(r"train\.tfrecord\.json: --do_whole_word_mask: [\d.]+ % of the tokens", err)
     held_out = f"{data}/heldout.train.tfrecord"
     assert f"Evaluation reads held-out records: {RecordFiles([held_out]).num_records} rec" in out
     assert "Held-out text at step 4: " in out

@@ -22,6 +22,7 @@ import run_classifier
 from bert_estimator.jobs.fine_tuning import classification_config
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.predictor import Predictor
+from bert_estimator.serving.server import models
 from bert_estimator.tokenization import SPECIAL_TOKENS, entities, train_sentencepiece, write_vocab
 from input_pipelines.tasks import tag_files
 
@@ -346,3 +347,39 @@ def test_a_file_of_words_alone_is_tagged(data, trained, tmp_path):
     assert main([*flags, "--do_predict"]) == 0
     tags = tags_of(tmp_path / "run" / "test_results.conll", 1)
     assert [len(sentence) for sentence in tags] == [len(s) for s in tags_of(data / "test.conll")]
+
+
+@pytest.mark.parametrize("joined", ["", " "])
+def test_a_tagger_of_characters_splits_text_into_characters(data, tmp_path, joined):
+    """Predictor, server and another export of the run, whose task.json says what words are."""
+    characters = [chr(code) for code in range(0x4E00, 0x4E14)]
+    write_vocab([*SPECIAL_TOKENS, *characters, *words(5)], str(tmp_path / "vocab.txt"))
+    shutil.copy(data / "bert_config.json", tmp_path)
+    for name in ("train", "dev"):
+        lines = [f"{c} {'B-LOW' if c < characters[8] else 'O'}\n" for c in characters]
+        text = (
+            "\n".join("".join(lines[n : n + 5]) for n in range(12)) + "\n" + "w1 O\n" * (not joined)
+        )
+        (tmp_path / f"{name}.conll").write_text(text, encoding="utf-8")
+    flags = tagging_flags(tmp_path, tmp_path / "run", num_train_epochs=1)
+    assert main([*flags, "--do_train", "--do_export"]) == 0
+    form = json.loads((tmp_path / "run" / "task.json").read_text())["words"]
+    assert form == ("characters" if joined else "ideographs")
+    sentence = characters[3:9]
+    texts = ["".join(sentence), joined.join(sentence[:3]) + " w1", ""]
+    of_w1 = list("w1") if joined else ["w1"]
+    answers = Predictor(str(tmp_path / "run"))(texts)
+    assert [a["words"] for a in answers] == [sentence, [*sentence[:3], *of_w1], []]
+    assert all(len(a["tags"]) == len(a["words"]) for a in answers)
+    of_words = Predictor(str(tmp_path / "run"))([sentence])[0]
+    assert (of_words["words"], of_words["tags"]) == (sentence, answers[0]["tags"])
+    model = models.open_model(str(tmp_path / "run"), 4)
+    assert [a["words"] for a in model.answer(texts)] == [a["words"] for a in answers]
+    model.close()
+    # Without the sentences of the training, the run says what words are.
+    shutil.rmtree(tmp_path / "run" / "export")
+    flags = [flag for flag in flags if not flag.startswith("--train_file")]
+    assert main([*flags, "--do_export"]) == 0
+    assert [a["words"] for a in Predictor(str(tmp_path / "run"))(texts)] == [
+        a["words"] for a in answers
+    ]

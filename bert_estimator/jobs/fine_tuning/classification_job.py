@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import flags, run_directory
 from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs import vocabulary
@@ -24,6 +24,8 @@ from bert_estimator.model_fns import (
     update,
 )
 from bert_estimator.storage import remote
+from bert_estimator.system import json_files
+from input_pipelines.tasks import word_forms
 from input_pipelines.tasks.features import BatchesOfLength
 
 
@@ -78,8 +80,11 @@ class Classification(FineTuning):
         do_lower_case   whether text is lower-cased
         strip_accents   whether accents are taken away; null: as is usual with do_lower_case
         max_seq_length  the length in tokens to which examples are cut
+        words           of taggers, what words are if not what stands between spaces; one of
+                        `word_forms.FORMS`
         """
         task = self.data.task
+        words = self._words() if task.kind == "tagging" else word_forms.SPACES
         return {
             "kind": task.kind,
             "labels": task.labels,
@@ -87,7 +92,15 @@ class Classification(FineTuning):
             "vocab_file": vocabulary.name_in_run(task.vocab_file),
             **task.casing._asdict(),
             "max_seq_length": self.config.data.max_seq_length,
+            **({} if words == word_forms.SPACES else {"words": words}),
         }
+
+    def _words(self):
+        """Returns what words are, by the sentences to train on, or else as the run recorded it."""
+        path = os.path.join(self.directory.path, run_directory.TASK)
+        if self.data.task.words or not os.path.exists(path):
+            return self.data.task.words or word_forms.SPACES
+        return word_forms.recorded(json_files.read(path), path)
 
     def head(self) -> tuple[str, ...]:
         # Tags are predicted from the tokens, without the pooler.

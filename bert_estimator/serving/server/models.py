@@ -28,7 +28,7 @@ import numpy as np
 from bert_estimator.command_line import run_directory
 from bert_estimator.serving import exported_model
 from bert_estimator.serving.answer_predictor import AnswerPredictor
-from bert_estimator.serving.predictor import Predictor, open_predictor, words_of
+from bert_estimator.serving.predictor import Predictor, open_predictor
 from bert_estimator.serving.server.batcher import Batch, Batcher
 from bert_estimator.serving.server.bodies import Inputs
 from bert_estimator.system import disk_files, json_files, paths
@@ -145,7 +145,7 @@ def _predictions(predictor: Predictor) -> Opened:
         if predictor.kind in ("classification", "tagging"):
             best = [np.argmax(rows, axis=-1) if len(rows) else [] for rows in outputs["logits"]]
             if predictor.kind == "tagging":
-                columns["words"] = list(map(words_of, texts))
+                columns["words"] = list(map(predictor.words_of, texts))
                 columns["tags"] = [[labels[tag] for tag in tags] for tags in best]
             else:
                 columns["label"] = [labels[label] for label in best]
