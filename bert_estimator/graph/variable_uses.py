@@ -12,11 +12,16 @@ through its inputs and control inputs:
 4. In a branch of a condition, or the body of a loop, that updates a variable, the same rules hold
    for each run of the branch or the body, in place of the step. If they contradict each other
    there, it is an error.
+5. In a step that does not train, updates come first: a read also sees the updates of its variable
+   before the first update that is computed from it. If reads of several variables cannot all do so
+   (two variables that take each other's values), these reads follow rules 2 and 3.
 
 An operation is a `NodeDef` here, of a graph or of a function in its library.
 """
 
+import contextlib
 import dataclasses
+import graphlib
 import heapq
 import itertools
 
@@ -48,6 +53,9 @@ CALLERS = {
 # many outputs have it.
 _HANDING_ON = {"Identity": 1, "Switch": 2, "Enter": 1, "Merge": 1, "NextIteration": 1, "Exit": 1}
 
+# These lead back to the start of a TF1 loop.
+_NEXT_TURN = ("NextIteration", "RefNextIteration")
+
 
 @dataclasses.dataclass(frozen=True)
 class Read:
@@ -75,6 +83,7 @@ class Uses:
       handles: dict, name of a placeholder, argument or operation that gives a variable's handle ->
         name of the variable.
       functions: the `Functions` that they run.
+      updates_first: whether rule 5 holds.
 
     Attributes:
       nodes: the operations, sorted by `in_order`.
@@ -86,7 +95,7 @@ class Uses:
       ValueError: they depend on each other in a circle.
     """
 
-    def __init__(self, nodes, handles, functions):
+    def __init__(self, nodes, handles, functions, updates_first=False):
         self.nodes = in_order(nodes)
         self.updates, self.reads = [], []
         masks_of = {}  # a bit for each update of a variable
@@ -121,6 +130,42 @@ class Uses:
             variable: [i for i in range(mask.bit_length()) if mask >> i & 1]
             for variable, mask in masks_of.items()
         }
+        if updates_first and self.updates:
+            self._put_updates_first()
+
+    def _put_updates_first(self):
+        """Changes `reads` as rule 5 says."""
+        bit_of = {read.node.name: 1 << n for n, read in enumerate(self.reads)}
+        before = {}  # name of an operation -> the bits of the reads up to it
+        for node in self.nodes:
+            before[node.name] = bit_of.get(node.name, 0)
+            for name in node.input:
+                before[node.name] |= before.get(_source(name), 0)
+
+        def after_updates(read):
+            seen = read.update
+            for number in self.updates_of.get(read.variable, ()):
+                if before[self.updates[number].name] & bit_of[read.node.name]:
+                    break
+                seen = number if seen is None else max(seen, number)
+            return dataclasses.replace(read, update=seen)
+
+        reads = [after_updates(read) for read in self.reads]
+        turns = {node.name for node in self.nodes if node.op in _NEXT_TURN}
+        sources = {
+            node.name: [each for each in map(_source, node.input) if each not in turns]
+            for node in self.nodes
+        }
+        for first, second in self.chain():
+            sources[second.name].append(first.name)
+        for read in reads:
+            if read.update is not None:
+                sources[read.node.name].append(self.updates[read.update].name)
+        circles = in_circles(sources)
+        self.reads = [
+            old if old.node.name in circles else new
+            for old, new in zip(self.reads, reads, strict=True)
+        ]
 
     def chain(self):
         """Returns pairs of an update of a variable and the variable's next update."""
@@ -220,8 +265,7 @@ def in_order(nodes):
     followers, missing = [[] for _ in nodes], [0] * len(nodes)
     for number, node in enumerate(nodes):
         for source in {number_of.get(_source(name)) for name in node.input} - {None}:
-            # These lead back to the start of a TF1 loop.
-            if nodes[source].op not in ("NextIteration", "RefNextIteration"):
+            if nodes[source].op not in _NEXT_TURN:
                 followers[source].append(number)
                 missing[number] += 1
     ready = [number for number, count in enumerate(missing) if not count]
@@ -237,6 +281,31 @@ def in_order(nodes):
         names = [node.name for node, count in zip(nodes, missing, strict=True) if count]
         raise ValueError(f"operations wait for each other in a circle: {', '.join(names[:10])}")
     return ordered
+
+
+def in_circles(sources):
+    """Returns the keys that wait for themselves, and the keys between two circles of them.
+
+    Args:
+      sources: dict, key -> list of what it waits for.
+    """
+    left = sources.keys() - set(sorted_by(sources))
+    users = {each: [] for each in left}
+    for each in left:
+        for source in left.intersection(sources[each]):
+            users[source].append(each)
+    return left - set(sorted_by(users))
+
+
+def sorted_by(sources):
+    """Yields the keys of a dict as for `in_circles`, each after its sources; the keys in a circle,
+    and the keys after it, are left out."""
+    sorter = graphlib.TopologicalSorter(sources)
+    with contextlib.suppress(graphlib.CycleError):
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        yield from ready
+        sorter.done(*ready)
 
 
 def _needed(function):

@@ -6,6 +6,8 @@ means follows the contract of `step/variable_versions.py`, in plain Python numbe
 """
 
 import dataclasses
+import graphlib
+import math
 import random
 
 import tensorflow.compat.v1 as tf
@@ -141,32 +143,73 @@ def reads(statement):
     return set(statement.variables)
 
 
-def run(block, values, entry):
+def run(block, values, entry, updates_first=False):
     """Returns (the result, the variables at the end, all values by number of the statement).
 
     Args:
       values: dict, number -> value, of what is around it.
       entry: dict, variable -> its value at the start.
+      updates_first: whether rule 5 of `variable_uses` holds.
     """
     values, now = dict(values), dict(entry)
     left = {}  # (variable, number of an update) -> what it left
-    after = {}  # number of a statement -> those before it, as numbers
-    for each in block.needed():
-        direct = [n for n in refers_to(each) if n in after]
-        before = set(direct).union(*(after[n] for n in direct))
-        after[each.number] = before
+    for each, sees_update in _in_turn(block, updates_first):
 
-        def seen(variable, before=before):
-            updates = [n for v, n in left if v == variable and n in before]
-            return left[variable, max(updates)] if updates else entry[variable]
+        def seen(variable, sees_update=sees_update):
+            update = sees_update.get(variable)
+            return entry[variable] if update is None else left[variable, update]
 
         written = writes(each)
-        sees = {v: now[v] if v in written else seen(v) for v in entry}
+        sees = {v: now[v] if v in written else seen(v) for v in reads(each)}
         value, changed = _run_statement(each, values, sees)
         values[each.number] = value
         for variable in written:
             now[variable] = left[variable, each.number] = changed[variable]
     return values[block.result], now, values
+
+
+def _in_turn(block, updates_first):
+    """Returns (statement, dict of variable -> the update that it sees) for each statement needed,
+    in an order in which they may run."""
+    needed = block.needed()
+    direct = {s.number: set(refers_to(s)) & {o.number for o in needed} for s in needed}
+    before = _reached(direct)
+    updates = {v: [s.number for s in needed if v in writes(s)] for v in VARIABLES}
+
+    def seen(number, variable, first):
+        """Returns the last update that a statement comes after; `first` as by rule 5."""
+        of_it = [u for u in updates[variable] if number in before[u] | {u}]
+        end = min(of_it, default=math.inf) if first else 0
+        known = [u for u in updates[variable] if u < end or u in before[number]]
+        return max(known, default=None)
+
+    def waiting(sees):
+        waits = {n: set(them) for n, them in direct.items()}
+        for s in needed:
+            waits[s.number] |= {sees[s.number][v] for v in reads(s) - writes(s)} - {None}
+            waits[s.number] |= {u for v in writes(s) for u in updates[v] if u < s.number}
+        return waits
+
+    old, new = ({n: {v: seen(n, v, first) for v in VARIABLES} for n in direct}
+                for first in (False, True))  # fmt: skip
+    reached = _reached(waiting(new))
+    circular = {n for n in reached if n in reached[n]}
+    behind = {n for n in reached if reached[n] & circular}
+    circles = {n for n in behind if n in circular or any(n in reached[c] for c in circular)}
+    sees = {n: new[n] if updates_first and n not in circles else old[n] for n in direct}
+    statement_of = {s.number: s for s in needed}
+    in_turn = graphlib.TopologicalSorter(waiting(sees)).static_order()
+    return [(statement_of[n], sees[n]) for n in in_turn]
+
+
+def _reached(waits):
+    """Returns all that each number waits for, by way of others too."""
+    reached = {n: set(them) for n, them in waits.items()}
+    for middle in reached:
+        for n in reached:
+            if middle in reached[n]:
+                reached[n] |= reached[middle]
+    return reached
 
 
 def _run_statement(statement, values, sees):

@@ -18,7 +18,7 @@ from bert_estimator.tpu.spec import (
     call_scaffold_fn,
     with_metric_pairs,
 )
-from bert_estimator.tpu.step import feeds
+from bert_estimator.tpu.step import feeds, variable_versions
 from bert_estimator.tpu.step.inputs import Inputs
 
 # How many seconds a thread may take to end. A draw or a host function that takes longer is cut off
@@ -118,6 +118,7 @@ class HostSide:
             pair = with_metric_pairs(spec.eval_metrics)
             function = self._host_function("eval_metrics", pair)
             self.metric_values, updates = split_metrics(function.result)
+            variable_versions.order(updates, updates_first=True, apart=self.metric_values)
             self.functions.append((function, updates))
         if mode == ModeKeys.PREDICT:
             predictions = feeds.Predictions(spec.predictions)

@@ -59,7 +59,7 @@ class Library:
         return self.rewritten[name].signature.name
 
 
-def separate(nodes, dtypes, library):
+def separate(nodes, dtypes, library, updates_first=False):
     """Gives each value that a step's variables take, and that is read, a handle of its own.
 
     Updates keep the variable's handle. A read takes the handle of the value that it is to see. Only
@@ -70,13 +70,14 @@ def separate(nodes, dtypes, library):
       nodes: the operations of the step; they are changed.
       dtypes: dict, name of the placeholder of a variable's handle -> the variable's dtype (enum).
       library: the `Library` of the functions that they run.
+      updates_first: whether the step does not train; see `variable_uses`.
 
     Returns:
       (the operations, a dict of the new handles: name of a placeholder that is not among the
       operations -> name of the variable's placeholder). When the step starts, each new handle must
       have the variable's value.
     """
-    uses = Uses(nodes, {handle: handle for handle in dtypes}, library.functions)
+    uses = Uses(nodes, {handle: handle for handle in dtypes}, library.functions, updates_first)
     nodes, handles, copied = list(uses.nodes), {}, {}
     for first, second in uses.chain():
         _wait_for(second, first)
@@ -104,7 +105,7 @@ def separate(nodes, dtypes, library):
     return nodes, handles
 
 
-def order(fetches):
+def order(fetches, updates_first=False, apart=()):
     """Adds the control dependencies to a session's graph that give a step its meaning, as far as
     they can: what two reads are to see may contradict each other in every order of the updates, and
     what is in a condition or a loop stays as it is.
@@ -112,24 +113,30 @@ def order(fetches):
     Args:
       fetches: structure of the tensors and operations that a step runs; what else is in it does not
         matter.
+      updates_first: whether the step does not train; see `variable_uses`.
+      apart: structure of what is run without the step, and so must not wait for its updates.
 
     Returns:
       A list of pairs of operations' names: a read, and an update that it races with.
     """
     graph = tf.get_default_graph()
     operations = graph_walk.operations_of(fetches)
-    # Summaries and hooks may fetch more. A read that needs nothing may as well run in each step.
-    operations |= {o for o in graph.get_operations() if _is_free(o)}
+    if not updates_first:
+        # Summaries and hooks may fetch more. A read that needs nothing may run in each step.
+        operations |= {o for o in graph.get_operations() if _is_free(o)}
     present = {each.name for each in graph_walk.all_before(operations)}
     graph_def = graph.as_graph_def()
     nodes = [node for node in graph_def.node if node.name in present]
     handles = {node.name: node.name for node in nodes if node.op == "VarHandleOp"}
-    uses = Uses(nodes, handles, Functions(graph_def.library))
+    uses = Uses(nodes, handles, Functions(graph_def.library), updates_first)
+    elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
     edges = _edges_between_frames(uses, graph)
     is_certain = _is_consistent(uses.nodes, edges)
     racing, ends = [], {}
     for first, second in edges:
         waiting, waited_for = (graph.get_operation_by_name(n.name) for n in (second, first))
+        if waiting in elsewhere:
+            continue
         if not is_certain and waiting in graph_walk.all_before([waited_for]):
             racing.append((first.name, second.name))
             continue
@@ -142,21 +149,21 @@ def order(fetches):
 def _edges_between_frames(uses, graph):
     """Returns pairs of operations of a session's graph: the second must run after the first.
 
-    Nothing can wait for an operation in a condition or a loop of the old kind. An update in one
-    waits where the variable enters it.
+    Nothing can wait for an operation in a condition or a loop of the old kind. If the second is in
+    one, the variable waits where it enters it.
     """
     node_of = {node.name: node for node in uses.nodes}
     framed = in_frames([graph.get_operation_by_name(name) for name in node_of])
+    # What reads nearly always comes after the update already, but a function that an operation runs
+    # does not wait for inputs that it does not use.
+    seen = [(uses.updates[r.update], r.node) for r in uses.reads if r.update is not None]
     edges = []
-    for first, second in uses.edges(lambda node: node.name in framed):
+    for first, second in uses.edges(lambda node: node.name in framed) + seen:
         if second.name in framed:
             entries = _entries(graph.get_operation_by_name(second.name), framed)
             edges += [(first, node_of[each.name]) for each in entries]
         else:
             edges.append((first, second))
-    # A function that an operation runs does not wait for inputs that it does not use.
-    seen = [(uses.updates[r.update], r.node) for r in uses.reads if r.update is not None]
-    edges += [(u, node) for u, node in seen if node.op in CALLERS and node.name not in framed]
     return [pair for pair in edges if pair[0].name not in framed and pair[0] is not pair[1]]
 
 

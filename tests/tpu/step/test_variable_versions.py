@@ -20,9 +20,9 @@ def fetched(program):
     return [each.number for each in program.needed() if not each.is_update]
 
 
-def expected(program):
+def expected(program, updates_first):
     """(the values that are looked at, the variables at the end), as lists."""
-    _, variables, values = programs.run(program, {0: INPUT}, START)
+    _, variables, values = programs.run(program, {0: INPUT}, START, updates_first)
     return [values[n] for n in fetched(program)], list(variables.values())
 
 
@@ -38,24 +38,26 @@ def build(program, scope, x):
     return tensors, [result], list(variables.values())
 
 
-def on_cores(several):
+def on_cores(several, updates_first):
     """Returns what each program gives on a core, like `expected`; None if it is refused."""
     try:
-        return run_on_cores(several)
+        return run_on_cores(several, updates_first)
     except RuntimeError as error:
         if "no order of the two" not in str(error):
             raise
-        return [None] if len(several) == 1 else [on_cores([each])[0] for each in several]
+        if len(several) == 1:
+            return [None]
+        return [on_cores([each], updates_first)[0] for each in several]
 
 
-def run_on_cores(several):
+def run_on_cores(several, updates_first):
     with tf.Graph().as_default(), tf.Session() as session:
         step = StepGraph(1)
         x = step.placeholder(tf.float32, [1])
         with step.building():
             built = [build(program, f"p{i}", x) for i, program in enumerate(several)]
         flat = [tensor for tensors, _, _ in built for tensor in tensors]
-        lowered = step.lower(flat, [op for _, ops, _ in built for op in ops])
+        lowered = step.lower(flat, [op for _, ops, _ in built for op in ops], updates_first)
         session.run(tf.global_variables_initializer())
         run = lowered.compile(CoreMesh(devices.find("rehearse:1")))
         values, state = run(session.run(step.variables), [np.array([INPUT], np.float32)])
@@ -72,12 +74,14 @@ def run_on_cores(several):
         ]  # fmt: skip
 
 
-def in_a_session(several):
+def in_a_session(several, updates_first):
     """Returns what each program gives in a session; None if it may give several things."""
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder_with_default([INPUT], [1])
         built = [build(program, f"p{i}", x) for i, program in enumerate(several)]
-        racing = [variable_versions.order([tensors, ops]) for tensors, ops, _ in built]
+        racing = [
+            variable_versions.order([tensors, ops], updates_first) for tensors, ops, _ in built
+        ]
         session.run(tf.global_variables_initializer())
         given = session.run([(tensors, ops) for tensors, ops, _ in built])
         left = session.run([variables for _, _, variables in built])
@@ -91,13 +95,13 @@ def in_a_session(several):
         ]
 
 
-def check(first_seed, number):
+def check(first_seed, number, updates_first):
     known = dict.fromkeys((on_cores, in_a_session), 0)
     for first in range(first_seed, first_seed + number, TOGETHER):
         several = [programs.random_program(seed) for seed in range(first, first + TOGETHER)]
-        meant = [expected(program) for program in several]
+        meant = [expected(program, updates_first) for program in several]
         for runtime in (on_cores, in_a_session):
-            for i, found in enumerate(runtime(several)):
+            for i, found in enumerate(runtime(several, updates_first)):
                 known[runtime] += found is not None
                 assert found is None or found == meant[i], (
                     f"{runtime.__name__}, seed {first + i}: {found} in place of {meant[i]}; values "
@@ -108,10 +112,12 @@ def check(first_seed, number):
     assert known[on_cores] >= 0.98 * number and known[in_a_session] >= 0.5 * number
 
 
-def test_random_programs(xla_runtime):
-    check(0, 20)
+@pytest.mark.parametrize("updates_first", [False, True])
+def test_random_programs(xla_runtime, updates_first):
+    check(0, 20, updates_first)
 
 
 @pytest.mark.slow
-def test_many_random_programs(xla_runtime):
-    check(1000, 500)
+@pytest.mark.parametrize("updates_first", [False, True])
+def test_many_random_programs(xla_runtime, updates_first):
+    check(1000, 500, updates_first)

@@ -53,6 +53,7 @@ class LocalStep:
         self.metric_values, updates = split_metrics(self.spec.eval_metric_ops)
         # The mode decides what a step does, whatever the spec carries.
         self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
+        self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         if job.mode == ModeKeys.TRAIN:
             variable_versions.order([self._operation, self.spec.loss, self._scalars, host_call])
             hooks = [h for h in self.spec.training_hooks if isinstance(h, FetchEveryStep)]
@@ -60,8 +61,11 @@ class LocalStep:
             fetches = [self._operation, self.spec.loss, self._scalars, of_host]
             order(fetches, is_tpu_estimator=job.tpu_params)
             reference_updates.order(fetches)
+        else:
+            fetches = [self._operation, self.spec.loss, self._scalars, self._predictions]
+            variable_versions.order(fetches, updates_first=True, apart=self.metric_values)
+            reference_updates.put_updates_first(fetches, apart=self.metric_values)
         self.update = self.spec.train_op
-        self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         self.predicted = collections.deque()
         self._session = None  # once started
 

@@ -15,15 +15,13 @@ normalization, counters) is left alone; the global step has rules of its own, se
 """
 
 import collections
-import contextlib
-import graphlib
 import itertools
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import graph_walk
-from bert_estimator.graph.variable_uses import READERS
+from bert_estimator.graph.variable_uses import READERS, in_circles, sorted_by
 from bert_estimator.tpu.step import variable_versions
 
 SHARE_MEMORY = ("Identity", "Reshape", "ExpandDims", "Squeeze")
@@ -67,11 +65,55 @@ def order(fetches: Any) -> None:
         in_turn = [*sorted(others, key=depth.get), *sorted(of_batch, key=depth.get)]
         for first, second in itertools.pairwise(in_turn):
             add(second, first)
+    _wait(sources, waiting)
+
+
+def put_updates_first(fetches: Any, apart: Any) -> None:
+    """Adds the control dependencies to the default graph, in a step that does not train.
+
+    The order is rule 5 of `variable_uses`. TensorFlow 1.15.5 usually has it, too.
+
+    Args:
+      fetches: as for `order`.
+      apart: structure of what is run without the step, and so must not wait for its updates.
+    """
+    run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
+    elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
+    present = [each for each in tf.get_default_graph().get_operations() if each in run]
+    framed = variable_versions.in_frames(present)
+    sources = {operation: _sources(operation) for operation in present}
+    waiting = collections.defaultdict(list)  # operation -> operations that it is to wait for
+    pairs = []  # of an update and a reader that is to come after it
+    for variable in (each for each in present if each.type in _REFERENCES):
+        readers, updates = _uses(variable, run, framed)
+        updates.sort(key=present.index)
+        for first, second in itertools.pairwise(updates):
+            waiting[second].append(first)
+        for update in updates:
+            before = set(graph_walk.all_before([update]))
+            pairs += [(update, r) for r in readers if r not in before and r not in elsewhere]
+    together = {operation: [*before, *waiting[operation]] for operation, before in sources.items()}
+    for update, reader in pairs:
+        together[reader].append(update)
+    circles = in_circles(together)
+    for update, reader in pairs:
+        first, second = (reader, update) if reader in circles else (update, reader)
+        waiting[second].append(first)
+    _wait(sources, waiting)
+
+
+def _wait(sources, waiting):
+    """Has operations wait for others, except where they would wait for each other in a circle.
+
+    Args:
+      sources: operation -> the operations that it waits for already.
+      waiting: operation -> the operations that it is to wait for.
+    """
     # Reads of two variables may each come after the update of the other one.
-    circles = _in_circles(sources, waiting)
-    for update, firsts in waiting.items():
-        in_order = update not in circles
-        update._add_control_inputs([o for o in firsts if in_order or o not in circles])
+    circles = in_circles({o: [*before, *waiting.get(o, ())] for o, before in sources.items()})
+    for operation, firsts in waiting.items():
+        in_order = operation not in circles
+        operation._add_control_inputs([o for o in firsts if in_order or o not in circles])
 
 
 def _uses(variable, run, framed):
@@ -128,7 +170,7 @@ def _seen(sources, bit_of):
       bit_of: operation -> its bit, for the operations that matter.
     """
     seen, depth = {}, {}
-    for operation in _sorted(sources):
+    for operation in sorted_by(sources):
         bits = _BATCH if _draws(operation) else 0
         for source in sources[operation]:
             bits |= seen[source] | bit_of.get(source, 0)
@@ -144,24 +186,3 @@ def _draws(operation):
     takes_reference = any(argument.is_ref for argument in operation.op_def.input_arg)
     is_variable = operation.type in (*_REFERENCES, "VarHandleOp", *READERS)
     return operation.op_def.is_stateful and not (takes_reference or is_variable)
-
-
-def _in_circles(sources, waiting):
-    """Returns the operations that could not run if updates waited, too, and that others await."""
-    together = {o: [*before, *waiting.get(o, ())] for o, before in sources.items()}
-    left = together.keys() - set(_sorted(together))
-    users = {operation: [] for operation in left}
-    for operation in left:
-        for source in left.intersection(together[operation]):
-            users[source].append(operation)
-    return left - set(_sorted(users))
-
-
-def _sorted(sources):
-    """Yields the operations, each of them after its sources; without operations in a circle."""
-    sorter = graphlib.TopologicalSorter(sources)
-    with contextlib.suppress(graphlib.CycleError):
-        sorter.prepare()
-    while ready := sorter.get_ready():
-        yield from ready
-        sorter.done(*ready)

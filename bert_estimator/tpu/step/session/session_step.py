@@ -54,8 +54,8 @@ class SessionStep:
             self._host.tensors,
             tf.group(*outside_compilation.effects(on_host)),
         ]
-        if is_training:
-            variable_versions.order(self._fetches)
+        apart = [self._host.operations, self.metric_values]
+        variable_versions.order(self._fetches, updates_first=not is_training, apart=apart)
         self._summaries = None  # once `add_summaries` was called
         self._summarized = []  # what every step computes for the summaries
         self._session, self._run = None, None  # once started

@@ -216,12 +216,13 @@ class StepGraph:
         self._on_host += writes
         return computations
 
-    def lower(self, outputs: list[tf.Tensor], after) -> LoweredStep:
+    def lower(self, outputs: list[tf.Tensor], after, updates_first: bool = False) -> LoweredStep:
         """Lowers the step.
 
         Args:
           outputs: list of tensors of this graph.
           after: structure of operations and tensors that are computed in every step, or None.
+          updates_first: whether the step does not train; see `variable_uses`.
 
         Returns:
           A `LoweredStep`.
@@ -246,7 +247,7 @@ class StepGraph:
             present = {each.name for each in graph_walk.all_before(results + after)}
         variable_of, shapes, split_axes = self._variables_in(present)
         inputs = [self._replica_id, *self.inputs]
-        graph_def, handles = self._with_open_ends(present, inputs, variable_of)
+        graph_def, handles = self._with_open_ends(present, inputs, variable_of, updates_first)
         given = (graph_def, inputs, outputs, after, variable_of, shapes, handles)
         try:
             text, order = graph_lowering.lowered(*given)
@@ -352,7 +353,7 @@ class StepGraph:
         slices = {id(part) for each in self._per_core.values() for part in each.variables}
         return [v for v in variables if hasattr(v, "handle") and id(v) not in slices]
 
-    def _with_open_ends(self, present, inputs, variable_of):
+    def _with_open_ends(self, present, inputs, variable_of, updates_first):
         """Returns a GraphDef of the operations that the outputs depend on, and its handles.
 
         Inputs and variables' handles are not in it: they come from outside. Each operation sees the
@@ -363,6 +364,7 @@ class StepGraph:
           present: set of the operations' names.
           inputs: list of the placeholders that are the step's inputs.
           variable_of: what `_variables_in` returned.
+          updates_first: as for `lower`.
         """
         replaced = {*variable_of, *(tensor.op.name for tensor in inputs)}
         graph_def = self._graph.as_graph_def()
@@ -382,7 +384,7 @@ class StepGraph:
         kept = list(graph_def.node)
         library = variable_versions.Library(graph_def.library)
         dtypes = {name: v.dtype.base_dtype.as_datatype_enum for name, v in variable_of.items()}
-        nodes, copies = variable_versions.separate(kept, dtypes, library)
+        nodes, copies = variable_versions.separate(kept, dtypes, library, updates_first)
         del graph_def.node[:]
         graph_def.node.extend(nodes)
         graph_def.library.function.extend(library.rewritten.values())

@@ -105,7 +105,8 @@ class CoreModel:
             # With a first axis of one, the cores' values can be put side by side.
             outputs = [tf.reshape(t, [1]) for t in (tf.cast(self._loss, tf.float32), *scalars)]
             outputs += [*sent, *(tensor[tf.newaxis] for tensor in self.summaries.tensors)]
-        return self.graph.lower(outputs, self.results[1])
+        updates_first = self._job.mode != ModeKeys.TRAIN
+        return self.graph.lower(outputs, self.results[1], updates_first)
 
     def _check_exchanges(self):
         """Checks that the replicas' weights stay equal, or are slices on the cores of one host."""
