@@ -121,6 +121,10 @@ def find_export(path: str) -> str | None:
     return None
 
 
+def _is_checkpoint(path):
+    return os.path.isfile(f"{path}.index")
+
+
 def _is_model(folder):
     return any(os.path.isfile(os.path.join(folder, name)) for name in _MODEL_FILES)
 
@@ -147,7 +151,7 @@ def _fetched(url):
 
 def task_file(export_dir: str) -> str:
     """Returns the path of an exported model's task.json, which may not be there."""
-    if not os.path.isdir(export_dir):  # a checkpoint
+    if _is_checkpoint(export_dir):
         return os.path.join(os.path.dirname(export_dir), "task.json")
     folders = [export_dir] if runtime.is_model(export_dir) else [export_dir, "assets.extra"]
     return os.path.join(*folders, "task.json")
@@ -268,7 +272,7 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
       ValueError: the model is damaged, is not a classifier of the task, has weights that are not
         finite, or needs far more memory than this machine has; or onnxruntime is not installed.
     """
-    if not os.path.isdir(export_dir):
+    if _is_checkpoint(export_dir):
         from bert_estimator.serving import checkpoint_model
 
         return checkpoint_model.open_session(export_dir, task, batch_size)

@@ -5,14 +5,17 @@ import shutil
 
 import pytest
 from fixtures import DATA
+from tiny_run import bert_config, questions, squad_flags, words, write_questions
 
 import run_classifier
 import run_pretraining
 import run_squad
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
 from bert_estimator.jobs.pretraining import config as pretraining_config
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 CLASSIFIER, SQUAD = "run_classifier", "run_squad"
 PRETRAINING = "run_pretraining"
@@ -174,6 +177,49 @@ def test_networks_of_others_are_exported_without_the_settings_of_embedded_tasks(
             assert not flags.values_of(config).get("version_2_with_negative")
         for name in ("tf1", "hf", "theirs"):
             shutil.rmtree(data / name)
+
+
+@pytest.fixture
+def answering(tmp_path):
+    """Makes a network for answers in Hugging Face's format, trained as for SQuAD 2.0."""
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(tmp_path / "vocab.txt"))
+    (tmp_path / "bert_config.json").write_text(json.dumps(bert_config(30)))
+    for name in ("train", "dev"):
+        write_questions(tmp_path / f"{name}.json", questions(16, 1, impossible=4))
+    argv = squad_flags(tmp_path, tmp_path / "run", version_2_with_negative=True)
+    assert run_squad.main([SQUAD, *argv, "--do_train"]) == 0
+    hf = tmp_path / "hf"
+    assert interchange.main(["interchange", str(tmp_path / "run"), str(hf), "--to=hf"]) == 0
+    return hf
+
+
+def exported_rule(tmp_path, hf, *more):
+    """Exports; returns (exit code, what the export says of questions without an answer)."""
+    output = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+    argv = [SQUAD, "--do_export", f"--init_checkpoint={hf}", f"--output_dir={output}"]
+    argv += ["--max_query_length=8", "--export_inputs=ids", *more]
+    code = run_squad.main(argv)
+    tasks = list(output.glob("export/*/assets.extra/task.json"))
+    task = json.loads(tasks[0].read_text()) if tasks else {}
+    return code, task.get("version_2_with_negative")
+
+
+def test_answers_of_others_are_exported_by_their_own_rules(answering, tmp_path, capsys):
+    assert exported_rule(tmp_path, answering) == (0, True)
+    assert exported_rule(tmp_path, answering, "--noversion_2_with_negative") == (2, None)
+    values = json.loads((answering / "config.json").read_text())
+    del values["version_2_with_negative"]
+    (answering / "config.json").write_text(json.dumps(values))
+    capsys.readouterr()
+    assert exported_rule(tmp_path, answering) == (2, None)
+    assert capsys.readouterr().err.endswith(
+        f"run_squad.py: --init_checkpoint={answering}: nothing beside this network says whether it "
+        "may leave questions without an answer, as for SQuAD 2.0; add --version_2_with_negative, "
+        "or --noversion_2_with_negative if it answers all\n"
+    )
+    assert exported_rule(tmp_path, answering, "--noversion_2_with_negative") == (0, False)
+    assert exported_rule(tmp_path, answering, "--version_2_with_negative") == (0, True)
+    assert exported_rule(tmp_path, answering, f"--eval_file={tmp_path}/dev.json") == (0, False)
 
 
 def test_an_embedded_task_that_is_named_judges_any_network(data):

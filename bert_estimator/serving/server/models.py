@@ -285,15 +285,17 @@ class ServedModel:
         self._seen, self._trouble = seen, ""
         if seen == self._served:
             return
+        directory, still = self.opened.directory, f"Version {self.opened.version} is still served"
         if seen.newest is None:
-            self._trouble = f"{self.opened.directory} is gone; it is served from memory"
-            if seen.error:
-                self._trouble = f"{seen.error}. Version {self.opened.version} is still served"
+            self._trouble = f"{directory} is gone; it is served from memory"
+            if seen.error or os.path.exists(directory) or os.path.exists(f"{directory}.index"):
+                why = seen.error or f"{self.path}: the newest exported model lacks its task.json"
+                self._trouble = f"{why}. {still}"
             return
         try:
             opened = await asyncio.to_thread(self._open, seen.newest)
         except (ValueError, OSError) as error:
-            self._trouble = f"{error}. Version {self.opened.version} is still served"
+            self._trouble = f"{error}. {still}"
             return
         self._served = seen
         await self._replace(opened)

@@ -107,6 +107,23 @@ def test_a_copy_that_stays_damaged_is_said_once(tmp_path, capsys):
     serving(tmp_path, body)
 
 
+def test_a_copy_that_stays_without_its_task_is_said_once(tmp_path, capsys):
+    write(tmp_path / "export" / "5")
+
+    async def body(model, opens):
+        task = write(tmp_path / "export" / "6") / "assets.extra" / "task.json"
+        task.unlink()
+        for _ in range(4):
+            await model.look()
+        why = f"serve: m: {tmp_path}: the newest exported model lacks its task.json. "
+        assert capsys.readouterr().err == f"{why}Version 5 is still served.\n"
+        task.write_text("")
+        await model.look()
+        assert await model.batcher(["a"]) == ["6 x"]
+
+    serving(tmp_path, body)
+
+
 def test_what_is_copied_while_it_is_opened_is_opened_again(tmp_path):
     write(tmp_path / "export" / "5")
 
