@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
-from bert_estimator.serving import exported_model
+from bert_estimator.serving import exported_model, task_model
 from bert_estimator.serving.commands import (
     BATCH_SIZE,
     Text,
@@ -57,7 +57,7 @@ class AnswerPredictor:
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
         check_batch_size(batch_size)
         self.batch_size = batch_size
-        self.export_dir = exported_model.find(path)
+        self.export_dir = task_model.find(path)
         task = exported_model.read_task(self.export_dir)
         if task.reading is None:
             raise ValueError(
@@ -67,7 +67,7 @@ class AnswerPredictor:
         self._tokenizer = task.open_tokenizer()
         self.max_seq_length: int = task.max_seq_length
         self.max_query_length: int = task.reading.max_query_length
-        self._model = exported_model.open_session(self.export_dir, task, batch_size)
+        self._model = task_model.open_session(self.export_dir, task, batch_size)
         self.num_cut = 0
         self._counting = threading.Lock()
 

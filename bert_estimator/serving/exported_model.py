@@ -78,29 +78,7 @@ class TextTask:
         return tokenization.reopen_tokenizer(self.vocab_file, self.casing)
 
 
-def find(path: str) -> str:
-    """Returns the directory of the exported model that a path means, or else the checkpoint of its
-    run; see `Predictor`.
-
-    Raises:
-      ValueError: the path does not hold a model with a task, or TensorFlow cannot open it.
-    """
-    model = find_export(path)
-    if model is None:
-        # It loads the network's code, which exported models do without.
-        from bert_estimator.serving import checkpoint_model
-
-        model = checkpoint_model.find(path)
-    if model is None:
-        raise ValueError(
-            f"{path} does not hold an exported model: neither it nor its {_EXPORTS}/ has a "
-            f"{' or '.join(_MODEL_FILES)}, or a numbered directory with one of them. Nor is it a "
-            "run that was fine-tuned for a task. Export a model: run_classifier.py --do_export"
-        )
-    return model
-
-
-def find_export(path: str) -> str | None:
+def find(path: str) -> str | None:
     """Returns the directory of the exported model that a path means, or None.
 
     Raises:
@@ -121,7 +99,8 @@ def find_export(path: str) -> str | None:
     return None
 
 
-def _is_checkpoint(path):
+def is_checkpoint(path: str) -> bool:
+    """Returns whether a path is a checkpoint's, without .index."""
     return os.path.isfile(f"{path}.index")
 
 
@@ -151,7 +130,7 @@ def _fetched(url):
 
 def task_file(export_dir: str) -> str:
     """Returns the path of an exported model's task.json, which may not be there."""
-    if _is_checkpoint(export_dir):
+    if is_checkpoint(export_dir):
         return os.path.join(os.path.dirname(export_dir), "task.json")
     folders = [export_dir] if runtime.is_model(export_dir) else [export_dir, "assets.extra"]
     return os.path.join(*folders, "task.json")
@@ -272,10 +251,6 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
       ValueError: the model is damaged, is not a classifier of the task, has weights that are not
         finite, or needs far more memory than this machine has; or onnxruntime is not installed.
     """
-    if _is_checkpoint(export_dir):
-        from bert_estimator.serving import checkpoint_model
-
-        return checkpoint_model.open_session(export_dir, task, batch_size)
     if runtime.is_model(export_dir):
         return _open_onnx(export_dir, task, batch_size)
     # TensorFlow takes seconds to load; a wrong directory has been reported before.

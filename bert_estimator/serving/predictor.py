@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 
 from bert_estimator.command_line import console
-from bert_estimator.serving import commands, exported_model
+from bert_estimator.serving import commands, exported_model, task_model
 from bert_estimator.serving.answer_predictor import AnswerPredictor
 from bert_estimator.serving.commands import (
     BATCH_SIZE,
@@ -84,7 +84,7 @@ class Predictor:
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
         check_batch_size(batch_size)
         self.batch_size = batch_size
-        self.export_dir = exported_model.find(path)
+        self.export_dir = task_model.find(path)
         task = exported_model.read_task(self.export_dir)
         if task.reading is not None:
             raise ValueError(f"{self.export_dir} answers questions: open it as an AnswerPredictor")
@@ -94,7 +94,7 @@ class Predictor:
         self._words = task.words
         self._tokenizer = task.open_tokenizer()
         self.max_seq_length: int = task.max_seq_length
-        self._model = exported_model.open_session(self.export_dir, task, batch_size)
+        self._model = task_model.open_session(self.export_dir, task, batch_size)
         self.num_cut = 0
         self._counting = threading.Lock()
 
@@ -208,7 +208,7 @@ class Predictor:
 def open_predictor(path: str, batch_size: int = BATCH_SIZE) -> Predictor | AnswerPredictor:
     """Returns the predictor of a model, for its task; see `Predictor`."""
     check_batch_size(batch_size)
-    export_dir = exported_model.find(path)
+    export_dir = task_model.find(path)
     task = exported_model.read_task(export_dir)
     return (AnswerPredictor if task.reading else Predictor)(export_dir, batch_size)
 

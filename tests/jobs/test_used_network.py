@@ -208,7 +208,7 @@ def test_answers_of_others_are_exported_by_their_own_rules(answering, tmp_path, 
     assert exported_rule(tmp_path, answering) == (0, True)
     assert exported_rule(tmp_path, answering, "--noversion_2_with_negative") == (2, None)
     values = json.loads((answering / "config.json").read_text())
-    del values["version_2_with_negative"]
+    del values["bert_estimator"]  # transformers does not write it
     (answering / "config.json").write_text(json.dumps(values))
     capsys.readouterr()
     assert exported_rule(tmp_path, answering) == (2, None)

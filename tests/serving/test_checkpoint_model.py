@@ -119,7 +119,7 @@ def test_it_answers_as_its_export(data, tmp_path, kind, flags):
     script = KINDS[kind][0]
     assert script.main([script.__name__, "--do_export", f"--output_dir={run}"]) == 0
     export = open_predictor(run, batch_size=2)
-    assert export.export_dir == exported_model.find_export(run)
+    assert export.export_dir == exported_model.find(run)
     expected = models.open_model(run, batch_size=2)
     check_equal(of_run(texts), export(texts))
     check_equal(served.answer(texts), expected.answer(texts))

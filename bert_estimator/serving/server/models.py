@@ -60,7 +60,7 @@ class Opened(NamedTuple):
       outputs: the names of its outputs.
       labels: the labels in the order of their probabilities.
       max_seq_length: tokens to which a text is cut; None if it is not known.
-      directory: where it was opened: a directory, or a checkpoint.
+      directory: the directory or the checkpoint that was opened.
       answer: function of a list of texts that returns output name -> JSON value, for each.
       num_cut: function that returns how many texts have been cut so far.
       close: function that frees it.
@@ -116,7 +116,7 @@ def _with_task(path, reads_all=True):
     """Returns the exported model or the checkpoint with a task that a path means, or None; for
     `reads_all` see `checkpoint_model.find`."""
     try:
-        export = exported_model.find_export(path)
+        export = exported_model.find(path)
     except ValueError:
         return None
     if export is None:
