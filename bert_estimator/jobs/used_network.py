@@ -1,8 +1,8 @@
 """The network that a command uses without training it: a run's, or one that others have trained.
 
 A run has recorded its flags, so that a command which names the run need not repeat them. Other
-networks do not say what to judge them by. The embedded tasks do not suit them: somebody trained them
-for something else.
+networks do not say what to judge them by. The embedded tasks do not suit them: somebody trained
+them for something else.
 
 This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
