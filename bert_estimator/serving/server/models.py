@@ -288,7 +288,7 @@ class ServedModel:
         directory, still = self.opened.directory, f"Version {self.opened.version} is still served"
         if seen.newest is None:
             self._trouble = f"{directory} is gone; it is served from memory"
-            if seen.error or os.path.exists(directory) or os.path.exists(f"{directory}.index"):
+            if seen.error or os.path.isdir(directory) or os.path.isfile(f"{directory}.index"):
                 why = seen.error or f"{self.path}: the newest exported model lacks its task.json"
                 self._trouble = f"{why}. {still}"
             return
