@@ -8,10 +8,12 @@ import os
 import re
 
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.command_line.run_directory import BEST_DIRECTORY, RunDirectory
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import RESULTS
 from bert_estimator.system import disk_files, json_files, paths
+
+_CONFIG = "config.json"
 
 # What may lie anywhere: no command replaces it.
 _HARMLESS = re.compile(r"\..*|.*\.(log|out|err)|([^.]*[-_])?logs?(\.txt)?|lost\+found")
@@ -82,6 +84,17 @@ def check_program(path: str) -> None:
         _check("export_program", path, "program", others)
 
 
+def run_of(path: str) -> str | None:
+    """Returns the directory of the run that a path belongs to, or None.
+
+    Args:
+      path: the run's directory, its best/, or a checkpoint in either.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    parents = [os.path.dirname(folder)] * (os.path.basename(folder) == BEST_DIRECTORY)
+    return next((f for f in (folder, *parents) if _is_run(f, _names(f))), None)
+
+
 def _check(flag, path, what, others):
     advice = f"give the {what} a directory of its own, such as {path.rstrip('/')}/{what}"
     if (place := _special_place(path)) is not None:
@@ -105,10 +118,9 @@ def _special_place(path):
 def _not_of_run(path):
     """Returns the names in a directory that are not a run's."""
     names = _names(path)
-    has_config = "config.json" in names
-    if has_config and _is_of_run(os.path.join(path, "config.json"), names):
+    if _is_run(path, names):
         return []
-    if not has_config and "checkpoint" in names and any(map(_INDEX.fullmatch, names)):
+    if _CONFIG not in names and "checkpoint" in names and any(map(_INDEX.fullmatch, names)):
         return []  # a run of another program
     others = []
     for name in _others(names):
@@ -123,10 +135,12 @@ def _not_of_run(path):
     return others
 
 
-def _is_of_run(config_path, names):
-    """Returns whether a config.json is a run's, rather than a network's of Hugging Face."""
+def _is_run(path, names):
+    """Returns whether a directory has a run's config.json, rather than one of Hugging Face's."""
+    if _CONFIG not in names:
+        return False
     try:
-        return isinstance(remote.read_json(config_path).get("flags"), dict)
+        return "flags" in remote.read_json(os.path.join(path, _CONFIG))
     except json_files.JsonError:
         # If it is a run's, the run says what is wrong with it.
         return any(map(_INDEX.fullmatch, names))

@@ -11,7 +11,7 @@ import glob
 import os
 from typing import Any, NamedTuple
 
-from bert_estimator.command_line import flags, provenance, run_directory, run_path
+from bert_estimator.command_line import flags, own_directory, provenance, run_directory
 from bert_estimator.command_line.choices import ONNX_INT8
 
 # A run's directory has the network and its vocabulary, and what follows from the training's files.
@@ -58,7 +58,7 @@ def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Us
         if not start or sources["init_checkpoint"] != provenance.FLAG:
             return None
         flag, path = "init_checkpoint", start
-    run = run_path.run_of(path)
+    run = own_directory.run_of(path)
     recorded = run_directory.recorded_settings(run) if run else {}
     return Used(flag, path, recorded if own_flag in recorded else {})
 

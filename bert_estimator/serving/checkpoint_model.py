@@ -11,7 +11,7 @@ import sys
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, precision, tpu
-from bert_estimator.command_line import run_directory, run_path
+from bert_estimator.command_line import own_directory, run_directory
 from bert_estimator.command_line.choices import QUESTION_ANSWERING, TASK_KINDS
 from bert_estimator.interchange import network_files, network_variables, opening, weights
 from bert_estimator.interchange.google import tf1_checkpoint
@@ -99,7 +99,7 @@ def open_session(checkpoint: str, task: TextTask, batch_size: int) -> OpenModel:
 
 
 def _precision(checkpoint):
-    run = run_path.run_of(checkpoint)
+    run = own_directory.run_of(checkpoint)
     recorded = run_directory.recorded_settings(run) if run else {}
     return recorded.get("precision", "float32")
 
