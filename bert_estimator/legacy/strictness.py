@@ -17,6 +17,7 @@ from tensorflow.python.framework import tensor_shape
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training import optimizer
 
+from bert_estimator.graph import regularization
 from bert_estimator.legacy import old_python
 
 # NumPy removed these names; the value is what the name was, or the name of the same thing today.
@@ -71,6 +72,7 @@ def relax() -> None:
     7. A dimension of a shape may be a float that is an integer, as a division gives it.
     8. NumPy writes its scalars as Python writes numbers: `repr(np.float32(0.5))` is "0.5". What a
        script sets by `np.set_printoptions` holds in all threads.
+    9. The regularization losses of `tf.get_variable` are tensors.
 
     The whole process sees this.
     """
@@ -90,6 +92,7 @@ def relax() -> None:
     old_python.put_back()
     _take_names_of_cores()
     put_back_variables()
+    regularization.at_once_everywhere()
 
 
 def _reading_bytes(fromstring):

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster.hosts import Hosts
+from bert_estimator.graph import regularization
 from bert_estimator.tpu import base_config, call
 from bert_estimator.tpu.config import InputPipelineConfig, TPUConfig
 from bert_estimator.tpu.replicas import meshes, replica
@@ -123,6 +124,7 @@ class Job:
 
     def call_model_fn(self, features, labels) -> EstimatorSpec | TPUEstimatorSpec:
         """Builds the model of one replica in the current graph; returns its spec."""
+        regularization.at_once()
         context, placement = {}, contextlib.nullcontext()
         if self.tpu_rules:
             cores = replica.place_on_cores(self.cores_per_replica)
