@@ -1,4 +1,4 @@
-"""The network that a command uses without training it: a run's, or one that others have trained.
+"""Tells whether a network that a command uses without training it is of a run, or of others.
 
 A run has recorded its flags, so that a command which names the run need not repeat them. Other
 networks do not say what to judge them by. The embedded tasks do not suit them: somebody trained

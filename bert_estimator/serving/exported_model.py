@@ -116,8 +116,10 @@ def _numbered(folder):
 
 
 def _fetched(url):
-    """Copies the newest exported model of a remote directory here; returns the copy's directory, or
-    None if there is none."""
+    """Copies the newest exported model of a remote directory here.
+
+    It returns the directory of the copy, or None if the remote directory does not hold a model.
+    """
     parts = [name.rpartition("/") for name in remote.files(url)]
     folders = [folder + slash for folder, slash, name in parts if name in _MODEL_FILES]
     allowed = re.compile(rf"({_EXPORTS}/)?({_ONNX}/)?(\d*)/?")

@@ -61,7 +61,7 @@ def network_before(x):
 
 @program(2, 2, 2)
 def moving_average(x):
-    """google-research/s4l evaluates so. `trained` made the weight 10, and its average is 2."""
+    """It does what google-research/s4l does. `trained` made the weight 10, and its average is 2."""
     w = tf.get_variable("w", initializer=2.0)
     y = network(x, w)
     average = tf.train.ExponentialMovingAverage(0.0, name="EMA")
