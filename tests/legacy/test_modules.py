@@ -112,7 +112,7 @@ with tf.Graph().as_default() as graph:
 
 
 def test_a_program_that_tries_another_path_goes_on(tmp_path):
-    """The script imports what tensorflow_privacy imports."""
+    """It is written as tensorflow_privacy is: it catches the error."""
     (tmp_path / "script.py").write_text(PRIVACY)
     done = forked.run(
         [sys.executable, "-m", "bert_estimator.legacy", "script.py"],
