@@ -40,12 +40,6 @@ class Plan:
         "Compile for this TPU, such as v3:32x32; it need not be there.",
         below="num_cores_per_replica",
     )
-    price_per_chip_hour: float | None = flags.field(
-        None,
-        "Print, with --compile_only, what the training costs at this price of a chip's hour.",
-        flags.not_negative,
-        below="tpu_topology",
-    )
 
     def check(self, output_dir: str, use_tpu: bool, tpu_name: str | None) -> None:
         """Checks --compile_only with the flags that go with it, before TensorFlow is loaded.
@@ -128,7 +122,7 @@ def run(
         print(f"positions: {token_share:.1%} of what a step computes are tokens, not padding")
         result["token_share"] = token_share
     if asked.fits:
-        result |= _times(asked, num_train_steps, config.plan.price_per_chip_hour)
+        result |= _times(asked, num_train_steps)
         print(_training(result))
         if input_secs is not None:
             result |= _input(asked, input_secs)
@@ -177,15 +171,13 @@ def print_total(configs: Sequence[Any]) -> None:
       configs: the configurations of the stages, all of which fit.
     """
     reports = {_path(config): json_files.read(_path(config)) for config in configs}
-    names = [name for pair in _NAMES.values() for name in pair]
-    total = {
-        name: sum(json_files.field(r, name, float, path) for path, r in reports.items())
-        for name in names
-        if all(name in report for report in reports.values())
-    }
+    least, likely = (
+        sum(json_files.field(r, name, float, path) for path, r in reports.items())
+        for name in (_LEAST, _LIKELY)
+    )
     line = (
-        f"all {len(configs)} stages: {_total(total, 'least')} at least; at "
-        f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak {_total(total, 'likely')}"
+        f"all {len(configs)} stages: {_duration(least)} at least; at "
+        f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak {_duration(likely)}"
     )
     if all(_follows_the_paper(config) for config in configs):
         line += ". The paper's lamb_76min took 76.19 minutes on v3:32x32"
@@ -196,34 +188,26 @@ def _path(config):
     return os.path.join(config.output_dir, "compile_report.json")
 
 
-# The keys of a report: the seconds of a whole training, and what it costs.
-_NAMES = {
-    "least": ("least_total_secs", "least_cost"),
-    "likely": ("total_secs_at_share_of_the_paper", "cost_at_share_of_the_paper"),
-}
+# The keys of a report: the seconds of a whole training.
+_LEAST, _LIKELY = "least_total_secs", "total_secs_at_share_of_the_paper"
 
 
-def _times(report, steps, price):
+def _times(report, steps):
     at_share = report.flops / report.peak / _SHARE_OF_PEAK_OF_THE_PAPER
-    step_secs = {
-        "least": report.least_step_secs,
+    return {
+        "least_step_secs": report.least_step_secs,
+        _LEAST: steps * report.least_step_secs,
         # The bound may have other reasons than arithmetic, such as memory.
-        "likely": max(at_share, report.least_step_secs),
+        _LIKELY: steps * max(at_share, report.least_step_secs),
     }
-    result = {"least_step_secs": report.least_step_secs}
-    for kind, (of_secs, of_cost) in _NAMES.items():
-        result[of_secs] = steps * step_secs[kind]
-        if price is not None:
-            result[of_cost] = result[of_secs] / 3600 * report.chips * price
-    return result
 
 
 def _training(result):
     """Returns the times of a training in words."""
     return (
         f"training: {result['num_train_steps']} steps, at least {result['least_step_secs']:.3g} s "
-        f"each, {_total(result, 'least')} in all; at {_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak, "
-        f"what the LAMB paper's run of BERT-Large reached on TPU v3, {_total(result, 'likely')}"
+        f"each, {_duration(result[_LEAST])} in all; at {_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak, "
+        f"what the LAMB paper's run of BERT-Large reached on TPU v3, {_duration(result[_LIKELY])}"
     )
 
 
@@ -236,16 +220,6 @@ def _input(report, input_secs):
         f"keeps {cores:.2g} cores of its CPU busy"
     )
     return {"input_examples_per_sec_per_host": rate, "input_cores_per_host": cores}
-
-
-def _total(times, kind):
-    """Returns the time of a whole training as text, with what it costs if that is known."""
-    of_secs, of_cost = _NAMES[kind]
-    text = _duration(times[of_secs])
-    if of_cost not in times:
-        return text
-    cost = times[of_cost]
-    return f"{text} (cost {cost:,.2f})" if cost >= 1 or not cost else f"{text} (cost {cost:.2g})"
 
 
 def _follows_the_paper(config):

@@ -133,7 +133,7 @@ class Training:
         None,
         "Compute at most this many rows at a time within a step; by default all.",
         flags.positive,
-        below="price_per_chip_hour",
+        below="tpu_topology",
     )
 
     def optimizer_options(self) -> dict[str, Any]:

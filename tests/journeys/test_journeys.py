@@ -199,20 +199,17 @@ def test_an_old_script(journey, tmp_path, request, cores):
     assert [line for line in again if "Training from step 60" in line]
 
 
-def test_the_plan_of_a_pod_with_its_cost(workspace, journey):
+def test_the_plan_of_a_pod(workspace, journey):
     pytest.importorskip("libtpu")
     lines = journey.run(
         "run_pretraining.py", "--use_tpu", "--recipe=lamb_76min", "--scale=smoke",
-        "--compile_only", "--tpu_topology=v3:2x2", "--price_per_chip_hour=2.2",
+        "--compile_only", "--tpu_topology=v3:2x2",
     )  # fmt: skip
-    costs = 0.0
     for stage in (1, 2):
         path = workspace / f"runs/pretraining_plan/stage_{stage}/compile_report.json"
         report = json.loads(path.read_text())
-        secs = report["total_secs_at_share_of_the_paper"]
-        assert secs >= report["least_total_secs"] > 0
-        costs += secs / 3600 * 4 * 2.2
-    assert lines[-1].startswith("all 2 stages: ") and lines[-1].endswith(f"(cost {costs:.2g})")
+        assert report["total_secs_at_share_of_the_paper"] >= report["least_total_secs"] > 0
+    assert lines[-1].startswith("all 2 stages: ")
 
 
 def test_questions_to_answers(workspace, journey, model):

@@ -133,11 +133,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (["--train_file={here}", "--language=de", *OWN], "--language=de: is for XNLI; your own"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
         (
-            ["--prediction_header", "--task_kind=tagging", "--train_file={here}", *OWN]
-            + ["--do_train"],
-            "--prediction_header=True: is for test_results.tsv, but tags are",
-        ),
-        (
             ["--do_export", "--export_inputs=words"],
             "--export_inputs=words: must be one of text, ids",
         ),
@@ -294,11 +289,12 @@ def test_train_evaluate_and_predict(trained):
 def test_a_second_run_has_nothing_to_train_and_predicts_the_same(data, copied, capsys):
     lines = (copied / "test_results.tsv").read_text().splitlines()
     (copied / "test_results.tsv").unlink()
-    flags = [*trained_flags(data, copied), "--do_train", "--do_predict", "--prediction_header"]
+    flags = [*trained_flags(data, copied), "--do_train", "--do_predict"]
     assert main(flags) == 0
-    assert f"Nothing left to train: {copied} is at step 144." in capsys.readouterr().out
-    with_header = (copied / "test_results.tsv").read_text().splitlines()
-    assert with_header == ["high\tlow", *lines]
+    out = capsys.readouterr().out
+    assert f"Nothing left to train: {copied} is at step 144." in out
+    assert f"({len(lines)} lines: probabilities of high, low)" in out
+    assert (copied / "test_results.tsv").read_text().splitlines() == lines
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,6 @@ class Examples(config.Texts):
 class Evaluation(config.Evaluation):
     """Says how a run evaluates and predicts, and what it exports."""
 
-    prediction_header: bool = flags.field(
-        False, "Write the labels as the first line of test_results.tsv.", below="predict_batch_size"
-    )
     export_inputs: str | None = flags.field(
         None,
         "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
@@ -172,13 +169,6 @@ class ClassificationConfig(FineTuningConfig):
         self._check_choices()
         self._check_flags_that_are_read()
         super().check()
-        flags.check(
-            not self.evaluation.prediction_header or self.data.task_kind != "tagging",
-            "prediction_header",
-            True,
-            "is for test_results.tsv, but tags are predicted in the format of --predict_file; "
-            "leave it out",
-        )
         self.check_network_and_hosts()
 
     def _check_choices(self):

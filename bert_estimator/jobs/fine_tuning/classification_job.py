@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -161,8 +160,7 @@ class Classification(FineTuning):
     def predict(self) -> None:
         """Writes test_results.tsv, which has a line for each example, in order.
 
-        A line has the probabilities of the labels with tabs between them, or the number; with
-        --prediction_header, the first line has the labels, or "number". Predicted
+        A line has the probabilities of the labels with tabs between them, or the number. Predicted
         tags go into a file in the format of the sentences, as `tag_files.tagged_lines` says.
         """
         task = self.data.task
@@ -175,10 +173,7 @@ class Classification(FineTuning):
                 what = f"{features.num_sentences} sentences with their tags"
             else:
                 path += ".tsv"
-                header = [
-                    "\t".join(map(classification_report.cell, task.labels or ["number"]))
-                ] * self.config.evaluation.prediction_header
-                write_lines(path, itertools.chain(header, map(_as_line, rows)))
+                write_lines(path, map(_as_line, rows))
                 probabilities = f"probabilities of {', '.join(task.labels)}"
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
             print(f"Predictions: {remote.shown(path)} ({what})")
