@@ -35,7 +35,7 @@ class Origin(enum.Enum):
     ASSUMED = "assumed"  # by this project, since the paper leaves the value open
     NVIDIA = "NVIDIA"  # DeepLearningExamples, PyTorch/LanguageModeling/BERT
     GOOGLE = "google-research/bert"
-    BERT_PAPER = "BERT paper"  # Devlin et al. (2018)
+    BERT_PAPER = "BERT paper"  # in runs of run_squad.py that 0.2 began with --recipe
     SCALED = "scaled"  # --scale
     STAGE = "stage"  # the stage of the recipe that ran before
     RUN = "run"  # the run that is evaluated, predicts or exports

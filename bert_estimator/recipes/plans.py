@@ -13,12 +13,6 @@ The paper is You et al., "Large batch optimization for deep learning: training B
 rates, and 3125 steps of warm-up for every batch. It does not give the rates and warm-ups of the
 65536/32768 run. Values that it leaves open are marked as assumed here and in each run's
 config.json.
-
-run_squad.py has SQUAD_RECIPES. The paper measures its pretrained networks by fine-tuning on SQuAD
-1.1 with the procedure of Devlin et al., "BERT" (2018): Adam, not LAMB. The batch, the rate and the
-epochs are from section 4.2 of that paper (1.1) and from section 4.3 (2.0). Lengths, stride, warm-up
-and the search of answers are defaults of google-research/bert's `run_squad.py`, which the paper's
-numbers come from. F1 of the network of Devlin et al. is 90.9.
 """
 
 import dataclasses
@@ -50,10 +44,6 @@ def _nvidia(value):
 
 def _bert(value):
     return Planned(value, Source(Origin.GOOGLE))
-
-
-def _bert_paper(value):
-    return Planned(value, Source(Origin.BERT_PAPER))
 
 
 # This is BERT-Large (Devlin et al., 2018).
@@ -169,31 +159,4 @@ EXPECTED_F1 = {
     "lamb_1k": 91.761,
     "lamb_512": 91.752,
     "nvidia": 90.93,
-}
-
-_SQUAD = {
-    "optimizer": _bert_paper("adamw"),
-    "adam_bias_correction": _bert(False),
-    "learning_rate": _bert_paper(5e-5),
-    "warmup_proportion": _bert(0.1),
-    "max_seq_length": _bert(384),
-    "doc_stride": _bert(128),
-    "max_query_length": _bert(64),
-    "n_best_size": _bert(20),
-    "max_answer_length": _bert(30),
-}
-
-SQUAD_RECIPES = {
-    "squad": {
-        **_SQUAD,
-        "train_batch_size": _bert_paper(32),
-        "num_train_epochs": _bert_paper(3.0),
-        "version_2_with_negative": _bert_paper(False),
-    },
-    "squad_v2": {
-        **_SQUAD,
-        "train_batch_size": _bert_paper(48),
-        "num_train_epochs": _bert_paper(2.0),
-        "version_2_with_negative": _bert_paper(True),
-    },
 }

@@ -8,8 +8,6 @@ import pytest
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, WAYS
 from tiny_run import go_back, variables_of
 
-from bert_estimator.recipes.plans import SQUAD_RECIPES
-
 SCRIPTS = {script.name: script for script in (CLASSIFIER, SQUAD, PRETRAINING)}
 FLAG = "adam_bias_correction"
 QUICK = [(CLASSIFIER, "session"), (CLASSIFIER, "2 cores"), (SQUAD, "TPU rules")]
@@ -126,13 +124,6 @@ def test_the_config_of_an_older_run_repeats_it(script, data, tmp_path):
     config = tmp_path / "first" / "config.json"
     assert script.main([f"--config={config}", f"--output_dir={tmp_path / 'again'}"]) == 0
     assert is_same(variables_of(tmp_path / "again", 1), expected)
-
-
-@pytest.mark.parametrize("recipe", SQUAD_RECIPES)
-def test_a_recipe_of_the_bert_paper_does_not_correct(recipe, data, tmp_path):
-    trained(SQUAD, data, tmp_path, steps=1, recipe=recipe)
-    entry = {"value": False, "from": f"{recipe}: google-research/bert"}
-    assert recorded(tmp_path)[FLAG] == entry
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)

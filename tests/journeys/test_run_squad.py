@@ -11,9 +11,8 @@ from served import check_answers
 from tiny_run import bert_config, metrics_of, questions, squad_flags, write_questions
 
 import run_squad
-from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line import flags
 from bert_estimator.jobs.fine_tuning import question_answering_config, question_answering_data
-from bert_estimator.recipes.plans import SQUAD_RECIPES
 from input_pipelines.tasks import squad_files, squad_metrics
 
 
@@ -48,7 +47,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         ),
         (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be one of text, ids"),
         (["--export_inputs=ids"], "--export_inputs=ids: is for --do_export; add it, or leave"),
-        (["--recipe=squad"], "--recipe=squad: is for files; name them with --train_file"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
     ],
 )
@@ -82,9 +80,8 @@ def test_a_stride_that_nobody_asked_for_fits(tmp_path):
     config = resolve(tmp_path, "--max_seq_length=128")
     assert config.data.doc_stride == 30  # half of the 61 tokens beside the longest question
     assert str(config.sources["doc_stride"]) == "default, scaled from 128"
-    config = resolve(tmp_path, "--max_seq_length=68", "--recipe=squad")
+    config = resolve(tmp_path, "--max_seq_length=68")
     assert config.data.doc_stride == 1
-    assert str(config.sources["doc_stride"]) == "squad: google-research/bert, scaled from 128"
 
 
 def test_defaults_are_those_of_google_research_bert(tmp_path):
@@ -97,28 +94,6 @@ def test_defaults_are_those_of_google_research_bert(tmp_path):
     }  # fmt: skip
     assert {name: config.settings()[name] for name in expected} == expected
     assert not config.embedded and config.training.optimizer == "adamw"
-
-
-def test_a_recipe_gives_values_with_their_sources(tmp_path):
-    config = resolve(tmp_path, "--recipe=squad_v2", "--learning_rate=1e-4")
-    assert config.data.version_2_with_negative and config.training.train_batch_size == 48
-    assert (config.training.learning_rate, config.training.num_train_epochs) == (1e-4, 2.0)
-    assert config.sources["learning_rate"] == provenance.FLAG
-    assert str(config.sources["num_train_epochs"]) == "squad_v2: BERT paper"
-    assert str(config.sources["doc_stride"]) == "squad_v2: google-research/bert"
-    for recipe in SQUAD_RECIPES.values():
-        for given in recipe.values():
-            source = provenance.Source(given.source.origin, "squad")
-            assert provenance.Source.parse(str(source)) == source
-
-
-def test_a_run_by_a_recipe_is_repeated_by_its_config_json(tmp_path):
-    config = resolve(tmp_path, "--recipe=squad_v2", "--learning_rate=1e-4")
-    config.open_directory().write_config(config.settings(), config.sources, "", [])
-    argv = [f"--config={tmp_path}/run/config.json", f"--output_dir={tmp_path}/again"]
-    (again,) = question_answering_config.resolve(["run_squad.py", *argv])
-    assert again.settings() == {**config.settings(), "output_dir": f"{tmp_path}/again"}
-    assert again.sources["num_train_epochs"] == config.sources["num_train_epochs"]
 
 
 def test_what_is_exported_may_stay_in_a_config_whose_export_is_turned_off(tmp_path):

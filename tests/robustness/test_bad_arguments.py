@@ -188,7 +188,6 @@ BAD_ARGUMENTS = {
      ("--null_score_diff_threshold=nan", ": must be a finite number"),
      ("--null_score_diff_threshold=x", ": must be a number"),
      ("--version_2_with_negative=2", ": must be true or false"),
-     ("--recipe=none", ": must be one of squad, squad_v2"),
      ("--num_train_epochs=0", "--num_train_epochs=0.0: must be positive"),
      ("--num_train_epochs=0.01", "--num_train_epochs=0.01: the 64 examples do not make a step"),
      ("--train_file=none", ": there is no such file"),

@@ -13,7 +13,6 @@ from bert_estimator.jobs.config import find_output_dir
 from bert_estimator.jobs.fine_tuning import config
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
 from bert_estimator.recipes import embedded
-from bert_estimator.recipes.plans import SQUAD_RECIPES
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 
@@ -109,11 +108,6 @@ class QuestionAnsweringConfig(FineTuningConfig):
         "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
         below="do_eval",
     )
-    recipe: str | None = flags.field(
-        None,
-        f"Take the settings of a paper: {' or '.join(SQUAD_RECIPES)}. Other flags come first.",
-        below="suggest",  # the settings themselves may not
-    )
 
     def check(self) -> None:
         """Checks all that can be checked before TensorFlow is loaded.
@@ -146,12 +140,6 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     """
     settings, sources = read_command_line(QuestionAnsweringConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
-    recipe = settings["recipe"]
-    if recipe is not None:
-        flags.check_choice("recipe", recipe, tuple(SQUAD_RECIPES))
-        for name, planned in SQUAD_RECIPES[recipe].items():
-            source = dataclasses.replace(planned.source, recipe=recipe)
-            provenance.apply({name: planned.value}, source, settings, sources)
     used = used_network.find(settings, sources, "doc_stride")
     used_network.recall(QuestionAnsweringConfig, used, settings, sources)
     data_flags = QuestionAnsweringConfig.DATA_FLAGS
@@ -164,7 +152,6 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
         # A network that others trained is exported by the script's own settings.
         is_embedded = bool(used.recorded) and not any(map(used.recorded.get, data_flags))
     if is_embedded:
-        flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
         plan = plan_of_embedded(embedded.ANSWER_FLAGS, settings, sources)
         provenance.apply(plan, provenance.EMBEDDED, settings, sources)
     _fit_stride(settings, sources)
