@@ -1,8 +1,8 @@
 """Compiles a training step for a TPU that need not be there, and reports what the step needs.
 
 The TPU's own compiler tells the memory, the arithmetic and a lower bound of the time. It is part of
-libtpu, and runs on any x86 machine. A topology names a generation and the layout of its chips. For
-example, "v3:32x32" is 1024 chips of two cores each, a whole TPU v3 pod.
+libtpu, and runs on any x86 machine. For a topology such as "v3:32x32" it takes 1024 chips of two
+cores each, a whole TPU v3 pod.
 """
 
 import contextlib
@@ -24,35 +24,23 @@ EXAMPLES = "v2:2x2, v3:2x2, v3:32x32, v4:2x2x1, v5e:4x4, v5p:2x2x1, v6e:2x2"
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """Holds facts of a TPU generation. The compiler takes one core for one device.
+    """Holds facts of a TPU generation; the compiler takes one core for one device."""
 
-    Attributes:
-      name: the name that Google Cloud uses.
-      hbm: bytes of memory per core.
-      usable_hbm: bytes that the compiler lets a program take; the system takes the rest.
-      peak: FLOP/s of matrix products in bfloat16, per core.
-      cores_a_chip: the number of cores that share a chip's links.
-      link: bytes per second that one link of a chip carries in one direction.
-      axes: the number of axes of the torus of chips; a chip has two links along each axis.
-    """
-
-    name: str
-    hbm: float
-    usable_hbm: float
-    peak: float
-    cores_a_chip: int
-    link: float
-    axes: int
+    name: str  # the name that Google Cloud uses
+    hbm: float  # bytes of memory per core
+    usable_hbm: float  # bytes that the compiler lets a program take; the system takes the rest
+    peak: float  # FLOP/s of matrix products in bfloat16, per core
+    cores_a_chip: int  # the cores that share a chip's links
+    link: float  # bytes per second that one link of a chip carries in one direction
+    axes: int  # of the torus of chips; a chip has two links along each axis
 
     def all_reduce_secs(self, num_bytes: int, num_chips: int) -> float:
-        """Returns the least time to sum arrays of `num_bytes` over all chips.
-
-        A ring over n chips sends 2 (n - 1) / n of the bytes through every chip (Patarasuk and Yuan,
-        2009). All links of the chip work at once, in both directions and along every axis of the
-        torus. Sums between the cores of a chip, and latency, do not count.
-        """
+        """Returns the least time to sum arrays of `num_bytes` over all chips, without latency and
+        without sums between the cores of a chip."""
         if num_chips == 1:
             return 0.0
+        # A ring over n chips sends 2 (n - 1) / n of the bytes through every chip (Patarasuk and
+        # Yuan, 2009). All links of the chip work at once, in both directions and along every axis.
         sent = 2 * num_bytes * (num_chips - 1) / num_chips
         return sent / (2 * self.axes * self.link)
 
@@ -88,15 +76,8 @@ _WITHOUT_TPU = {
 
 
 def find(name: str) -> list:
-    """Returns the devices of a topology, one for each core.
-
-    Args:
-      name: a name such as "v3:32x32".
-
-    Raises:
-      RuntimeError: jax or libtpu is not installed, or they were not tested together.
-      ValueError: the compiler does not know the topology; the text gives examples.
-    """
+    """Returns the devices of a topology such as "v3:32x32", one for each core; a RuntimeError says
+    what to install, a ValueError which topologies there are."""
     jax = devices.import_jax()
     if importlib.util.find_spec("libtpu") is None:
         raise RuntimeError(
@@ -147,54 +128,40 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class CompileReport:
-    """Holds what the compiler said of a training step.
+    """Holds what the compiler said of a training step; bytes, operations and seconds are for one
+    core."""
 
-    Bytes, operations and seconds are counted for one core.
-
-    Attributes:
-      topology, tpu, cores, compiler: what the step was compiled for, and by which libtpu.
-      train_batch_size: examples per step of all cores.
-      batch_per_core: examples per step of one replica.
-      fits: whether the step fits into the memory that a program may take.
-      memory: dict of kind -> bytes. The kinds are `weights`, `optimizer_state` (all other state),
-        `input`, `padding` (which the TPU's layouts add to the first three), `temporaries`
-        (activations and gradients), `outputs` (only outputs that are not stored in the place of an
-        input), `program`, and their sum `total`. If the compiler ran out of memory there are only
-        the first three and `total`, the least memory that the step needs.
-      usable_hbm: bytes that a program may take.
-      hbm: bytes of the core's memory.
-      flops: operations of matrix products, see `stablehlo.matmul_flops`. If cores share a model,
-        this is a core's even share of them, which is a lower bound.
-      peak: FLOP/s.
-      cores_per_replica: the number of cores that share a model and its examples.
-      chips: the number of chips that the cores belong to.
-      hosts: the number of machines that the chips belong to.
-      compiler_secs: the compiler's lower bound of a step's time without communication; None if it
-        does not give a bound, or jaxlib cannot read the compiled program.
-      summed_bytes: bytes of the arrays that the cores sum between them; None if the cores of a
-        replica share the model and jaxlib cannot read the compiled program.
-      summing_secs: a lower bound of the time of these sums, see
-        `Generation.all_reduce_secs`. Sums within a replica are not counted, since its
-        cores may be on one chip.
-    """
-
+    # What the step was compiled for, and by which libtpu.
     topology: str
     tpu: str
     cores: int
     compiler: str
-    train_batch_size: int
-    batch_per_core: int
-    fits: bool
+    train_batch_size: int  # examples per step of all cores
+    batch_per_core: int  # examples per step of one replica
+    fits: bool  # into the memory that a program may take
+    # Kind -> bytes. The kinds are `weights`, `optimizer_state` (all other state), `input`,
+    # `padding` (which the TPU's layouts add to the first three), `temporaries` (activations and
+    # gradients), `outputs` (only outputs that are not stored in the place of an input), `program`,
+    # and their sum `total`. If the compiler ran out of memory there are only the first three and
+    # `total`, the least memory that the step needs.
     memory: dict[str, int]
-    usable_hbm: float
-    hbm: float
+    usable_hbm: float  # bytes that a program may take
+    hbm: float  # bytes of the core's memory
+    # Of matrix products, see `stablehlo.matmul_flops`. If cores share a model, this is a core's
+    # even share of them, which is a lower bound.
     flops: int
-    peak: float
-    cores_per_replica: int = 1
+    peak: float  # FLOP/s
+    cores_per_replica: int = 1  # the cores that share a model and its examples
     chips: int = 1
     hosts: int = 1
+    # The compiler's lower bound of a step's time without communication; None if it does not give a
+    # bound, or jaxlib cannot read the compiled program.
     compiler_secs: float | None = None
+    # Bytes of the arrays that the cores sum between them; None if the cores of a replica share the
+    # model and jaxlib cannot read the compiled program.
     summed_bytes: int | None = None
+    # A lower bound of the time of these sums. Sums within a replica do not count, since its cores
+    # may be on one chip.
     summing_secs: float | None = None
 
     @property
@@ -260,20 +227,8 @@ def report(
     cores_per_replica: int = 1,
     sharding: Sequence[tuple[str, int]] = (),
 ) -> CompileReport:
-    """Compiles a lowered training step for every core of a topology.
-
-    Args:
-      lowered: the step, for as many replicas as the topology has.
-      topology_name: a name such as "v3:32x32".
-      train_batch_size: examples that the cores share.
-      cores_per_replica, sharding: how the model is split, see `CoreMesh`.
-
-    Returns:
-      A `CompileReport`, even if the step does not fit.
-
-    Raises:
-      RuntimeError, ValueError: see `find`.
-    """
+    """Compiles a step, lowered for as many replicas as the topology has, for every core of the
+    topology; a step that does not fit gives a report too."""
     jax = devices.import_jax()
     cores = find(topology_name)
     tpu = generation(cores)
@@ -294,6 +249,8 @@ def report(
         chips=len(cores) // tpu.cores_a_chip,
         hosts=len({core.process_index for core in cores}),
     )
+    # The state and the input are counted before compiling, so that the report of a step that does
+    # not fit has them.
     try:
         compiled = lowered.compile_only(mesh)
     except jax.errors.JaxRuntimeError as error:
@@ -324,16 +281,15 @@ def _add_compiled_memory(memory, analysis):
 
 
 def _summed_bytes(text, hlo, cores_per_replica):
-    """Returns the bytes that all cores sum, and those bytes without sums within replicas.
-
-    Both are None if the compiled program's text `hlo` is needed, but is None.
-    """
+    """Returns the bytes that all cores sum, and those bytes without sums within replicas; both are
+    None if the text of the compiled program is needed, but `hlo` is None."""
     if cores_per_replica == 1:
         summed = stablehlo.summed_bytes(text)
         return summed, summed
     if hlo is None:
         return None, None
-    summed = summed_bytes(hlo)  # The compiler has added sums within replicas.
+    # The compiler has added sums within replicas, which the lowered text does not have.
+    summed = summed_bytes(hlo)
     return summed, summed - summed_bytes(hlo, cores_per_replica)
 
 
@@ -349,10 +305,8 @@ def _text(compiled):
 
 
 def bytes_needed(message: str) -> int | None:
-    """Returns the bytes that a program needs, from the compiler's error.
-
-    It returns None if the error is about something else than memory.
-    """
+    """Returns the bytes that a program needs, from the compiler's error; None if the error is about
+    something else than memory."""
     for pattern in _TOO_BIG:
         match = pattern.search(message)
         if match:
@@ -365,12 +319,8 @@ _ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
 
 
 def summed_bytes(hlo: str, within: int | None = None) -> int:
-    """Counts the bytes of the arrays that a compiled program's all-reduces sum, each array once.
-
-    Args:
-      hlo: the program's text.
-      within: the number of cores of a replica, to count only sums within replicas.
-    """
+    """Counts the bytes of the arrays that a compiled program's all-reduces sum, each array once;
+    `within`, the number of cores of a replica, counts only sums within replicas."""
     # Groups are written as [number,size]<=[cores], or in full, as lists of cores.
     listed = ",".join(map(str, range(within or 0)))
     of_replica = re.compile(rf"replica_groups=(\[\d+,{within}\]<=\[\d+\](?!T)|\{{\{{{listed}\}})")
@@ -397,14 +347,12 @@ def _state_and_input(lowered, mesh):
 
 
 def _lower_bound(costs, hlo):
-    """Returns the compiler's lower bound of the time of a step, or None if it is not known.
-
-    The bound is a sum over operations, with -1 for each operation whose time the compiler does not
-    know. Among these are the custom calls that split and join an int64 (the global step), which
-    take no time. The body of a loop counts once, so a step with a loop (over micro-batches) does
-    not have a bound.
-    """
+    """Returns the compiler's lower bound of the seconds of a step, or None if it is not known."""
+    # The body of a loop counts once, so a step with a loop (over micro-batches) has no bound.
     if hlo is None or " while(" in hlo:
         return None
+    # The bound is a sum over operations, with -1 for each operation whose time the compiler does
+    # not know. Among these are the custom calls that split and join an int64 (the global step),
+    # which take no time.
     secs = costs.get("optimal_seconds", 0) + len(re.findall(r'custom_call_target="X64', hlo))
     return secs if secs > 0 else None

@@ -17,21 +17,11 @@ class CoreMesh:
 
     Args:
       cores: list of devices; the cores of a replica follow each other.
-      cores_per_replica: how many cores share the model of one replica.
-      sharding: list of (pattern, axis). If the regular expression is found in a variable's name,
-        the variable is split along that axis over the cores of a replica. If several are
-        found, the first one counts whose axis can be split evenly. If its axis is None, or no
-        pattern is found, every core holds the whole variable.
+      sharding: list of (pattern, axis): a variable in whose name the regular expression is found is
+        split along the axis over the cores of a replica. The first one counts whose axis can be
+        split evenly. If the axis is None, or none is found, every core holds the whole variable.
       num_shards: how many replicas, one after the other, share the update of the weights. If it is
         not 1, cores_per_replica is.
-
-    Attributes:
-      num_replicas: the number of replicas.
-      num_hosts: the number of processes that have cores in the mesh.
-      whole: the `jax.sharding.Sharding` of arrays that every core holds in full.
-      rows: the `jax.sharding.Sharding` of arrays whose rows (the first axis) are divided among the
-        replicas.
-      key: what meshes have in common that lay out the same cores in the same way.
     """
 
     def __init__(
@@ -47,28 +37,29 @@ class CoreMesh:
         sizes = _prime_factors(cores_per_replica)
         self._core_axes = {f"core{number}": size for number, size in enumerate(sizes)}
         self.num_replicas = len(grid)
-        self.num_hosts = len({core.process_index for core in cores})
+        self.num_hosts = len({core.process_index for core in cores})  # with cores here
         self._cores_per_replica = cores_per_replica
         self._rules = sharding
         self._mesh = jax.sharding.Mesh(
             grid.reshape(-1, num_shards, *sizes), (*REPLICA, *self._core_axes)
         )
         self._options = devices.compiler_options(cores)
+        # Meshes with the same key lay out the same cores in the same way.
         self.key = (tuple(cores), cores_per_replica, tuple(map(tuple, sharding)), num_shards)
+        # The `jax.sharding.Sharding` of arrays that every core holds in full, and of arrays whose
+        # rows (the first axis) are divided among the replicas.
         self.whole = self._sharding()
         self.rows = self._sharding(REPLICA)
 
     def partitioned(self, parts: list[int]):
-        """Returns the `jax.sharding.Sharding` of arrays that are split over a replica's cores too.
-
-        Args:
-          parts: into how many parts each dimension of a replica's array is split; the product is
-            the number of cores of a replica. The replicas' arrays follow each other along the
-            first dimension.
-        """
+        """Returns the sharding of arrays whose dimensions are split into `parts` over a replica's
+        cores (all of them, by the product); the replicas' rows follow each other."""
         free, axes = dict(self._core_axes), []
         for number in parts:
+            # The replicas come first, in the first dimension.
             taken = [] if axes else [*REPLICA]
+            # Each axis of the mesh has a prime size, so a number of parts takes some axes as a
+            # whole.
             while number > 1:
                 name = next(name for name, size in free.items() if number % size == 0)
                 taken.append(name)
@@ -77,17 +68,10 @@ class CoreMesh:
         return self._sharding(*axes)
 
     def put(self, value, sharding):
-        """Copies an array, or a structure of arrays, to the cores.
-
-        Args:
-          value: the arrays. With several hosts each host gives its own rows if the sharding is
-            `rows`, else the same whole arrays.
-          sharding: the sharding of all arrays, or a structure of shardings, one for each.
-
-        Returns:
-          The arrays as `jax.Array`s.
-        """
+        """Copies a structure of arrays to the cores; of several hosts, each gives its own rows if
+        the sharding (one, or a structure of them) is `rows`, else the same whole arrays."""
         jax = devices.import_jax()
+        # Without it, jax makes the global step, an int64, an int32.
         with jax.enable_x64(True):
             if self.num_hosts == 1:
                 return jax.device_put(value, sharding)
@@ -110,11 +94,8 @@ class CoreMesh:
         return self.put(np.arange(first, first + a_host, dtype=np.int32), self.rows)
 
     def of_state(self, state: list) -> list:
-        """Returns the sharding of each `StateVariable` of a list.
-
-        Raises:
-          ValueError: a variable cannot be split evenly.
-        """
+        """Returns the sharding of each `StateVariable` of a list; it is a ValueError if a variable
+        cannot be split evenly."""
         return [self._sharding(*self._split(variable)) for variable in state]
 
     def jit(
@@ -125,15 +106,9 @@ class CoreMesh:
         outputs: list[int | None],
         last_sharding: list | None = None,
     ) -> Callable:
-        """Jits a function of one replica for all replicas at once.
-
-        The function is written as if a replica were one core. The compiler divides the work among
-        the replica's cores by where the state is, and adds the sums between cores that this
-        needs. The results stay the same.
+        """Jits a function (state, *inputs) -> (state, *outputs) of one replica for all replicas.
 
         Args:
-          function: (state, *inputs) -> (state, *outputs). The state is a list of arrays; each input
-            and output is an array or a list of arrays.
           state: list of `StateVariable`; the jitted function consumes (donates) their arrays.
           inputs, outputs: for each input and output, the axis along which the replicas' rows are
             concatenated, or None if every replica has the same array.
@@ -148,6 +123,9 @@ class CoreMesh:
 
         in_specs, out_specs = [spec(axis) for axis in inputs], [spec(axis) for axis in outputs]
         of_state = [jax.sharding.PartitionSpec(*_shares(variable)) for variable in state]
+        # Only the replicas' axes are mapped, so the function is written as if a replica were one
+        # core. The compiler divides the work among the replica's cores by where the state is, and
+        # adds the sums between cores that this needs. The results stay the same.
         mapped = jax.shard_map(
             function,
             mesh=self._mesh,
@@ -172,6 +150,7 @@ class CoreMesh:
         return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(*axes))
 
     def _split(self, variable):
+        # Replicas split these variables. The rules split others over the cores of a replica.
         if variable.split_axis is not None or variable.one_per_core:
             return _shares(variable)
         cores, uneven = self._cores_per_replica, None
@@ -184,6 +163,8 @@ class CoreMesh:
                 if variable.shape[axis] % cores == 0:
                     return [None] * axis + [tuple(self._core_axes)]
                 uneven = uneven or (pattern, axis)
+        # A rule was found, but none splits evenly: a full copy would silently take the memory of
+        # each core.
         if uneven is not None:
             raise ValueError(
                 f"num_cores_per_replica={cores}: {variable.name} of shape {variable.shape} cannot "

@@ -1,8 +1,7 @@
 """The device loop: several steps in one call of the devices, without Python between them.
 
-The program loops over a chunk of batches that are already on the devices. It is told how many of
-them to run, so one program serves chunks of every length. It ends at a loss that is not finite. The
-weights are then the weights after that step, as they would be if steps ran one by one.
+It is told how many of a chunk's batches to run, so one program serves chunks of every length. It
+ends at a loss that is not finite, with the weights after that step, as if steps ran one by one.
 """
 
 import dataclasses
@@ -26,18 +25,13 @@ LOOPS = lowered_step.KeptPrograms()
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Holds the result of a call of the loop. Reading an array waits for the devices.
+    """Holds the result of a call of the loop; reading an array waits for the devices."""
 
-    Attributes:
-      count: the number of steps that ran, int32 [].
-      outputs: list of arrays [steps, cores * rows, ...], one for each output that every step gives.
-        Only the first `count` steps are valid.
-      last: list of arrays [cores * rows, ...], the outputs that only the last step gives.
-    """
-
-    count: Any
+    count: Any  # the number of steps that ran, int32 []
+    # Arrays [steps, cores * rows, ...], one for each output that every step gives. Only the first
+    # `count` steps are valid.
     outputs: list
-    last: list
+    last: list  # arrays [cores * rows, ...], the outputs that only the last step gives
 
 
 class DeviceLoop:
@@ -45,17 +39,13 @@ class DeviceLoop:
 
     Args:
       lowered: a `LoweredStep` whose first output is a core's loss, float32 [1].
-      mesh: the `CoreMesh` that runs it.
       loop_length: the most steps between two visits of the host.
       ends_at_nan: whether a loss that is not finite ends the loop, on all cores.
       same_batch: whether each core gets the whole batch, rather than its share of the rows.
-      partition: for each input, into how many parts each dimension is split over the cores of a
-        replica, or None for the whole. None means that no input is split.
       num_last: how many outputs, counted from the end of the step's outputs, are needed only from
         the last step of a chunk.
-
-    Attributes:
-      most_steps: the most batches that a chunk may have.
+      partition: for each input, into how many parts each dimension is split over the cores of a
+        replica, or None for the whole. None means that no input is split.
     """
 
     def __init__(
@@ -79,16 +69,16 @@ class DeviceLoop:
             (lowered.key(), mesh.key, ends_at_nan, same_batch, num_last, repr(partition)),
             lambda: _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, self._batch),
         )
+        # The most batches that a chunk may have.
         self.most_steps = int(max(1, min(loop_length, _MOST_STEPS, _MOST_BYTES // batch_bytes)))
         self._replica_ids = mesh.replica_ids()
+        # It stays on the cores from chunk to chunk: after a loss that is not finite, chunks that
+        # are already under way run no steps.
         self._going = self._mesh.put(np.array(True), mesh.whole)
 
     def put_state(self, values: dict[int, np.ndarray]) -> dict:
-        """Copies variables, a dict of index in the state -> value, to the cores.
-
-        Raises:
-          RuntimeError: it is the first call, and another host has other values.
-        """
+        """Copies variables, a dict of index in the state -> value, to the cores; in the first call,
+        a RuntimeError says if another host has other values."""
         if not self._is_compared:
             host_agreement.check_variables({self._names[n]: value for n, value in values.items()})
             self._is_compared = True
@@ -99,15 +89,9 @@ class DeviceLoop:
         return self._mesh.put(arrays, self._batch)
 
     def run(self, state: list, batches: list[list]) -> tuple[list, Chunk]:
-        """Starts a chunk and does not wait for it.
-
-        Args:
-          state: list of arrays on the cores, which the call consumes.
-          batches: 1 to `most_steps` batches on the cores.
-
-        Returns:
-          (new state, `Chunk`). After a loss that was not finite, later calls do not run any steps.
-        """
+        """Starts a chunk of 1 to `most_steps` batches on the cores, and does not wait for it;
+        returns (new state, `Chunk`), and consumes the state."""
+        # The loop is compiled for a full chunk: the last batch fills it, and is not run.
         padding = batches[-1:] * (self.most_steps - len(batches))
         # A list for each tensor of a batch, so that each can have a sharding of its own.
         by_tensor = list(zip(*batches, *padding, strict=True))
@@ -123,8 +107,7 @@ class DeviceLoop:
 
 
 def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, batch):
-    """Returns the loop, which the cores of a mesh compile when they first run it, and how many
-    bytes the batch of a step has."""
+    """Returns the loop, which the cores compile when they first run it, and a batch's bytes."""
     lowered_step.keep_on_disk()
     parameters = stablehlo.parameters(lowered.text)[: lowered.num_inputs]
     loop = mesh.jit(
@@ -148,6 +131,7 @@ def _one_core_loop(step, ends_at_nan, num_last, gather):
         inputs = [numpy.stack(tensors) for tensors in batches]
         first = [tensors[0] for tensors in batches]
         num_batches, length = len(are_real), numpy.sum(are_real)
+        # The loop carries its outputs, so their arrays are made before the first step.
         outputs, _ = jax.eval_shape(step, state, [replica_id, *first])
         stacked = len(outputs) - num_last
         last = [numpy.zeros(o.shape, o.dtype) for o in outputs[stacked:]]

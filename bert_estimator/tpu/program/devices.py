@@ -32,11 +32,8 @@ _SUM_TIMEOUT_SECS = 1200
 
 
 def default_master() -> str:
-    """Returns the master to use if none is given.
-
-    It is the environment variable `TPU_NAME` if it is set, else "local" if this machine has a TPU,
-    else "", which means the session runtime.
-    """
+    """Returns the master to use if none is given: `TPU_NAME` if it is set, else "local" if this
+    machine has a TPU, else "", which means the session runtime."""
     name = os.environ.get("TPU_NAME", "")
     if name or not _has_tpu_files():
         return name
@@ -54,17 +51,12 @@ def default_master() -> str:
 def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
     """Returns the devices that a master names: one for each core, sorted by host.
 
-    If there are several hosts, this waits for all of them. Then "local" and "gpu" are the devices
-    of all hosts, and "rehearse:N" has N / hosts cores on each host.
-
-    Args:
-      master: "local", "gpu" or "rehearse:N".
-      wait_secs: how long all hosts may take to start.
+    If there are several hosts, this waits up to `wait_secs` for all of them. Then "local" and "gpu"
+    are the devices of all hosts, and "rehearse:N" has N / hosts cores on each host.
 
     Raises:
       RuntimeError: the devices cannot be reached, or jax is not installed, or the port at
         which the hosts meet is taken.
-      ValueError: TF_CONFIG is not valid; see `hosts.find`.
     """
     if master == "local":
         if not _has_tpu_files():
@@ -164,6 +156,8 @@ def _virtual_cores(number, wait_secs):
                 f"virtual cores, and has told the other {number_of_hosts - 1} hosts of TF_CONFIG "
                 "so. It cannot get more: start a new process for this master"
             )
+        # jax's own client got its number of cores when it started, before this master was asked
+        # for.
         return _own_client(number).devices()
     cores = _by_host(jax.devices("cpu"))
     _check_hosts(cores, f"rehearse:{number}", "Give all of them the same master")
@@ -172,8 +166,8 @@ def _virtual_cores(number, wait_secs):
 
 @functools.cache
 def _own_client(number):
-    """Returns a client of the CPU beside jax's own, which got its number of cores when it started.
-    What runs on the cores of the one does not touch the other."""
+    """Returns a client of the CPU beside jax's own; what runs on the cores of one does not touch
+    the other."""
     from jaxlib import xla_client
 
     return xla_client.make_cpu_client(num_devices=number)
@@ -201,12 +195,7 @@ def _by_host(cores):
 
 
 def import_jax() -> ModuleType:
-    """Returns the jax module.
-
-    Raises:
-      RuntimeError: jax is not installed, or its version is not in `TRIED`; the text says what to
-        install.
-    """
+    """Returns the jax module; a RuntimeError says what to install if it is missing or untested."""
     try:
         import jax
     except ImportError:

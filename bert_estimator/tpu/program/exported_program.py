@@ -25,24 +25,16 @@ from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 
 @dataclasses.dataclass(frozen=True)
 class ExportedProgram:
-    """Holds a step, its state and some batches.
+    """Holds a step, its state and some batches."""
 
-    Attributes:
-      lowered: the `LoweredStep`. The first of its outputs is the loss, float32 [1].
-      num_cores: the number of cores that share a global batch.
-      batch_size: examples in a global batch.
-      inputs: names of the step's inputs after the first, which is the core's number. If the
-        features are a dict, the names are its keys.
-      state: arrays, in the order of `lowered.state`.
-      batches: list of batches, each a list of arrays in the order of `inputs`.
-    """
-
-    lowered: LoweredStep
-    num_cores: int
-    batch_size: int
+    lowered: LoweredStep  # its first output is the loss, float32 [1]
+    num_cores: int  # the cores that share a global batch
+    batch_size: int  # examples in a global batch
+    # Names of the step's inputs after the first, which is the core's number. If the features are a
+    # dict, the names are its keys.
     inputs: list[str]
-    state: list[np.ndarray]
-    batches: list[list[np.ndarray]]
+    state: list[np.ndarray]  # in the order of `lowered.state`
+    batches: list[list[np.ndarray]]  # arrays in the order of `inputs`
 
     def save(self, directory: str) -> None:
         """Writes the program into a directory, which is made if it does not exist."""
@@ -67,6 +59,7 @@ class ExportedProgram:
             os.path.join(directory, "state.npz"), **{variable.name: a for variable, a in values}
         )
         save_batches(os.path.join(directory, "batches.npz"), self.inputs, self.batches)
+        # Last, as the mark of a complete program.
         with disk_files.writer(description_path) as writer:
             json.dump(description, writer, indent=2)
             writer.write("\n")
@@ -79,16 +72,8 @@ def save_batches(path: str, inputs: list[str], batches: list[list[np.ndarray]]) 
 
 
 def load(directory: str, batches_path: str | None = None) -> ExportedProgram:
-    """Loads the program of a directory.
-
-    Args:
-      directory: where `ExportedProgram.save` wrote it.
-      batches_path: an npz file to read the batches from, instead of the directory's batches.npz.
-
-    Raises:
-      ValueError: the directory does not hold a complete program, a file is damaged, a variable is
-        not finite, or the batches do not fit the program's inputs.
-    """
+    """Loads the program of a directory, or raises ValueError if it is not complete and valid;
+    `batches_path` is an npz file to read instead of the directory's batches.npz."""
     description_path = os.path.join(directory, "program.json")
     if not os.path.isfile(description_path):
         raise ValueError(
@@ -111,6 +96,7 @@ def load(directory: str, batches_path: str | None = None) -> ExportedProgram:
                 f"{state_path}: {variable.name} has the shape {list(value.shape)}, but "
                 f"program.json says {list(variable.shape)}: export the program again"
             )
+    # A program that starts from NaN would only show NaN losses.
     bad = [v.name for v, value in zip(layout, state, strict=True) if not np.isfinite(value).all()]
     if bad:
         raise ValueError(f"{state_path}: these variables are not finite: {listed(bad)}")
@@ -149,6 +135,8 @@ def _description(directory, path):
         ) from None
     # Programs that were exported before updates were shared do not have this number.
     num_shards = json_files.field(values, "num_shards", int, path, default=1)
+    # The text and program.json are read apart. What does not fit would fail in the compiler, with a
+    # message that names neither file.
     fits = len(parameters) == 1 + len(inputs) + len(order) and num_outputs > 0 and num_cores > 0
     fits = fits and num_shards > 0 and num_cores % num_shards == 0
     split = [(v.shape[v.split_axis]) for v in layout if v.split_axis is not None]
@@ -199,15 +187,11 @@ def _batches(path, inputs, lowered, num_cores):
 
 
 def _arrays(path):
-    """Returns the arrays of an npz file, by name.
-
-    Raises:
-      ValueError: it is not an npz file, or is damaged. numpy raises errors of many kinds instead,
-        which do not name the path.
-      OSError: it cannot be read, or there is too little memory for it.
-    """
+    """Returns the arrays of an npz file by name; numpy's errors, of many kinds, become a ValueError
+    or OSError that names the path."""
     try:
         with zip_files.opened(path) as archive, open(path, "rb") as reader:
+            # An archive may claim any size: its members are checked before numpy unpacks them.
             zip_files.check(archive, archive.namelist(), None)
             num_bytes = sum(member.file_size for member in archive.infolist())
             with zip_files.reading(path):

@@ -1,8 +1,7 @@
 """A step as one core's program in StableHLO, which is compiled, kept and run without TensorFlow.
 
-A program that was made before is not made again. Within a process, `KeptPrograms` keeps what was
-lowered or compiled last. Between processes, jax's compilation cache keeps compiled programs in a
-directory.
+Within a process, `KeptPrograms` keeps the programs that were lowered or compiled last. Between
+processes, jax's compilation cache keeps compiled programs in a directory.
 """
 
 import collections
@@ -27,23 +26,20 @@ _SUFFIX = "-cache"  # of jax's files
 
 
 class KeptPrograms:
-    """Holds the programs of this process that were used last.
-
-    Attributes:
-      num_made: how many programs were made because they were not kept.
-    """
+    """Holds the programs of this process that were used last."""
 
     def __init__(self):
-        self.num_made = 0
+        self.num_made = 0  # programs that were not kept
         self._programs = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable):
-        """Returns the program of a key. If it is not kept, `make()` makes it."""
+        """Returns the program of a key, which `make()` makes if it is not kept."""
         with self._lock:
             if key in self._programs:
                 self._programs.move_to_end(key)
                 return self._programs[key]
+        # Making a program takes long, so the lock is not held: two threads may make the same one.
         program = make()
         with self._lock:
             self.num_made += 1
@@ -55,16 +51,15 @@ class KeptPrograms:
 
 def digest(*parts: bytes | str) -> str:
     """Returns a text of fixed length that only equal parts have in common."""
+    # Each part is digested on its own, so that text cannot move from one part to the next.
     digests = [hashlib.sha256(p.encode() if isinstance(p, str) else p).digest() for p in parts]
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def default_directory() -> str:
-    """Returns the directory of compiled programs that is used if the user does not set one.
-
-    It belongs to this kind of processor, since a program for another kind may not run.
-    """
+    """Returns the directory of compiled programs that is used if the user does not set one."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    # A program for another kind of processor may not run, so each kind has its own directory.
     processor = [platform.machine(), platform.processor(), str(os.cpu_count())]
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         processor += sorted({line for line in file if line.startswith(("flags", "Features"))})
@@ -74,20 +69,21 @@ def default_directory() -> str:
 def keep_on_disk() -> None:
     """Makes jax keep compiled programs on disk, and find what other processes compiled.
 
-    The environment variable JAX_COMPILATION_CACHE_DIR sets the directory; the default is
-    `default_directory()`, of which the oldest files are removed beyond 2 GiB.
-    JAX_ENABLE_COMPILATION_CACHE=false turns this off. A program that took jax less than a second
-    to compile is not written. If the directory cannot be written to, programs are not kept.
+    JAX_COMPILATION_CACHE_DIR sets the directory; the default is `default_directory()`, of which the
+    oldest files are removed beyond 2 GiB. JAX_ENABLE_COMPILATION_CACHE=false turns this off. A
+    program that took jax less than a second to compile is not written.
     """
     config = devices.import_jax().config
     directory = config.jax_compilation_cache_dir
     if not config.jax_enable_compilation_cache:
         return
+    # `_write_whole_files` renames files, which only a local directory can do: jax writes itself.
     if directory is not None and paths.is_remote(directory):
         return
     try:
         os.makedirs(directory or default_directory(), mode=0o700, exist_ok=True)
     except OSError as error:
+        # Programs are not kept then. Only a directory that the user set is worth a message.
         if directory is not None:
             ticker.log(
                 f"JAX_COMPILATION_CACHE_DIR={directory} cannot be used ({error.strerror}): "
@@ -104,10 +100,8 @@ def keep_on_disk() -> None:
 
 @contextlib.contextmanager
 def not_on_disk() -> Iterator[None]:
-    """Keeps jax from writing programs to disk.
-
-    It cannot read a program for devices that are not there, and would warn of it in the next run.
-    """
+    """Keeps jax from writing programs to disk: it cannot read a program for devices that are not
+    there, and would warn of it in the next run."""
     config = devices.import_jax().config
     least_secs = config.jax_persistent_cache_min_compile_time_secs
     config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
@@ -118,13 +112,11 @@ def not_on_disk() -> Iterator[None]:
 
 
 def _write_whole_files(directory):
-    """Makes jax move complete files into a directory.
-
-    jax itself writes a file in its place, and never again. Other processes could read a part of it,
-    and if the process is killed, the damaged file would stay there for good.
-    """
+    """Makes jax move complete files into a directory."""
     from jax._src import compilation_cache, lru_cache
 
+    # jax itself writes a file in its place, and never again. Other processes could read a part of
+    # it, and if the process is killed, the damaged file would stay there for good.
     class WholeFiles(lru_cache.LRUCache):
         def put(self, key, value):
             place = os.path.join(directory, f"{key}{_SUFFIX}")
@@ -151,47 +143,34 @@ def _remove_oldest(directory):
 
 @dataclasses.dataclass(frozen=True)
 class StateVariable:
-    """Describes a variable of the step.
+    """Describes a variable of the step."""
 
-    Attributes:
-      name: its name in checkpoints.
-      shape: the shape of its value.
-      dtype: the name of its dtype, such as "float32".
-      trainable: whether it is a weight, rather than a slot of an optimizer or a counter.
-      split_axis: the axis along which the cores that share an update split the value; None if each
-        core has the whole value.
-      one_per_core: whether each core has another value. The first axis of the shape is the cores'.
-    """
-
-    name: str
+    name: str  # in checkpoints
     shape: tuple[int, ...]
-    dtype: str
-    trainable: bool
+    dtype: str  # a name, such as "float32"
+    trainable: bool  # a weight, rather than a slot of an optimizer or a counter
+    # The axis along which the cores that share an update split the value; None if each core has the
+    # whole value.
     split_axis: int | None = None
+    # Whether each core has another value. The first axis of the shape is the cores'.
     one_per_core: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class LoweredStep:
-    """Holds a step as StableHLO text.
+    """Holds a step as StableHLO text."""
 
-    Attributes:
-      text: the module. Its inputs are the step's inputs, with the replica's number first, and then
-        the variables in `order`. Its outputs are the step's outputs, and then all variables in the
-        order of `state`.
-      num_inputs, num_outputs: how many inputs and outputs the step has, without variables.
-      state: a `StateVariable` for each variable.
-      order: for each variable among the module's inputs, its index in `state`. If the cores split
-        the variable, the input is the core's part, or the whole value.
-      num_shards: how many cores, one after the other, share the update of the weights.
-    """
-
+    # The module. Its inputs are the step's inputs, with the replica's number first, and then the
+    # variables in `order`. Its outputs are the step's outputs, and then all variables in the order
+    # of `state`.
     text: str
-    num_inputs: int
+    num_inputs: int  # without variables, as num_outputs
     num_outputs: int
     state: list[StateVariable]
+    # For each variable among the module's inputs, its index in `state`. If the cores split the
+    # variable, the input is the core's part, or the whole value.
     order: list[int]
-    num_shards: int = 1
+    num_shards: int = 1  # how many cores, one after the other, share the update of the weights
 
     def key(self) -> tuple:
         """Returns what equal steps have in common, and only equal steps."""
@@ -200,13 +179,8 @@ class LoweredStep:
         return text, self.num_inputs, self.num_outputs, state, order, self.num_shards
 
     def one_core(self) -> Callable:
-        """Returns the step as a function of one core's arrays, which jax can trace.
-
-        Returns:
-          A function (state, inputs) -> (outputs, new state) of lists of arrays. The state has an
-          array for each variable: what the core holds of it. The first input is the replica's
-          number, int32 [1].
-        """
+        """Returns the step as a function (state, inputs) -> (outputs, new state) of lists of one
+        core's arrays, which jax can trace; the first input is the replica's number, int32 [1]."""
         exported = stablehlo.exported(self.text)
         gather = devices.import_jax().lax.all_gather
         shapes = [aval.shape for aval in exported.in_avals[self.num_inputs :]]
@@ -214,6 +188,8 @@ class LoweredStep:
         def value(number, shape, state):
             if self.state[number].one_per_core:
                 return state[number][0]
+            # The module takes a split variable as a part or as the whole value, for which the cores
+            # gather their parts. The shape tells which.
             axis = self.state[number].split_axis
             if axis is None or shape != self.state[number].shape:
                 return state[number]
@@ -230,16 +206,8 @@ class LoweredStep:
         return one_core
 
     def compile(self, mesh: CoreMesh) -> Callable:
-        """Compiles the step for the cores of a mesh.
-
-        Returns:
-          A function (state, inputs) -> (outputs, new state) of lists of arrays. The rows of inputs
-          and outputs are the replicas' rows one after the other. The state has an array for each
-          variable; the function consumes them.
-
-        Raises:
-          ValueError: a variable cannot be split by the mesh's rules.
-        """
+        """Returns a function (state, inputs) -> (outputs, new state) of lists of arrays, which
+        consumes the state; in inputs and outputs the replicas' rows follow each other."""
         jax = devices.import_jax()
         step = self._jitted(mesh)
         replica_ids = mesh.replica_ids()
@@ -252,12 +220,8 @@ class LoweredStep:
         return run
 
     def compile_only(self, mesh: CoreMesh):
-        """Compiles the step for devices that need not be there, such as a topology's devices.
-
-        Returns:
-          A `jax.stages.Compiled`, which knows its memory and cost. It cannot run unless the devices
-          are real.
-        """
+        """Compiles the step for devices that need not be there; returns the `jax.stages.Compiled`,
+        which knows its memory and cost."""
         jax = devices.import_jax()
         with jax.enable_x64(True), not_on_disk():
             state = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self.state]

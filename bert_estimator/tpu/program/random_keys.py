@@ -30,13 +30,8 @@ def config_of(seed: int, seed2: int) -> str:
 
 
 def computed(text: str, numbers: list[int]) -> str:
-    """Returns a module in which the KEY calls are computed.
-
-    Args:
-      text: the module.
-      numbers: which arguments of the module's main function decide the keys, besides the
-        operation's own seeds: integers of one element.
-    """
+    """Returns a module in which the KEY calls are computed from the operation's seeds and the main
+    function's arguments `numbers`, integers of one element."""
     if KEY in text:
         from jaxlib.mlir import ir
 
@@ -66,11 +61,8 @@ def _as_vector(match):
 
 
 class _Keys:
-    """Replaces the calls in a module: functions and loops that have calls get a key to start from.
-
-    Args:
-      module: a module of MLIR, which is changed.
-    """
+    """Replaces the calls in a module of MLIR: functions and loops with calls get a key to start
+    from."""
 
     def __init__(self, module):
         from jaxlib.mlir import ir
@@ -88,6 +80,7 @@ class _Keys:
             if not self._needs_key(name):
                 continue
             block = function.regions[0].blocks[0]
+            # All functions get their key from main, whose arguments tell the step and the replica.
             if name == "main":
                 arguments = [block.arguments[number] for number in numbers]
                 with self._ir.InsertionPoint.at_block_begin(block):
@@ -100,6 +93,7 @@ class _Keys:
 
     def _needs_key(self, name):
         if name not in self._known:
+            # This ends the search in a function that calls itself.
             self._known[name] = False
             self._known[name] = self._has_calls(self._function_of[name])
         return self._known[name]
@@ -163,6 +157,8 @@ class _Keys:
             block = region.blocks[0]
             turn = block.add_argument(self._uint64, self._ir.Location.unknown())
             self._replace_in(block, turn)
+        # The condition gets the key and does not return it. The body returns the key of the next
+        # turn, so that each turn draws other numbers.
         end = list(block.operations)[-1].operation  # of the body, which is the second region
         with self._ir.InsertionPoint(end):
             following = self._operation(

@@ -33,7 +33,7 @@ def rows_of(config: str) -> list[list[int]]:
 
 
 def replace(call) -> bool:
-    """Replaces an operation of MLIR, if it is such a call; returns whether it is."""
+    """Replaces an operation of MLIR if it is a call in `_REPLACING`; returns whether it is."""
     from jaxlib.mlir import ir
 
     name = ir.StringAttr(call.attributes["call_target_name"]).value
@@ -112,6 +112,8 @@ def exported(text: str):
         in_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.inputs)
         out_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.results)
         artifact = _serialized(module)
+    # jax only makes an Exported from a function of its own. What the template tells of
+    # its function is replaced.
     template = export.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), np.float32))
     tree = jax.tree_util.tree_structure
     changes = dict(
@@ -127,6 +129,7 @@ def exported(text: str):
         mlir_module_serialized=artifact,
         module_kept_var_idx=tuple(range(len(in_avals))),
     )
+    # Some versions of jax have these fields too.
     for name, avals in (("_in_named_shardings", in_avals), ("_out_named_shardings", out_avals)):
         if hasattr(template, name):
             changes[name] = (None,) * len(avals)
@@ -162,35 +165,21 @@ def parameters(text: str) -> list[tuple[tuple[int, ...], np.dtype]]:
 
 
 def matmul_flops(text: str) -> int:
-    """Counts the floating-point operations of a module's matrix products, for one core.
-
-    A multiplication and an addition count as two operations. Convolutions do not count. A loop's
-    body counts as often as it runs; in the compiler's own count it counts once.
-
-    Raises:
-      ValueError: the text does not tell how often a loop with a matrix product runs.
-    """
+    """Counts the floating-point operations of a module's matrix products, for one core: two for a
+    multiplication and an addition, none for convolutions, and a loop's body as often as it runs (in
+    the compiler's own count it counts once)."""
     return _sum_over(text, {"stablehlo.dot_general": _dot_flops, "stablehlo.dot": _dot_flops})
 
 
 def summed_bytes(text: str) -> int:
-    """Counts the bytes of the arrays that a module sums between cores, each array once.
-
-    Raises:
-      ValueError: the text does not tell how often a loop with a sum between cores runs.
-    """
+    """Counts the bytes of the arrays that a module sums between cores, each array once."""
     return _sum_over(
         text, {"stablehlo.all_reduce": _sum_bytes, "stablehlo.reduce_scatter": _operand_bytes}
     )
 
 
 def _sum_over(text, functions_by_name):
-    """Sums functions of operations, by the operations' names, over a module.
-
-    A loop's body counts as often as it runs, which is the constant that its condition compares a
-    counter with. All branches of a conditional count. Operations that the module's results do not
-    depend on do not count, since the compiler removes them.
-    """
+    """Sums functions of operations, by the operations' names, over a module."""
     from jaxlib.mlir import ir
 
     with parsed(text) as module:
@@ -200,6 +189,8 @@ def _sum_over(text, functions_by_name):
         known = {}
 
         def of_regions(operation):
+            # All branches of a conditional count. What the module's results do not depend on does
+            # not: the compiler removes it.
             return sum(
                 of_operation(needed)
                 for region in operation.regions
@@ -211,10 +202,12 @@ def _sum_over(text, functions_by_name):
             if operation.name in functions_by_name:
                 return functions_by_name[operation.name](operation)
             if operation.name == "stablehlo.while":
+                # A loop without what is counted may have a length that depends on its data.
                 once = of_regions(operation)
                 return once and once * _trips(operation.regions[0], functions)
             if operation.name == "func.call":
                 name = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
+                # Layers call the same function: it is counted once, and added at each call.
                 if name not in known:
                     known[name] = of_regions(functions[name])
                 return known[name]
@@ -226,6 +219,7 @@ def _sum_over(text, functions_by_name):
 def _needed(block):
     """Returns the operations of a block that its results depend on."""
     needed = {}
+    # Backwards, so that all users of an operation are known before it.
     for child in reversed(list(block.operations)):
         operation = child.operation
         users = [use.owner.operation for result in operation.results for use in result.uses]
@@ -286,6 +280,7 @@ def _trips(condition, functions):
             visit(child.operation)
     if not limits:
         raise ValueError("The program has a loop whose length depends on its data")
+    # Of several limits, the smallest ends the loop.
     return min(limits)
 
 
@@ -305,11 +300,9 @@ _BOOLEANS = re.compile(r'dense<"0x([0-9A-Fa-f]*)">( : tensor<((?:\d+x)*)i1>)')
 
 
 def _with_readable_booleans(text):
-    """Returns a module with its long boolean constants as this version of jaxlib reads them.
-
-    Some versions of MLIR take a bit for each element, and others a byte. TensorFlow's version may
-    be another than jaxlib's.
-    """
+    """Returns a module with its long boolean constants as this version of jaxlib reads them: some
+    versions of MLIR take a bit for each element, others a byte, and TensorFlow's version may
+    differ."""
     from jaxlib.mlir import ir
 
     def rewritten(match):
@@ -321,6 +314,7 @@ def _with_readable_booleans(text):
         wanted = np.packbits(given, bitorder="little") if in_bits else given.astype(bool)
         return f'dense<"0x{wanted.tobytes().hex().upper()}">{rest}'
 
+    # Two bytes of bits for nine elements: a version that wants a byte for each refuses them.
     try:
         in_bits = bool(ir.Attribute.parse('dense<"0xFF01"> : tensor<9xi1>'))
     except ir.MLIRError:
