@@ -9,10 +9,8 @@ from bert_estimator.graph.variable_uses import functions_of
 
 
 def operations_of(structure: object) -> set[tf.Operation]:
-    """Returns the operations in a structure, and the operations of its tensors.
-
-    What else is in it does not matter.
-    """
+    """Returns the operations in a structure, and the operations of its tensors, whatever else is in
+    it."""
     elements = tf.nest.flatten(structure, expand_composites=True)
     elements = [each for each in elements if isinstance(each, tf.Tensor | tf.Operation)]
     return {getattr(each, "op", each) for each in elements}
@@ -51,20 +49,11 @@ def unfed(operations: Iterable[tf.Operation], fed: Iterable[tf.Operation]) -> se
 def copied(
     tensor: tf.Tensor, replaced: dict[tf.Operation, Sequence[tf.Tensor]], name: str
 ) -> tf.Tensor:
-    """Copies a tensor to the current graph, with the operations that it depends on.
-
-    Args:
-      tensor: a tensor of another graph.
-      replaced: operation of that graph -> what stands for its outputs in the current graph. These
-        are not copied. The copies are added, so that a later call with the same dict takes them:
-        what two tensors have in common is computed once.
-      name: what the names of the copies begin with.
-
-    Returns:
-      The tensor of the current graph.
-    """
+    """Copies a tensor to the current graph, with the operations that it depends on, except the
+    replaced ones: operation -> what stands for its outputs; the copies' names begin with `name`."""
     new = [operation for operation in all_before([tensor.op]) if operation not in replaced]
     graph_def = tf.GraphDef(versions=tensor.graph.graph_def_versions)
+    # A control input from a replaced operation without outputs has no stand-in: it is dropped.
     without_outputs = {
         f"^{operation.name}" for operation, outputs in replaced.items() if not outputs
     }
@@ -74,6 +63,7 @@ def copied(
         node.input[:] = [source for source in node.input if source not in without_outputs]
         node.attr.pop("_class", None)  # the operations beside which it was to run
         node.device = ""
+    # A graph's whole library is only copied if it is needed: it may be large.
     if any(functions_of(node) for node in graph_def.node):
         graph_def.library.CopyFrom(tensor.graph.as_graph_def().library)
     used = {source for node in graph_def.node for source in node.input}
@@ -88,6 +78,8 @@ def copied(
         return_elements=[operation.name for operation in new],
         name=name,
     )
+    # A later call with the same dict takes these copies, so that what two tensors have in common is
+    # computed once.
     replaced.update(zip(new, (copy.outputs for copy in copies), strict=True))
     return replaced[tensor.op][tensor.value_index]
 
@@ -104,8 +96,6 @@ def _reached(operations, neighbours_of):
 
 
 def in_xla_program() -> bool:
-    """Returns whether the current graph becomes a program for XLA as a whole, as a TPU's step does.
-
-    Such a graph is built within an `XLAControlFlowContext`.
-    """
+    """Returns whether the current graph, built within an `XLAControlFlowContext`, becomes a program
+    for XLA as a whole, as a TPU's step does."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())

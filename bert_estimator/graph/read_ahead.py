@@ -21,12 +21,10 @@ _is_off_everywhere = []  # not empty: in the whole process
 
 @contextlib.contextmanager
 def off() -> Iterator[None]:
-    """Has each iterator that the block makes draw only what is asked for.
+    """Has each iterator that the block makes, however it does, draw only what is asked for.
 
-    It does not matter who makes the iterator, and how: an input_fn, a model_fn or a hook, and each
-    of TensorFlow's kinds of iterators. Options by which a dataset itself asks for such rewriting
-    (`autotune`, `inject_prefetch`, `map_parallelization`, `filter_parallelization`,
-    `map_and_batch_fusion`) have no effect.
+    Options by which a dataset itself asks for rewriting (`autotune`, `inject_prefetch`,
+    `map_parallelization`, `filter_parallelization`, `map_and_batch_fusion`) have no effect.
     """
     _see_iterators()
     token = _is_off.set(True)
@@ -45,6 +43,8 @@ def off_everywhere() -> None:
 def _see_iterators():
     """Replaces the methods through which TensorFlow makes iterators; a second call does nothing."""
     datasets, iterators = dataset_ops.DatasetV2, iterator_ops.Iterator
+    # An input_fn, a model_fn or a hook may make iterators of any kind. All of them pass the first
+    # method; only `make_initializer` does not, so it is made to.
     if not hasattr(datasets._apply_debug_options, "__wrapped__"):
         datasets._apply_debug_options = _drawing_on_request(datasets._apply_debug_options)
         iterators.make_initializer = _with_options(iterators.make_initializer)
@@ -59,6 +59,7 @@ def _drawing_on_request(method):
         if not (_is_off.get() or _is_off_everywhere):
             return dataset
         options = tf.data.Options()
+        # Without autotuning, TensorFlow also injects no prefetch.
         options.autotune.enabled = False
         rewriting = options.experimental_optimization
         rewriting.filter_parallelization = False

@@ -29,9 +29,11 @@ def _with_plain_loss(method):
 
     @functools.wraps(method)
     def get(self, name, *args, regularizer=None, **kwargs):
+        # A variable that is got again must not be regularized again.
         known = name in self._vars
         variable = method(self, name, *args, **kwargs)
         if regularizer and not known:
+            # The loss is the graph's, even if the caller is within a condition or a loop.
             with tf.control_dependencies(None), tf.name_scope(f"{name}/Regularizer/"):
                 loss = regularizer(variable)
             if loss is not None:

@@ -59,19 +59,13 @@ _NEXT_TURN = ("NextIteration", "RefNextIteration")
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """An input of an operation that takes a variable's handle and only reads.
+    """An input of an operation that takes a variable's handle and only reads."""
 
-    Attributes:
-      node: the operation.
-      position: the position of the handle among its inputs.
-      variable: the variable's name.
-      update: number, in `Uses.updates`, of the update that wrote the value it sees. None means the
-        value at the start.
-    """
-
-    node: node_def_pb2.NodeDef
-    position: int
-    variable: str
+    node: node_def_pb2.NodeDef  # the operation
+    position: int  # of the handle among its inputs
+    variable: str  # its name
+    # The number, in `Uses.updates`, of the update that wrote the value it sees; None means the
+    # value at the start.
     update: int | None
 
 
@@ -79,23 +73,14 @@ class Uses:
     """The reads and updates of variables by the operations of a graph or of a function.
 
     Args:
-      nodes: the operations, in order of construction.
+      nodes: the operations, in order of construction; a circle of them is a ValueError.
       handles: dict, name of a placeholder, argument or operation that gives a variable's handle ->
         name of the variable.
-      functions: the `Functions` that they run.
       updates_first: whether rule 5 holds.
-
-    Attributes:
-      nodes: the operations, sorted by `in_order`.
-      updates: list of the operations that write to variables, in their order.
-      updates_of: dict, variable -> list of the numbers of its updates.
-      reads: list of `Read`.
-
-    Raises:
-      ValueError: they depend on each other in a circle.
     """
 
     def __init__(self, nodes, handles, functions, updates_first=False):
+        # `updates` has the operations that write to variables, in their order.
         self.nodes = in_order(nodes)
         self.updates, self.reads = [], []
         masks_of = {}  # a bit for each update of a variable
@@ -107,15 +92,20 @@ class Uses:
                 mask |= after.get(_source(name), 0)
             taken = [variables.get(_output(name)) for name in node.input]
             taken = {i: variable for i, variable in enumerate(taken) if variable is not None}
+            # A loop's outputs are the handles that it takes.
             if taken and node.op in ("StatelessWhile", "While"):
                 variables.update({(node.name, i): each for i, each in taken.items()})
             if taken and node.op in _HANDING_ON:
                 variable = next(iter(taken.values()))
                 variables.update({(node.name, i): variable for i in range(_HANDING_ON[node.op])})
+            # An operation that reads and writes, by whichever inputs, sees what its update gets
+            # (rule 1), so it is not among the reads.
             elif taken:
                 writes = {v for i, v in taken.items() if functions.writes(node, i)}
                 for i, variable in taken.items():
                     if variable not in writes:
+                        # The highest bit is the last of the variable's updates that the read comes
+                        # after (rules 2, 3).
                         seen = (mask & masks_of.get(variable, 0)).bit_length() - 1
                         seen = seen if seen >= 0 else None
                         self.reads.append(Read(node, i, variable, seen))
@@ -126,6 +116,7 @@ class Uses:
                     for variable in writes:
                         masks_of[variable] = masks_of.get(variable, 0) | bit
             after[node.name] = mask
+        # Variable -> the numbers of its updates.
         self.updates_of = {
             variable: [i for i in range(mask.bit_length()) if mask >> i & 1]
             for variable, mask in masks_of.items()
@@ -145,6 +136,7 @@ class Uses:
         def after_updates(read):
             seen = read.update
             for number in self.updates_of.get(read.variable, ()):
+                # This update is computed from the read, so the read cannot see it, nor later ones.
                 if before[self.updates[number].name] & bit_of[read.node.name]:
                     break
                 seen = number if seen is None else max(seen, number)
@@ -161,6 +153,7 @@ class Uses:
         for read in reads:
             if read.update is not None:
                 sources[read.node.name].append(self.updates[read.update].name)
+        # Reads that cannot all see the updates keep what rules 2 and 3 gave them.
         circles = in_circles(sources)
         self.reads = [
             old if old.node.name in circles else new
@@ -180,13 +173,8 @@ class Uses:
         return next(self._following(read.variable, read.update), None)
 
     def _following(self, variable, before, is_inner=lambda node: False):
-        """Yields the updates of a variable after one, up to the first that is not inner.
-
-        Args:
-          variable: its name.
-          before: the number of the update, or None for the start.
-          is_inner: function of an operation.
-        """
+        """Yields the updates of a variable after the number `before` (None: the start), up to the
+        first that is not inner."""
         for number in self.updates_of.get(variable, ()):
             if before is None or number > before:
                 yield self.updates[number]
@@ -194,13 +182,9 @@ class Uses:
                     return
 
     def edges(self, is_inner=lambda node: False):
-        """Returns pairs of operations. If the first of each pair runs before the second, each read
-        sees its value.
-
-        Args:
-          is_inner: function of an operation: whether nothing can wait for it. The operations before
-            such an update have pairs with the update after it, too.
-        """
+        """Returns pairs of operations: if the first of each runs before the second, each read sees
+        its value. Nothing can wait for an operation that `is_inner`, so what is before such an
+        update has a pair with the update after it, too."""
         places = [
             (self.updates[n], v, n) for v, numbers in self.updates_of.items() for n in numbers
         ]
@@ -213,11 +197,7 @@ class Uses:
 
 
 class Functions:
-    """The functions that the operations of a graph run.
-
-    Args:
-      library: a `FunctionDefLibrary`.
-    """
+    """The functions in a `FunctionDefLibrary` that the operations of a graph run."""
 
     def __init__(self, library):
         self.by_name = {each.signature.name: each for each in library.function}
@@ -244,6 +224,7 @@ class Functions:
     def has_updates(self, name):
         """Returns whether a function may write to a variable, needed by its results or not."""
         if name not in self._updating:
+            # This ends the search if it calls itself.
             self._updating[name] = False
             function = self.by_name[name]
             uses = Uses(function.node_def, _handles(function), self)
@@ -253,9 +234,8 @@ class Functions:
 
 
 def in_order(nodes):
-    """Sorts operations so that each comes after the operations that it depends on.
-
-    Apart from that, it keeps their order.
+    """Sorts operations so that each comes after what it depends on, and otherwise keeps their
+    order.
 
     Raises:
       ValueError: they depend on each other in a circle.
@@ -265,9 +245,11 @@ def in_order(nodes):
     followers, missing = [[] for _ in nodes], [0] * len(nodes)
     for number, node in enumerate(nodes):
         for source in {number_of.get(_source(name)) for name in node.input} - {None}:
+            # A TF1 loop leads back to its start: that is not a circle.
             if nodes[source].op not in _NEXT_TURN:
                 followers[source].append(number)
                 missing[number] += 1
+    # The list is sorted, so it is a heap: the operation that was built first comes first.
     ready = [number for number, count in enumerate(missing) if not count]
     ordered = []
     while ready:
@@ -284,16 +266,14 @@ def in_order(nodes):
 
 
 def in_circles(sources):
-    """Returns the keys that wait for themselves, and the keys between two circles of them.
-
-    Args:
-      sources: dict, key -> list of what it waits for.
-    """
+    """Returns the keys that wait for themselves, and the keys between two circles of them, from a
+    dict of key -> list of what it waits for."""
     left = sources.keys() - set(sorted_by(sources))
     users = {each: [] for each in left}
     for each in left:
         for source in left.intersection(sources[each]):
             users[source].append(each)
+    # What is left is in a circle or after it. Sorted the other way, what is only after it goes too.
     return left - set(sorted_by(users))
 
 
@@ -301,6 +281,7 @@ def sorted_by(sources):
     """Yields the keys of a dict as for `in_circles`, each after its sources; the keys in a circle,
     and the keys after it, are left out."""
     sorter = graphlib.TopologicalSorter(sources)
+    # It raises at a circle, but is prepared then: it still gives all keys that are before it.
     with contextlib.suppress(graphlib.CycleError):
         sorter.prepare()
     while ready := sorter.get_ready():

@@ -26,22 +26,16 @@ HOST_DEVICE = "/device:CPU:0"  # Each host runs a session of its own.
 
 
 class CoreAssignment(DeviceAssignment):
-    """Says which core runs which replica, to programs that lay out a mesh by it.
-
-    The replicas have the cores in lexicographic order of their coordinates [x, y, 0, core of the
-    chip]. Cores are not TensorFlow devices, so their devices' names are empty.
-
-    Args:
-      num_replicas: the number of replicas; each runs on one core of its own, or on the first one of
-        several.
-      num_hosts: how many hosts have these cores.
-    """
+    """Says which core runs which replica (on one core, or on the first of several), to programs
+    that lay out a mesh by it."""
 
     def __init__(self, num_replicas: int, num_hosts: int = 1):
         cores = 2 if num_replicas % 2 == 0 else 1
         chips = num_replicas // cores
+        # The chips are laid out as near to a square as they can.
         y = next(y for y in range(math.isqrt(chips), 0, -1) if chips % y == 0)
         shape = [chips // y, y, 1, cores]
+        # In lexicographic order of [x, y, 0, core of the chip], as the replicas are numbered.
         coordinates = np.array(list(np.ndindex(*shape)), np.int32)
         topology = Topology(
             mesh_shape=shape, device_coordinates=coordinates.reshape(num_hosts, -1, len(shape))
@@ -49,6 +43,7 @@ class CoreAssignment(DeviceAssignment):
         super().__init__(topology, coordinates[:, np.newaxis])
 
     def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
+        # Cores are not TensorFlow devices, so there is no name to place operations by.
         return ""
 
     def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
@@ -56,17 +51,13 @@ class CoreAssignment(DeviceAssignment):
 
 
 class Context(control_flow_ops.XLAControlFlowContext):
-    """The control flow context of a step that is built for cores.
-
-    TensorFlow makes gradients of conditions and loops with operations that XLA knows in it.
-
-    Args:
-      handle_of: function of a name and of a list of variables of the session, one for each replica.
-        It returns the handle of the variable that has their values, each on its replica.
-    """
+    """The control flow context of a step that is built for cores, in which TensorFlow makes
+    gradients of conditions and loops with operations that XLA knows."""
 
     def __init__(self, handle_of: Callable[[str, list[tf.Variable]], tf.Tensor]):
         super().__init__()
+        # A function of a name and of variables of the session, one for each replica. It returns the
+        # handle of the variable that has their values, each on its replica.
         self._handle_of = handle_of
 
     def get_replicated_var_handle(self, name: str, vars_: list[tf.Variable]) -> tf.Tensor:
@@ -76,10 +67,9 @@ class Context(control_flow_ops.XLAControlFlowContext):
 
 @contextlib.contextmanager
 def outside_rewrites(session_graph: tf.Graph) -> Iterator[None]:
-    """Surrounds code that builds a step in a graph of its own.
-
-    In mesh-tensorflow's block `outside_all_rewrites`, it builds in the session's graph instead.
-    """
+    """Surrounds code that builds a step in a graph of its own: in mesh-tensorflow's block
+    `outside_all_rewrites`, it builds in the session's graph instead."""
+    # A program that uses mesh-tensorflow has imported it before it builds a step.
     utils = sys.modules.get("mesh_tensorflow.utils")
     if utils is None:
         yield

@@ -23,28 +23,19 @@ _CORE = "TPU_REPLICATED_CORE"  # the type of the devices that `tf.tpu.core` name
 
 
 class Replica:
-    """Tells a replica about the others while a model is built.
-
-    Args:
-      num_replicas: how many replicas there are.
-      replica_id: this replica's number, an int32 scalar tensor.
-      cross_replica_sum: function of a tensor that sums it over all replicas; and of a tensor and
-        groups that sums it over the replicas of each group.
-      run_on_host: function of the operations that an `outside_compilation` builds; None means that
-        they run where the others do.
-      update_shards: the `update_shards.UpdateShards` of replicas that may share the update of
-        the weights; None if each updates all of them.
-      collectives: the `update_shards.Collectives` of several replicas; None if they cannot
-        exchange tensors otherwise than by sums.
-    """
+    """Tells a replica about the others while a model is built."""
 
     def __init__(
         self,
         num_replicas: int,
-        replica_id: int | tf.Tensor,
+        replica_id: int | tf.Tensor,  # int32 []
+        # A function of a tensor, and perhaps of groups, over each of which it sums.
         cross_replica_sum: Callable[..., tf.Tensor],
+        # It gets what an `outside_compilation` builds; None: this runs where the others do.
         run_on_host: Callable[[list[tf.Operation]], None] | None = None,
+        # An `update_shards.UpdateShards`; None if each replica updates all of the weights.
         update_shards: Any = None,
+        # An `update_shards.Collectives`; None if the replicas can only exchange sums.
         collectives: Any = None,
     ):
         self.num_replicas = num_replicas
@@ -82,10 +73,8 @@ def replica_id() -> int | tf.Tensor:
 
 
 def model_graph() -> tf.Graph:
-    """Returns the graph that the model is built in: the default graph, or the step's.
-
-    They differ where a model_fn builds what the session runs; see `meshes.outside_rewrites`.
-    """
+    """Returns the graph that the model is built in: the default graph, or the step's."""
+    # They differ where a model_fn builds what the session runs; see `meshes.outside_rewrites`.
     number = replica_id()
     return number.graph if isinstance(number, tf.Tensor) else tf.get_default_graph()
 
@@ -114,6 +103,7 @@ def cross_replica_sum(
     groups = groups_of(group_assignment, "cross_replica_sum")
     if len(groups) == 1:
         total = _replica().cross_replica_sum(x)
+    # Each replica is alone in its group.
     elif len(groups) == num_replicas():
         total = tf.identity(x)
     else:
@@ -122,15 +112,8 @@ def cross_replica_sum(
 
 
 def groups_of(group_assignment: Groups | None, caller: str) -> list[list[int]]:
-    """Returns the groups of replicas that a group_assignment means.
-
-    Args:
-      group_assignment: as for `cross_replica_sum`.
-      caller: which function was given it; an error says so.
-
-    Raises:
-      ValueError: it does not put every replica into one group, or the groups are not equally large.
-    """
+    """Returns the groups of equal size, with each replica in one, that a group_assignment means; an
+    error names the caller."""
     if group_assignment is None:
         return [list(range(num_replicas()))]
     groups = _constant(group_assignment, f"{caller}: group_assignment")
@@ -144,21 +127,10 @@ def groups_of(group_assignment: Groups | None, caller: str) -> list[list[int]]:
 
 
 def collective_permute(x: tf.Tensor, source_target_pairs: Any) -> tf.Tensor:
-    """Sends tensors between replicas, as upstream's operation of this name.
-
-    Args:
-      x: the tensor that this replica sends; its shape is static on cores.
-      source_target_pairs: pairs (sending replica, receiving replica), as lists or a constant
-        tensor [pairs, 2].
-
-    Returns:
-      The tensor that this replica receives; zeros if it receives none.
-
-    Raises:
-      ValueError: a replica does not exist, or sends or receives twice; or the runtime cannot do
-        this.
-    """
+    """Sends tensors of static shape between (sending, receiving) pairs of replicas, as upstream's
+    operation of this name; a replica that does not receive any gets zeros."""
     pairs = _constant(source_target_pairs, "collective_permute: source_target_pairs")
+    # No pairs are two empty columns.
     columns = list(zip(*pairs, strict=True)) or [(), ()]
     if len(columns) != 2 or any(
         len(set(column)) < len(column) or not set(column) <= set(range(num_replicas()))
@@ -180,18 +152,8 @@ def all_to_all(
     split_count: int,
     group_assignment: Groups | None = None,
 ) -> tf.Tensor:
-    """Splits a tensor along one axis, and exchanges the parts, as upstream's operation.
-
-    Args:
-      x: a tensor of static shape.
-      concat_dimension: the axis along which the received parts are concatenated.
-      split_dimension: the axis along which it is split.
-      split_count: number of parts, which is the number of replicas in a group.
-      group_assignment: as for `cross_replica_sum`.
-
-    Raises:
-      ValueError: the arguments do not fit each other, or the runtime cannot do this.
-    """
+    """Splits a tensor of static shape along one axis, and exchanges the parts in each group, as
+    upstream's operation; the received parts are concatenated along `concat_dimension`."""
     groups, sizes = groups_of(group_assignment, "all_to_all"), x.shape.as_list()
     if split_count != len(groups[0]) or sizes[split_dimension] % split_count:
         raise ValueError(
@@ -205,14 +167,8 @@ def all_to_all(
 
 
 def of_this_replica(values: Sequence[Any]) -> tf.Tensor:
-    """Returns this replica's one of the values, which are given for each replica.
-
-    Args:
-      values: for each replica a tensor or a constant, all of one shape and dtype.
-
-    Raises:
-      ValueError: there is another number of values, or they are handles of variables.
-    """
+    """Returns this replica's value, from tensors or constants of one shape and dtype that are given
+    for all replicas."""
     this = _replica()
     if len(values) != this.num_replicas:
         raise ValueError(
@@ -244,6 +200,7 @@ def outside_compilation(computation: Callable, *args: Any, **kwargs: Any) -> Any
       What `computation` returned.
     """
     graph = tf.get_default_graph()
+    # What the computation builds is found by name, since it may build anything in the graph.
     before = {operation.name for operation in graph.get_operations()}
     returned = computation(*args, **kwargs)
     if _replica().run_on_host is not None:
@@ -253,16 +210,8 @@ def outside_compilation(computation: Callable, *args: Any, **kwargs: Any) -> Any
 
 
 def place_on_cores(cores_per_replica: int) -> Callable[[tf.Operation], str]:
-    """Returns the function for `tf.device` that places a model's operations under TPU rules.
-
-    With one core per replica, `tf.device(tf.tpu.core(i))` has no effect: there is one core.
-
-    Args:
-      cores_per_replica: how many cores share the model of a replica.
-
-    Raises:
-      ValueError: the function raises it if an operation is assigned to one of several cores.
-    """
+    """Returns the function for `tf.device` that places a model's operations under TPU rules; it
+    raises ValueError if an operation is assigned to one of a replica's several cores."""
 
     def device_of(operation):
         if _CORE not in operation.device:
@@ -275,6 +224,7 @@ def place_on_cores(cores_per_replica: int) -> Callable[[tf.Operation], str]:
                 "divides the work by where the variables are. Take the device out, and say by "
                 "TPUEstimator(sharding=...) how the variables are split over the cores"
             )
+        # With one core per replica, `tf.device(tf.tpu.core(i))` has no effect: there is one core.
         return device.replace(device_type=None, device_index=None).to_string()
 
     return device_of

@@ -33,31 +33,28 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def replaced() -> Iterator[None]:
-    """Surrounds code that builds a replica's model, inside of `Replica.entered`.
-
-    Raises:
-      ValueError: the code builds an operation between replicas that has no meaning here.
-    """
+    """Surrounds code that builds a replica's model, inside of `Replica.entered`; an operation
+    between replicas that has no meaning here is a ValueError."""
     outer, _thread.replaces = getattr(_thread, "replaces", False), True
     modes = tf.get_default_graph()._distribution_strategy_stack
     number = len(modes)
     if replica.num_replicas() > 1:
+        # So that Keras and others who ask `tf.distribute` for the replica are told of this one.
         modes.append(_ReplicaContext()._thread_context)
     try:
         yield
     finally:
         _thread.replaces = outer
+        # The model_fn may have failed within strategies that it entered.
         del modes[number:]
 
 
 def _build_or_replace(op_type_name, name=None, **keywords):
-    """Does what TensorFlow's function does, which all functions for operations call in a graph.
-
-    It never creates the operation that it replaces: a session wants kernels for all operations in
-    its graph, whether it runs them or not.
-    """
+    """Does what TensorFlow's function does, which all functions for operations call in a graph."""
     if getattr(_thread, "replaces", False):
         if op_type_name in _MEANINGS:
+            # The operation itself is never created: a session wants kernels for all operations in
+            # its graph, whether it runs them or not.
             return _replacement(op_type_name, name, keywords)
         if op_type_name.startswith(_REFUSED):
             raise ValueError(
@@ -68,12 +65,8 @@ def _build_or_replace(op_type_name, name=None, **keywords):
 
 
 def check(graph_def: tf.GraphDef) -> None:
-    """Checks that a step has no operations between replicas.
-
-    Raises:
-      RuntimeError: it has. It imports a graph with them, or calls a function that was traced
-        before the model was built.
-    """
+    """Raises RuntimeError if a step has operations between replicas, which it imports with a graph,
+    or has in a function that was traced before the model was built."""
     functions = graph_def.library.function
     for node in [*graph_def.node, *(node for each in functions for node in each.node_def)]:
         if node.op in _MEANINGS or node.op.startswith(_REFUSED):
@@ -98,17 +91,10 @@ def _replacement(op_type, name, arguments):
 
 
 class _Operation:
-    """What a caller may ask of an operation that was not created, to record its gradient.
-
-    Args:
-      arguments: dict of the operation's inputs and attributes.
-
-    Attributes:
-      arguments: the same, with the inputs as tensors.
-      inputs: list of the inputs.
-    """
+    """What a caller may ask of an operation that was not created, to record its gradient."""
 
     def __init__(self, arguments):
+        # The operation's inputs, as tensors, and its attributes.
         self.arguments = {
             name: tf.convert_to_tensor(value, _DTYPES.get(name)) if name in _INPUTS else value
             for name, value in arguments.items()
@@ -137,10 +123,8 @@ _MEANINGS = {
 
 
 class _ReplicaContext(distribute_lib.ReplicaContext):
-    """What `tf.distribute.get_replica_context()` returns in a model that several replicas run.
-
-    The strategy is TensorFlow's default one, of one replica, as upstream.
-    """
+    """What `tf.distribute.get_replica_context()` returns in a model that several replicas run; its
+    strategy is TensorFlow's default one, of one replica, as upstream."""
 
     def __init__(self):
         super().__init__(distribute_lib.get_strategy(), 0)

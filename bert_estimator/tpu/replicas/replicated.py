@@ -26,23 +26,8 @@ def rewrite(
     name: str | None = None,
     xla_options: Any = None,
 ) -> Any:
-    """Builds a computation for one core.
-
-    Args:
-      computation: function of the inputs.
-      inputs: list of its arguments, which may be structures of tensors; None for no arguments.
-      infeed_queue: only None is supported.
-      device_assignment, name, xla_options: accepted without effect.
-
-    Returns:
-      The outputs in upstream's form: a list if the computation returns a tensor, or a list or tuple
-      of tensors; an operation if it returns nothing or only operations; else what it returns. All
-      operations with effects that the computation builds run with each output.
-
-    Raises:
-      ValueError: an argument is not supported, or the outputs are mixed otherwise than tensors
-        first, operations last.
-    """
+    """Builds a computation of inputs, which may be structures of tensors, for one core; the outputs
+    have upstream's form, and each runs all operations with effects that the computation builds."""
     if infeed_queue is not None:
         raise ValueError(
             "tf.tpu.rewrite: infeed_queue is not supported: it is for TensorFlow's own TPU "
@@ -99,12 +84,7 @@ def _check_is_one(number, name):
 
 
 def initialize_system(embedding_config: None = None, job: str | None = None, **_: Any) -> tf.Tensor:
-    """Returns a tensor, the serialized topology of a system with one core: there is no other system
-    to initialize.
-
-    Raises:
-      ValueError: embedding_config is given.
-    """
+    """Returns a tensor, the serialized topology of a system with one core."""
     if embedding_config is not None:
         raise ValueError(
             "tf.tpu.initialize_system: embedding_config is not supported: use "
@@ -129,6 +109,7 @@ def _built(computation, inputs):
     graph = tf.get_default_graph()
     before = {operation.name for operation in graph.get_operations()}
     inputs = tf.nest.map_structure(tf.convert_to_tensor, list(inputs))
+    # As upstream, TF1's variables become resource variables, and devices of cores have no effect.
     with (
         tf.variable_scope(tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False),
         graph.device(replica.place_on_cores(1)),
@@ -149,12 +130,15 @@ def _with_effects(operations):
         if operation.op_def.is_stateful
         and operation.type not in {"VarHandleOp", "Variable", "VariableV2", *READERS}
         and operation not in of_initialization
+        # Nothing outside of a loop or a condition may depend on an operation inside of it.
         and operation._get_control_flow_context() is None
     ]
 
 
 def _in_upstream_form(outputs, effects):
     """Returns the outputs of a computation, which run its operations with effects."""
+    # Upstream's form is a list if the computation returns a tensor, or a list or tuple of tensors;
+    # an operation if it returns nothing or only operations; else what it returns.
     if not _is_flat(outputs):
         for each in tf.nest.flatten(outputs):
             if isinstance(each, tf.Operation):
