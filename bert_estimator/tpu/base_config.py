@@ -16,6 +16,7 @@ from bert_estimator.system import paths
 
 _DEFAULT_SAVE_SECS = 600
 _SAVE_INTERVALS = ("save_checkpoints_steps", "save_checkpoints_secs")
+# None means that checkpoints are not saved by this interval, so it cannot mean "not given".
 _UNSET = object()
 
 
@@ -156,6 +157,7 @@ class RunConfig:
         unknown = sorted(set(kwargs) - set(_FIELDS))
         if unknown:
             raise TypeError(f"RunConfig got unknown arguments {unknown}; known: {sorted(_FIELDS)}")
+        # TF_CONFIG is read now, so that later changes of it do not change this config.
         self._task = task = cluster_task.of_tf_config()
         self._values = {name: field.default for name, field in _FIELDS.items()} | values | kwargs
         _settle_save_interval(self._values)
@@ -176,21 +178,15 @@ class RunConfig:
     service = property(lambda self: self._task.service)
 
     def cores_of(self, evaluating: bool) -> str:
-        """Returns the master that names cores to train or to evaluate on; "" if it names none.
-
-        The address that TF_CONFIG's cluster gives this process names a host, but not cores.
-        """
+        """Returns the master that names cores to train or to evaluate on; "" if it names none."""
+        # The address that TF_CONFIG's cluster gives this process names a host, but not cores.
         master = self.evaluation_master if evaluating else self.master
         return "" if master == self._task.own_address else master
 
     def session_settings(self, training: bool = False) -> tf.ConfigProto:
-        """Returns the settings of a session, a copy.
-
-        They are `train_session_config` if it trains, or else `session_config`. If that is None,
-        they are upstream's defaults (soft placement, one round of graph rewriting), without folding
-        constants: TensorFlow would compute the initial value of every variable as a constant, on
-        one core, and keep it in memory as long as the session.
-        """
+        """Returns a copy of `train_session_config` for sessions that train, if it is given, or else
+        of `session_config`; if that is None, upstream's defaults (soft placement, one round of
+        graph rewriting)."""
         settings = self.train_session_config if training else None
         settings = self.session_config if settings is None else settings
         if settings is not None:
@@ -198,14 +194,14 @@ class RunConfig:
         config = tf.ConfigProto(allow_soft_placement=True)
         options, rewriting = config.graph_options, config.graph_options.rewrite_options
         rewriting.meta_optimizer_iterations = rewriting.ONE
+        # This folds no constants: TensorFlow would compute the initial value of every variable as a
+        # constant, on one core, and keep it in memory as long as the session.
         options.optimizer_options.opt_level = tf.OptimizerOptions.L0
         return config
 
     def without_gpus(self) -> "RunConfig":
-        """Returns a copy whose sessions do without this machine's GPUs.
-
-        They would take all of the GPUs' memory, which the XLA runtime needs.
-        """
+        """Returns a copy whose sessions do without this machine's GPUs: they would take all of the
+        GPUs' memory, which the XLA runtime needs."""
         settings = {
             "session_config": self.session_settings(),
             "train_session_config": self.session_settings(training=True),
@@ -215,11 +211,8 @@ class RunConfig:
         return self.replace(**settings)
 
     def replace(self, **kwargs) -> "RunConfig":
-        """Returns a deep copy with the given fields changed.
-
-        Raises:
-          ValueError: there is no such field, or a value cannot work.
-        """
+        """Returns a deep copy with the given fields changed; an unknown field or wrong value is a
+        ValueError."""
         unknown = sorted(set(kwargs) - set(_FIELDS))
         if unknown:
             raise ValueError(

@@ -72,10 +72,8 @@ class Estimator:
         self._params = copy.deepcopy(params if params is not None else {})
 
     def _assert_members_are_not_overridden(self):
-        """Checks that a user's class does not override members.
-
-        A class that overrides this function is not checked, as in upstream.
-        """
+        """Checks that a user's class does not override members; a class that overrides this
+        function is not checked, as in upstream."""
         call.members(type(self), Estimator, _MAY_BE_OVERRIDDEN)
 
     @property
@@ -137,6 +135,8 @@ class Estimator:
                 )
         job = self._job(ModeKeys.TRAIN)
         input_fn, listeners = self._input_fn(job, input_fn), list(saving_listeners or ())
+        # The lock is held before a graph is built: a second training in the same directory must not
+        # get as far as writing.
         with host_agreement.held_by_chief(self.model_dir, job.is_chief):
             training.train(job, _runtime(job), input_fn, hooks, listeners, steps, max_steps)
         return self
@@ -272,6 +272,8 @@ class Estimator:
         if serving_input_receiver_fn is None:
             raise ValueError("serving_input_receiver_fn must be given")
         receivers = {ModeKeys.PREDICT: serving_input_receiver_fn}
+        # Only this old method hands on strip_default_attrs; the others always strip them, as
+        # upstream.
         return self._export(
             export_dir_base, receivers, assets_extra, as_text, checkpoint_path, strip_default_attrs
         )
@@ -311,11 +313,9 @@ class Estimator:
         return path
 
     def _check_trains(self):
-        """Checks that this process takes part in a training.
-
-        Raises:
-          ValueError: it does not, or TF_CONFIG's cluster cannot run here.
-        """
+        """Raises ValueError if this process does not take part in a training, or TF_CONFIG's
+        cluster cannot run here."""
+        # This raises the error of a cluster that cannot run here.
         hosts.find()
         kind = self._config.task_type
         if kind in ("evaluator", "ps"):

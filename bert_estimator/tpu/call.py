@@ -72,10 +72,8 @@ class TPUContext:
         )
 
     def tpu_host_placement_function(self, host_id: int) -> str:
-        """Returns the device of a host, on which programs of mesh-tensorflow place variables.
-
-        Each host has a session of its own, so it is the CPU of the session.
-        """
+        """Returns the device of a host, on which programs of mesh-tensorflow place variables."""
+        # Each host has a session of its own, so it is the CPU of the session.
         return meshes.HOST_DEVICE
 
 
@@ -112,21 +110,15 @@ def with_entries(params, **entries):
 
 
 def call_model_fn(model_fn, features, labels, mode: str, params, config, needs_params: bool = True):
-    """Calls a `model_fn` with the arguments that it names.
-
-    Args:
-      needs_params: whether model_fn must take params, as TPUEstimator's functions must.
-
-    Raises:
-      ValueError: model_fn does not take params, but must; or there are labels, which it does not
-        take.
-    """
+    """Calls a `model_fn` with the arguments that it names; TPUEstimator's functions must take
+    params."""
     names = argument_names(model_fn)
     if needs_params and "params" not in names:
         raise ValueError(
             f"model_fn takes {names}; with TPUEstimator it must take params, which has "
             'params["batch_size"]'
         )
+    # A model_fn may change the config that it gets, so it gets a copy.
     available = {"mode": mode, "params": params, "config": copy.deepcopy(config)}
     kwargs = {name: value for name, value in available.items() if name in names}
     if "labels" in names:
@@ -137,14 +129,8 @@ def call_model_fn(model_fn, features, labels, mode: str, params, config, needs_p
 
 
 def call_input_fn(input_fn, mode: str, params, config, needs_params: bool = True):
-    """Calls an `input_fn` with the arguments that it names.
-
-    Args:
-      needs_params: whether input_fn must take params, as TPUEstimator's functions must.
-
-    Raises:
-      ValueError: input_fn does not take params, but must.
-    """
+    """Calls an `input_fn` with the arguments that it names; TPUEstimator's functions must take
+    params."""
     names = argument_names(input_fn)
     if needs_params and "params" not in names:
         raise ValueError(
@@ -168,11 +154,7 @@ def is_dataset(value) -> bool:
 
 
 def split_features_and_labels(element) -> tuple:
-    """Returns (features, labels) of what an input_fn returned: a pair, or only features.
-
-    Raises:
-      ValueError: it is a tuple or list, but not a pair.
-    """
+    """Returns (features, labels) of what an input_fn returned: a pair, or only features."""
     if isinstance(element, tuple | list):
         if len(element) != 2:
             raise ValueError(
@@ -183,11 +165,9 @@ def split_features_and_labels(element) -> tuple:
 
 
 def argument_names(function: Callable) -> list[str]:
-    """Returns the names of the arguments with which a caller may call a function.
-
-    As upstream, it leaves out what a `functools.partial` binds, what the function can do without
-    and only takes by keyword, `*args` and `**kwargs`.
-    """
+    """Returns the names of the arguments with which a caller may call a function."""
+    # As upstream, this leaves out what a `functools.partial` binds, what the function can do
+    # without and only takes by keyword, `*args` and `**kwargs`.
     bound = function.keywords if isinstance(function, functools.partial) else {}
     return [
         p.name
@@ -201,13 +181,9 @@ def argument_names(function: Callable) -> list[str]:
 def checked(kind: type) -> type:
     """Has a `NamedTuple` class check its values, in the constructor and in `_replace` alike.
 
-    Args:
-      kind: a `NamedTuple` class with a method `_settled(self, replaced)`. The method raises an
-        error for values that cannot work, and returns a dict of the fields that become something
-        else. `replaced` is the tuple that `_replace` was called on, or None.
-
-    Returns:
-      The class.
+    The class has a method `_settled(self, replaced)`, which raises an error for values that cannot
+    work, and returns a dict of the fields that become something else. `replaced` is the tuple that
+    `_replace` was called on, or None.
     """
     new, replace = kind.__new__, kind._replace
 
@@ -230,15 +206,7 @@ def checked(kind: type) -> type:
 
 
 def positive_int(value, name: str) -> int:
-    """Returns a positive integer as an int; NumPy's integers are integers, and bools are not.
-
-    Args:
-      name: what the value is, for the message.
-
-    Raises:
-      TypeError: it is not an integer.
-      ValueError: it is not positive.
-    """
+    """Returns a positive integer as an int; NumPy's integers are integers, and bools are not."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be int, and positive, not {value!r}")
     if value < 1:
@@ -247,15 +215,8 @@ def positive_int(value, name: str) -> int:
 
 
 def hooks(given, name: str) -> tuple[tf.train.SessionRunHook, ...]:
-    """Returns hooks as a tuple.
-
-    Args:
-      given: an iterable of `tf.train.SessionRunHook`s, or None.
-      name: what they are, for the message.
-
-    Raises:
-      TypeError: something in it is not a hook, or it is not an iterable.
-    """
+    """Returns an iterable of `tf.train.SessionRunHook`s, or None, as a tuple; `name` says in an
+    error what they are."""
     try:
         given = tuple(given or ())
     except TypeError:
@@ -267,17 +228,10 @@ def hooks(given, name: str) -> tuple[tf.train.SessionRunHook, ...]:
 
 
 def members(kind: type, base: type, allowed: tuple[str, ...]) -> None:
-    """Checks that a user's class does not override the members of an estimator.
-
-    Args:
-      kind: the class. Our own classes have `_is_ours = True`: they may override what they like.
-      base: the `Estimator` class.
-      allowed: the names of the members that may be overridden.
-
-    Raises:
-      ValueError: it overrides others; the text names them.
-    """
+    """Raises ValueError if a user's class, a subclass of the `Estimator` class `base`, overrides
+    members whose names are not allowed."""
     for each in kind.__mro__:
+        # The user's classes come first. Our own may override what they like.
         if vars(each).get("_is_ours"):
             return
         if each.__name__ == "TPUEstimator":

@@ -94,6 +94,7 @@ class TPUConfig(NamedTuple):
             )
         if self.input_partition_dims is not None:
             self._check_partition(settled["per_host_input_for_training"])
+        # As upstream, TF_CONFIG's entry counts if the argument is not given.
         if self.tpu_job_name is None:
             service = cluster_task.tf_config().get("service") or {}
             settled["tpu_job_name"] = service.get("tpu_worker_job_name")
@@ -188,6 +189,7 @@ class RunConfig(base_config.RunConfig):
         if master is None:
             master = self._master if cluster is None else cluster.master()
         if evaluation_master is None:
+            # An evaluator in a process of its own leaves the trainer's cores alone.
             evaluates_apart = self._evaluation_master or self.task_type == "evaluator"
             evaluation_master = self._evaluation_master if evaluates_apart else master
         self._master, self._evaluation_master = master, evaluation_master
@@ -237,6 +239,7 @@ class TPUClusterResolver:
         discovery_url=None,
         tpu_hardware_feature=None,
     ):
+        # Upstream's resolver takes a list of one name.
         if isinstance(tpu, list | tuple):
             (tpu,) = tpu
         name = (os.environ.get("TPU_NAME") or None) if tpu is None else tf.compat.as_str(tpu)

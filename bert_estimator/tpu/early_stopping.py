@@ -164,12 +164,10 @@ class _StoppingHook(tf.train.SessionRunHook):
 
 
 def _evaluations(estimator, metric_name, eval_dir, first, last):
-    """Returns the (step, value) pairs of a metric from a step to another.
-
-    There may be evaluations of later steps: a killed training goes on from its last checkpoint, and
-    somebody may go back to an earlier one.
-    """
+    """Returns the (step, value) pairs of a metric from a step to another."""
     by_step = read_eval_metrics(eval_dir or estimator.eval_dir())
+    # There may be evaluations of later steps: a killed training goes on from its last checkpoint,
+    # and somebody may go back to an earlier one.
     return [
         (step, metrics[metric_name]) for step, metrics in by_step.items() if first <= step <= last
     ]

@@ -63,11 +63,7 @@ class VariablesDifferError(tf.errors.InvalidArgumentError, ValueError):
 
 
 class FirstError:
-    """Keeps the first error of several threads, so that a cause is raised, not its effects.
-
-    Any other error replaces a cancellation. When an error closes the session, the threads that wait
-    in it are cancelled, and a cancellation may be recorded before its cause.
-    """
+    """Keeps the first error of several threads, so that a cause is raised, not its effects."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -83,6 +79,8 @@ class FirstError:
 
     def record(self, error: BaseException) -> None:
         with self._lock:
+            # When an error closes the session, the threads that wait in it are cancelled, and a
+            # cancellation may be recorded before its cause: so any other error replaces it.
             if self._error is None or _is_cancellation(self._error) > _is_cancellation(error):
                 self._error = error
 

@@ -93,6 +93,7 @@ class TPUEstimator(Estimator):
             ModeKeys.EVAL: eval_batch_size,
             ModeKeys.PREDICT: predict_batch_size,
         }
+        # All checks come before `super().__init__`, which may make a temporary directory.
         _check_arguments(config, params, self._batch_sizes if use_tpu else None)
         _check_unsupported(embedding_config_spec, export_saved_model_api_version)
         if use_tpu:
@@ -198,6 +199,7 @@ class TPUEstimator(Estimator):
         if not self._tpu_rules(mode):
             super()._check_call(mode, steps, max_steps)
             return
+        # Upstream's TPUEstimator takes only integers, and its Estimator any positive number.
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None:
                 positive_int(value, name)
@@ -255,6 +257,7 @@ class TPUEstimator(Estimator):
             raise RuntimeError(
                 f"TF_CONFIG names {several.number} hosts, but predict runs on one: unset it"
             )
+        # The other hosts go on with the training, and would wait for this one without end.
         if mode == ModeKeys.EVAL and interrupts.in_one():
             raise RuntimeError(
                 f"TF_CONFIG names {several.number} hosts, and one of them evaluates during the "
@@ -286,19 +289,15 @@ class TPUEstimator(Estimator):
         return super()._export(*args, **kwargs)
 
     def _placement(self, mode):
-        """Returns (master, number of replicas), after checking what depends on them.
-
-        Raises:
-          RuntimeError: the cores that the master names cannot be reached, or this TensorFlow is
-            too old for them.
-          ValueError: the batch size or the input mode does not fit the cores.
-        """
+        """Returns (master, number of replicas), after checking what depends on them."""
         tpu_config = self._config.tpu_config
         master = self._config.cores_of(mode != ModeKeys.TRAIN) or devices.default_master()
+        # The session runtime has one core, whatever num_shards and num_cores_per_replica say.
         cores = 1
         if master:
             found = devices.find(master, self._config.session_creation_timeout_secs)
             cores = len(found)
+            # Only the XLA runtime needs a TensorFlow that can lower graphs, so it is checked here.
             step_graph.check_tensorflow()
             if found[0].platform == "gpu":
                 self._hide_gpus()
@@ -332,6 +331,8 @@ class TPUEstimator(Estimator):
                 "not supported on it. PER_HOST_V2 gives each core a batch of its own too"
             )
         replicas = cores // per_replica if master else 1
+        # Without a TPU, num_shards still says how a batch is divided: a program that cannot run on
+        # the TPU is found out here.
         divisor = shards or replicas
         if size is not None and size % divisor and input_mode != InputPipelineConfig.BROADCAST:
             what = "cores" if per_replica == 1 else "replicas"
@@ -341,10 +342,9 @@ class TPUEstimator(Estimator):
         return master, replicas
 
     def _hide_gpus(self):
-        """Keeps TensorFlow's eager runtime, which lowers graphs, from taking the GPUs' memory.
-
-        Sessions do without GPUs anyway. TensorFlow cannot show GPUs again that it was told to hide.
-        """
+        """Keeps TensorFlow's eager runtime, which lowers graphs, from taking the GPUs' memory."""
+        # Sessions do without GPUs anyway. TensorFlow cannot show GPUs again that it was told to
+        # hide.
         try:
             tf.config.set_visible_devices([], "GPU")
         except RuntimeError:  # The eager runtime has started.

@@ -18,40 +18,24 @@ from bert_estimator.tpu.warm_start import WarmStartSettings
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Describes one call of train, evaluate, predict, lower, or an export.
+    """Describes one call of train, evaluate, predict, lower, or an export."""
 
-    Attributes:
-      mode: a `ModeKeys` value.
-      model_fn, params, config: the estimator's.
-      tpu_rules: whether this call runs under the TPU's rules (on any runtime).
-      batch_size: the global batch size, or None if the estimator has none.
-      num_replicas: number of replicas that share the global batch.
-      master: names the cores; "" means the session runtime.
-      hosts: the processes that run the job together.
-      cores_per_replica: number of cores that share the model of a replica.
-      sharding: which variables are split over these cores; see `TPUEstimator`.
-      tpu_params: whether params get TPUEstimator's entries; then model_fn and input_fn must take
-        params.
-      warm_start: a `WarmStartSettings` for variables without a checkpoint, or None.
-      units_per_example: see `TPUEstimator`.
-      update_groups: the number of groups of replicas that share an update of the weights; None
-        means that each host's replicas do.
-    """
-
-    mode: str
+    mode: str  # a `ModeKeys` value
     model_fn: Callable
     params: Any
     config: base_config.RunConfig
-    tpu_rules: bool
-    batch_size: int | None
-    num_replicas: int = 1
-    master: str = ""
-    hosts: Hosts = dataclasses.field(default_factory=Hosts)
-    cores_per_replica: int = 1
-    sharding: tuple = ()
+    tpu_rules: bool  # whether the TPU's rules hold, on any runtime
+    batch_size: int | None  # the global one, or None if the estimator has none
+    num_replicas: int = 1  # which share the global batch
+    master: str = ""  # names the cores; "" means the session runtime
+    hosts: Hosts = dataclasses.field(default_factory=Hosts)  # the processes that run the job
+    cores_per_replica: int = 1  # which share the model of a replica
+    sharding: tuple = ()  # which variables these cores split; see `TPUEstimator`
+    # Whether params get TPUEstimator's entries; then model_fn and input_fn must take params.
     tpu_params: bool = True
-    warm_start: WarmStartSettings | None = None
-    units_per_example: dict | None = None
+    warm_start: WarmStartSettings | None = None  # for variables without a checkpoint
+    units_per_example: dict | None = None  # see `TPUEstimator`
+    # How many groups of replicas share an update of the weights each; None means one for each host.
     update_groups: int | None = None
 
     @property
@@ -62,6 +46,8 @@ class Job:
     @property
     def is_chief(self) -> bool:
         """Returns whether this process writes what a training writes: checkpoints and events."""
+        # Of several hosts, the first is the chief. A process alone may be a worker of TF_CONFIG
+        # that is not.
         alone = self.hosts.number == 1
         return self.config.is_chief if alone else self.hosts.is_chief
 
@@ -82,6 +68,7 @@ class Job:
     @property
     def num_update_shards(self) -> int:
         """Returns how many replicas, all of one host, share the update of the weights."""
+        # Cores that share a model split the state by `sharding` instead.
         if self.mode != ModeKeys.TRAIN or self.cores_per_replica > 1:
             return 1
         return self.num_replicas // (self.update_groups or self.hosts.number)
@@ -97,6 +84,7 @@ class Job:
         """Returns the batch size of `input_fn`, or None."""
         if self.same_batch or not self.batch_size:
             return self.batch_size
+        # Each host calls its input_fn once, and draws a batch for all of its replicas, or for each.
         return self.batch_size // self.hosts.number // self.draws_per_step
 
     @property

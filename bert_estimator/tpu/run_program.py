@@ -44,22 +44,13 @@ def peak_of(device) -> float | None:
 def run(
     program: exported_program.ExportedProgram, cores: list, steps: int
 ) -> tuple[list[float], float, float]:
-    """Runs steps of a program.
-
-    Args:
-      program: the program.
-      cores: as many devices as the program has cores.
-      steps: how many steps to run, at least 2. The first step compiles the program, and is timed
-        apart from the others.
-
-    Returns:
-      (losses, secs, compile_secs): the mean loss over the cores of every step; the mean seconds per
-      step, without the first; the seconds of the first step.
-    """
+    """Runs at least 2 steps of a program on as many devices as it has cores; returns (mean loss of
+    all cores by step, mean seconds of a step, seconds of the first step)."""
     jax = devices.import_jax()
     lowered = program.lowered
     mesh = CoreMesh(cores, num_shards=lowered.num_shards)
     step = lowered.compile(mesh)
+    # All batches are on the devices before the clock starts: the figure is the devices' alone.
     batches = [mesh.put(batch, mesh.rows) for batch in program.batches]
     state = mesh.put(program.state, mesh.of_state(lowered.state))
     jax.block_until_ready((batches, state))
@@ -68,6 +59,7 @@ def run(
     for number in range(steps):
         outputs, state = step(state, batches[number % len(batches)])
         losses.append(outputs[0])
+        # The first step compiles the program, so it is timed apart from the others.
         if number == 0:
             jax.block_until_ready((outputs, state))
             compile_secs, start = time.perf_counter() - start, time.perf_counter()
@@ -77,19 +69,13 @@ def run(
 
 
 def find_cores(tpu_name: str | None, number: int) -> list:
-    """Returns the devices to run on.
-
-    Args:
-      tpu_name: see `devices.find`; None chooses the fastest kind of device of this machine.
-      number: how many devices the program needs.
-
-    Raises:
-      RuntimeError: there are fewer devices.
-    """
+    """Returns the devices to run on; without a `tpu_name` (see `devices.find`) the fastest kind of
+    device of this machine."""
     if tpu_name:
         cores = devices.find(tpu_name)
     else:
         jax = devices.import_jax()
+        # If there is only a CPU, its virtual cores stand in for the program's.
         jax.config.update("jax_num_cpu_devices", number)
         cores = jax.devices()
     if len(cores) < number:

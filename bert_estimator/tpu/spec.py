@@ -24,19 +24,8 @@ _COLLECTIONS = (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES)
 
 
 def metric_pairs(metrics: dict | None, what: str) -> dict[str, tuple]:
-    """Returns metrics as a dict of (value, update operation) pairs.
-
-    The variables of metric objects are added to the graph's collections of local variables and of
-    metric variables: they begin anew in each evaluation, and no checkpoint has them.
-
-    Args:
-      metrics: dict of name -> pair or metric object, or None.
-      what: what they are, for the message.
-
-    Raises:
-      TypeError: they are something else.
-      ValueError: `update_state` of a metric object was not called.
-    """
+    """Returns metrics, a dict of name -> pair or metric object, as a dict of (value, update
+    operation) pairs; `what` says in an error what they are."""
     if not isinstance(metrics, dict | None):
         raise TypeError(f"{what} must be a dict, of a metric by each name, not {metrics!r}")
     pairs = {}
@@ -82,6 +71,7 @@ def _pair_of(metric, where):
     if not updates:
         label = getattr(metric, "name", type(metric).__name__)
         raise ValueError(f'{where}: Please call update_state(...) on the "{label}" metric')
+    # In these collections, the variables begin anew in each evaluation, and no checkpoint has them.
     for key in _COLLECTIONS:
         known = {id(variable) for variable in tf.get_collection(key)}
         for variable in metric.variables:
@@ -227,28 +217,21 @@ class TPUEstimatorSpec(NamedTuple):
 
 
 def _settled_export_outputs(spec, predictions):
-    """Returns the outputs to export: what the spec names, or else the predictions.
-
-    Both kinds of specs hold them from the start, because a wrapper of the model_fn may add to them.
-    """
+    """Returns the outputs to export: what the spec names, or else the predictions."""
+    # Both kinds of specs hold them from the start, because a wrapper of the model_fn may add to
+    # them.
     if spec.mode != ModeKeys.PREDICT:
         return spec.export_outputs
     return model_utils.get_export_outputs(spec.export_outputs, predictions)
 
 
 def call_host_fn(pair, tensors=None):
-    """Calls the function of a (function, list or dict of tensors) pair.
-
-    Args:
-      tensors: list or dict of the same structure, to use instead of the pair's own tensors, or
-        None.
-
-    Raises:
-      TypeError: the keys of a dict do not fit the function's parameters.
-    """
+    """Calls the function of a (function, list or dict of tensors) pair, with other tensors of the
+    same structure if they are given."""
     function, own = pair
     tensors = own if tensors is None else tensors
     if isinstance(own, dict):
+        # This tells keys that do not fit from a TypeError within the function.
         try:
             inspect.signature(function).bind(**tensors)
         except TypeError as error:
@@ -261,18 +244,8 @@ def call_host_fn(pair, tensors=None):
 
 
 def call_scaffold_fn(scaffold_fn, placeholders):
-    """Calls a `scaffold_fn` by the TPU's rules: it cannot use the tensors of a step.
-
-    Args:
-      scaffold_fn: the function of a spec, or None.
-      placeholders: the placeholders of the step's input.
-
-    Returns:
-      A `tf.train.Scaffold`, or None.
-
-    Raises:
-      ValueError: it returns None, or the scaffold uses what is computed from the step's input.
-    """
+    """Calls the `scaffold_fn` of a spec, which may be None, by the TPU's rules: it cannot use what
+    is computed from the placeholders of the step's input."""
     if scaffold_fn is None:
         return None
     graph = placeholders[0].graph if placeholders else tf.get_default_graph()
@@ -281,6 +254,7 @@ def call_scaffold_fn(scaffold_fn, placeholders):
     if scaffold is None:
         raise ValueError("TPUEstimatorSpec.scaffold_fn must return a tf.train.Scaffold")
     given = [scaffold.init_op, scaffold.local_init_op, scaffold.ready_op, scaffold.summary_op]
+    # Not only what it builds is checked: it may give operations of the step to the Scaffold too.
     for value in [*graph.get_operations()[number_before:], *given]:
         if is_computed_from(value, placeholders):
             raise ValueError(
@@ -341,6 +315,7 @@ def _check_host_pair(pair, name):
         )
     if isinstance(tensors, tuple | list):
         parameters = inspect.signature(function).parameters.values()
+        # Such a function takes any number. `call_host_fn` checks the keys of a dict.
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             return
         accepted = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
@@ -362,6 +337,7 @@ def _is_tensor(value):
 def _check_graph(values, what):
     if tf.executing_eagerly():  # Tests of heads make specs of eager tensors, which are in no graph.
         return
+    # In a block of mesh-tensorflow these are two; see `replica.model_graph`.
     graphs = (tf.get_default_graph(), replica.model_graph())
     for value in tf.nest.flatten(values, expand_composites=True):
         if isinstance(value, tf.Tensor | tf.Operation) and value.graph not in graphs:

@@ -75,12 +75,10 @@ def histogram(
 
 @contextlib.contextmanager
 def _tag(name, kind):
-    """Yields the tag of an event, which begins with the current name scope.
-
-    Operations get names of their own kind: a summary of TensorFlow 1 gets its tag from the name of
-    its operation, and has to find its name free ("loss", not "loss_1").
-    """
+    """Yields the tag of an event, which begins with the current name scope."""
     scope = tf.get_current_name_scope()
+    # Operations get names of their own kind: a summary of TensorFlow 1 gets its tag from the name
+    # of its operation, and has to find its name free ("loss", not "loss_1").
     with tf.name_scope(kind):
         yield f"{scope}/{name}" if scope else name
 
@@ -108,14 +106,14 @@ def _metadata(plugin, description, data_class):
 
 
 def event_writer(directory: str) -> tf1.summary.FileWriter:
-    """Returns the writer of a directory that `tf1.summary.FileWriterCache` has; makes it if needed.
-
-    TensorFlow names an event file by the second. A writer that is made in the same second as the
-    one before it would empty its file; so the names here end in the process and a number.
-    """
+    """Returns the writer of a directory in `tf1.summary.FileWriterCache`, which it makes if
+    needed."""
     cache = tf1.summary.FileWriterCache
     with cache._lock:
         if directory not in cache._cache:
+            # TensorFlow names an event file by the second. A writer that is made in the same second
+            # as the one before it would empty its file; so the names here end in the process and a
+            # number.
             suffix = f".{os.getpid()}.{next(_numbers)}"
             cache._cache[directory] = tf1.summary.FileWriter(
                 directory, graph=tf1.get_default_graph(), filename_suffix=suffix
@@ -124,13 +122,11 @@ def event_writer(directory: str) -> tf1.summary.FileWriter:
 
 
 def drop_stale_writer(directory: str | None) -> None:
-    """Closes the cached event writer of a directory whose event file is not there any more.
-
-    It was deleted, or the directory is relative and now means another one. The writer would write
-    to the lost file; `event_writer` makes a new writer after this.
-    """
+    """Closes the cached event writer of a directory whose event file is not there any more."""
     cache = tf1.summary.FileWriterCache
     writer = cache._cache.get(directory)
+    # The file was deleted, or the directory is relative and now means another one. The writer would
+    # write to the lost file; `event_writer` makes a new writer after this.
     if writer is None:
         return
     with contextlib.suppress(Exception):  # What the lost file still misses cannot be written.

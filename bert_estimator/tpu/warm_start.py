@@ -64,11 +64,7 @@ class WarmStartSettings(
 def settings_of(
     warm_start_from: str | bytes | WarmStartSettings | None,
 ) -> WarmStartSettings | None:
-    """Returns the settings for an estimator's `warm_start_from`; None stays None.
-
-    Raises:
-      ValueError: warm_start_from is neither a path nor a `WarmStartSettings`.
-    """
+    """Returns the settings for an estimator's `warm_start_from`; None stays None."""
     if warm_start_from is None:
         return None
     if isinstance(warm_start_from, str | bytes):
@@ -83,19 +79,13 @@ def settings_of(
 
 
 def apply(settings: WarmStartSettings | None) -> None:
-    """Initializes the variables of the current graph from a checkpoint.
-
-    Args:
-      settings: which variables; if None, the graph is not changed. Of a directory's checkpoints,
-        the newest complete one is taken.
-
-    Raises:
-      ValueError: values in the checkpoint are not finite.
-    """
+    """Initializes the variables of the current graph from a checkpoint, of a directory the newest
+    complete one; without settings, nothing changes."""
     if settings is None:
         return
     path = settings.ckpt_to_initialize_from
     if tf.io.gfile.isdir(path):
+        # An empty directory is left to TensorFlow, whose message names it.
         path = checkpoints.newest_whole(path) or path
     _check_finite(path, settings)
     tf.logging.info("Warm-starting from %s", settings)
@@ -106,12 +96,10 @@ _RESTORING = {"RestoreV2", "LoadAndRemapMatrix"}
 
 
 def read_after_restoring() -> None:
-    """Has variables whose initial values are read from restored variables wait for these.
-
-    An average of a weight starts with the weight's value, or with its old initial value if the
-    weight is not initialized yet. If a checkpoint initializes the weight (`apply`,
-    `tf.train.init_from_checkpoint`), it would be chance which one this is.
-    """
+    """Has variables whose initial values are read from restored variables wait for these."""
+    # An average of a weight starts with the weight's value, or with its old initial value if the
+    # weight is not initialized yet. If a checkpoint initializes the weight (`apply`,
+    # `tf.train.init_from_checkpoint`), it would be chance which of them this is.
     variables = tf.global_variables()
     initializers = {
         v.op: initial_values.initializer_of(v) for v in variables if v.initializer is not None
@@ -132,28 +120,25 @@ def read_after_restoring() -> None:
 
 
 def _make_wait(variable, initializer, before, read):
-    """Gives a variable an initializer whose reads of other variables wait.
-
-    Only what depends on the reads is copied, since a step may use the same operations.
-
-    Args:
-      variable, initializer: the variable, and its initializer.
-      before: the operations that the initializer depends on.
-      read: operation of a variable that is read -> its initializer.
-    """
+    """Gives a variable an initializer whose reads of other variables (operation -> its initializer)
+    wait for them; `before` is what the initializer depends on."""
     after = _depending_on(read, before)
+    # Only what depends on the reads is copied, since a step may use the same operations.
     kept = {operation: operation.outputs for operation in before - after}
     value = initializer.inputs[1]
     with tf.control_dependencies(None), tf.device("/cpu:0"):
         copy = graph_walk.copied(value, kept, f"{variable.op.name}/read_after_restoring")
         for operation in after:
             for source in {tensor.op for tensor in operation.inputs} & read.keys():
+                # `copied` has added the copies to `kept`; an operation without outputs has no copy
+                # to find.
                 if kept[operation]:
                     kept[operation][0].op._add_control_input(read[source])
         if initializer.type == "Assign":
             assign = tf.raw_ops.Assign(ref=initializer.inputs[0], value=copy).op
         else:
             assign = tf.raw_ops.AssignVariableOp(resource=initializer.inputs[0], value=copy)
+    # `tf.global_variables_initializer` takes the initializers from the variables.
     variable._initializer_op = assign
 
 
@@ -200,5 +185,6 @@ def _warm_started(settings):
 
 def _checkpoint_in(path):
     """Returns the checkpoint inside a SavedModel's directory; other paths are returned as given."""
+    # TensorFlow names the checkpoint of a SavedModel so.
     variables = os.path.join(path, "variables", "variables")
     return variables if tf.io.gfile.exists(variables + ".index") else path
