@@ -149,6 +149,8 @@ class TPUEstimator(Estimator):
             )
         if num_hosts < 1 or num_cores % num_hosts:
             raise ValueError(f"num_hosts={num_hosts} must divide the number of cores, {num_cores}")
+        # Without a master, no devices are looked for; but the job is then made for one core a
+        # replica.
         job = self._job(ModeKeys.TRAIN, ("", replicas))
         job = dataclasses.replace(
             job, cores_per_replica=self._cores_per_replica, update_groups=num_hosts
@@ -222,6 +224,7 @@ class TPUEstimator(Estimator):
         if several.number > 1:
             self._check_several(mode, master, num_replicas, several)
         model_fn = self._model_fn
+        # `_input_fn` moves the batch to axis 0, along which all else splits and concatenates.
         if tpu_rules and self._batch_axis is not None:
             model_fn = inputs.moved_back(model_fn, self._batch_axis)
         return Job(

@@ -112,6 +112,7 @@ class Job:
 
     def call_model_fn(self, features, labels) -> EstimatorSpec | TPUEstimatorSpec:
         """Builds the model of one replica in the current graph; returns its spec."""
+        # Each step has a graph of its own, whose variables are to get plain losses.
         regularization.at_once()
         context, placement = {}, contextlib.nullcontext()
         if self.tpu_rules:
@@ -120,6 +121,7 @@ class Job:
             context["context"] = call.TPUContext(
                 self.num_replicas,
                 self.hosts.number,
+                # It marks a model_fn, in which all hosts run the same program.
                 global_step=None,
                 device_assignment=meshes.CoreAssignment(self.num_replicas, self.hosts.number),
             )

@@ -114,6 +114,7 @@ def _run(arguments):
     try:
         program = exported_program.load(arguments.directory, arguments.batches)
         cores = find_cores(arguments.tpu_name, program.num_cores)
+    # All of these are about what the command line names, so the message is enough.
     except (OSError, ValueError, RuntimeError) as error:
         raise FlagError(str(error)) from None
     flops = stablehlo.matmul_flops(program.lowered.text)

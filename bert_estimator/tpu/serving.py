@@ -198,6 +198,8 @@ def build_supervised_input_receiver_fn_from_input_fn(
       input_fn: function that returns a Dataset, or a (features, labels) pair.
       **input_fn_args: the arguments of input_fn.
     """
+    # Only the dtypes, shapes and names are needed, so what input_fn builds stays out of the
+    # exported graph.
     with tf.Graph().as_default():
         given = input_fn(**input_fn_args)
         if call.is_dataset(given):

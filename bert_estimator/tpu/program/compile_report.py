@@ -91,6 +91,7 @@ def find(name: str) -> list:
         with _without_tpu():
             cores = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
     except jax.errors.JaxRuntimeError as error:
+        # The message begins with a code, such as "INVALID_ARGUMENT: ".
         reason = re.sub(r"^[A-Z_]+: ", "", str(error).splitlines()[0])
         raise ValueError(f"{reason}. Examples of topologies: {EXAMPLES}") from None
     if cores[0].device_kind not in GENERATIONS:
@@ -202,6 +203,7 @@ class CompileReport:
             f"matrix products: {self.flops:.3g} FLOP per core and step; the core's peak is "
             f"{self.peak / 1e12:.4g} TFLOP/s"
         )
+        # A step that does not fit does not run, so its time does not matter.
         if not self.fits:
             return
         if self.compiler_secs is None:

@@ -52,11 +52,11 @@ class CoreMesh:
         self.rows = self._sharding(REPLICA)
 
     def partitioned(self, parts: list[int]):
-        """Returns the sharding of arrays whose dimensions are split into `parts` over a replica's
-        cores (all of them, by the product); the replicas' rows follow each other."""
+        """Returns the sharding of arrays whose dimensions are split over a replica's cores into
+        `parts`, whose product is the number of these cores."""
         free, axes = dict(self._core_axes), []
         for number in parts:
-            # The replicas come first, in the first dimension.
+            # The replicas' arrays follow each other along the first dimension.
             taken = [] if axes else [*REPLICA]
             # Each axis of the mesh has a prime size, so a number of parts takes some axes as a
             # whole.
@@ -94,7 +94,7 @@ class CoreMesh:
         return self.put(np.arange(first, first + a_host, dtype=np.int32), self.rows)
 
     def of_state(self, state: list) -> list:
-        """Returns the sharding of each `StateVariable` of a list; it is a ValueError if a variable
+        """Returns the sharding of each `StateVariable`, or raises ValueError for a variable that
         cannot be split evenly."""
         return [self._sharding(*self._split(variable)) for variable in state]
 

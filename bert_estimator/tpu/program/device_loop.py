@@ -78,7 +78,7 @@ class DeviceLoop:
 
     def put_state(self, values: dict[int, np.ndarray]) -> dict:
         """Copies variables, a dict of index in the state -> value, to the cores; in the first call,
-        a RuntimeError says if another host has other values."""
+        a RuntimeError says that another host has other values."""
         if not self._is_compared:
             host_agreement.check_variables({self._names[n]: value for n, value in values.items()})
             self._is_compared = True

@@ -165,6 +165,7 @@ def _state_variable(values, path):
 
 def _batches(path, inputs, lowered, num_cores):
     arrays, by_name = [], _arrays(path)
+    # The file may be the user's own.
     if set(by_name) != set(inputs):
         raise ValueError(
             f"{path} holds {sorted(by_name)}; the program's inputs are {sorted(inputs)}"

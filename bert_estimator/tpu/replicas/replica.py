@@ -112,8 +112,8 @@ def cross_replica_sum(
 
 
 def groups_of(group_assignment: Groups | None, caller: str) -> list[list[int]]:
-    """Returns the groups of equal size, with each replica in one, that a group_assignment means; an
-    error names the caller."""
+    """Returns the groups that a group_assignment means: of equal size, each replica in one; errors
+    name the caller."""
     if group_assignment is None:
         return [list(range(num_replicas()))]
     groups = _constant(group_assignment, f"{caller}: group_assignment")
