@@ -61,9 +61,9 @@ _NEXT_TURN = ("NextIteration", "RefNextIteration")
 class Read:
     """An input of an operation that takes a variable's handle and only reads."""
 
-    node: node_def_pb2.NodeDef  # the operation
+    node: node_def_pb2.NodeDef
     position: int  # of the handle among its inputs
-    variable: str  # its name
+    variable: str
     # The number, in `Uses.updates`, of the update that wrote the value it sees; None means the
     # value at the start.
     update: int | None
