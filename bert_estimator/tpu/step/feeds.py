@@ -29,23 +29,13 @@ _POLL_SECS = 0.1
 
 
 class EndOfInput(Exception):
-    """The data has ended. `draw` raises this, and so does `Infeed.get` after the last batch."""
+    """Is raised when the data has ended: by `draw`, and by `Infeed.get` after the last batch."""
 
 
 class Infeed:
-    """Runs `draw()` repeatedly on a thread and hands the batches out in order.
-
-    Args:
-      draw: function that returns the next batch or raises `EndOfInput`.
-      limit: how many batches to draw at most, so that data is not consumed without being used.
-        None means until the data ends. `raise_limit` changes it.
-      delay_secs: how many seconds to wait before the first draw.
-      depth: how many batches may wait.
-
-    Attributes:
-      drawn: how many batches were drawn.
-      waited_secs: how many seconds `get` has waited in total.
-    """
+    """Runs `draw()` repeatedly on a thread and hands the batches out in order. At most `limit`
+    batches are drawn (None: all), so that data is not consumed without being used, and `depth` may
+    wait."""
 
     def __init__(
         self, draw: Callable, limit: int | None = None, delay_secs: float = 0, depth: int = DEPTH
@@ -61,19 +51,15 @@ class Infeed:
         # Notified when batches come or go, when the thread ends, and when it is to end.
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
-        self.drawn = 0
-        self.waited_secs = 0.0
+        self.drawn = 0  # batches
+        self.waited_secs = 0.0  # by `get`, in total
 
     def start(self) -> None:
         self._thread.start()
 
     def get(self, interrupted: Callable[[], bool] = lambda: False):
-        """Returns the next batch, or None if `interrupted()` becomes true while waiting for it.
-
-        Raises:
-          EndOfInput: there are no more batches.
-          Exception: `draw` raised it; the batches drawn before it are returned first.
-        """
+        """Returns the next batch, or None if `interrupted()` becomes true while waiting for it; at
+        the end it raises `EndOfInput`, or the error of `draw`."""
         start = time.perf_counter()
         try:
             with self._changed:
@@ -81,6 +67,7 @@ class Infeed:
                     if self._batches:
                         self._changed.notify_all()
                         return self._batches.popleft()
+                    # Only here, so that the batches drawn before an error are used first.
                     if self._has_ended or self._is_at_limit:
                         self._error.raise_if_any()
                         raise EndOfInput
@@ -98,6 +85,7 @@ class Infeed:
         if self._limit is not None and number:
             with self._changed:
                 self._limit += number
+                # `get` must not take the old limit for the end before the thread wakes.
                 self._is_at_limit &= not self._may_go_on()
                 self._changed.notify_all()
 
@@ -124,11 +112,13 @@ class Infeed:
                 self._changed.notify_all()
 
     def _draw_all(self):
+        # `TPUConfig.initial_infeed_sleep_secs`
         self._stopping.wait(self._delay_secs)
         while True:
             with self._changed:
                 self._is_at_limit = not self._may_go_on()
                 self._changed.notify_all()
+                # The thread stays at the limit, which may still be raised.
                 self._changed.wait_for(self._may_go_on)
             if self._stopping.is_set():
                 return
@@ -154,23 +144,8 @@ _WAKE = object()  # what an outfeed gets when it is stopped
 
 
 class HostFunction:
-    """Builds the function of a spec's (function, tensors) pair on the host.
-
-    Args:
-      name: "host_call" or "eval_metrics", for messages.
-      pair: (function, list or dict of tensors). The tensors belong to the step.
-      step_inputs: the placeholders that feed the step.
-      num_replicas: how many replicas' tensors are concatenated along axis 0.
-
-    Attributes:
-      tensors: the step's tensors to send, in the order in which `feed` takes their values.
-      result: what the function returned.
-
-    Raises:
-      RuntimeError: a tensor is a scalar, which cannot be concatenated.
-      ValueError: the function made a v1 summary, which would never be written; or it uses a tensor
-        of the step that is not among its arguments.
-    """
+    """Builds the function of a spec's (function, list or dict of the step's tensors) pair on the
+    host, for the tensors of `num_replicas` replicas, concatenated along axis 0."""
 
     def __init__(self, name: str, pair: tuple, step_inputs: list[tf.Tensor], num_replicas: int):
         self.name = name
@@ -217,15 +192,7 @@ class HostFunction:
 
 
 class Predictions:
-    """Receives a step's predictions, for the caller of `predict`.
-
-    Args:
-      predictions: dict of name -> tensor of the step.
-
-    Attributes:
-      tensors: the step's tensors to send.
-      waiting: deque of the predictions that were not taken yet, a dict of arrays for each step.
-    """
+    """Receives a step's predictions, for the caller of `predict`."""
 
     name = "predictions"
 
@@ -239,13 +206,8 @@ class Predictions:
 
 
 class Outfeed:
-    """Hands values, in order, to a function that runs on a thread of its own.
-
-    Args:
-      receive: function of one argument, the values that `put` got.
-      error: the `FirstError` that all outfeeds of a step share.
-      depth: how many values may wait. If there are more, `put` waits.
-    """
+    """Hands values, in order, to a function that runs on a thread of its own; `put` waits if there
+    are more than `depth`. All outfeeds of a step share the `FirstError`."""
 
     def __init__(self, receive: Callable, error: FirstError, depth: int = _DEPTH):
         self._receive = receive
@@ -258,7 +220,7 @@ class Outfeed:
         self._thread.start()
 
     def put(self, values) -> None:
-        """Hands values over. If an outfeed has failed on earlier values, raises its error."""
+        """Hands values over; if an outfeed has failed on earlier values, raises its error."""
         while not self._stopping.is_set():
             self._error.raise_if_any()
             try:
@@ -267,11 +229,9 @@ class Outfeed:
                 continue
 
     def drain(self, secs: float = math.inf) -> None:
-        """Waits until all values that were handed over are processed; raises the first error.
-
-        Args:
-          secs: how long to wait at most.
-        """
+        """Waits, at most so many seconds, until all values that were handed over are processed;
+        raises the first error."""
+        # Not `Queue.join`: it would never return if the thread has ended by an error.
         end = time.monotonic() + secs
         with self._values.all_tasks_done:
             while (
@@ -305,7 +265,8 @@ def summary_writer_init_ops() -> list[tf.Operation]:
 
 
 def summary_writer_flush_ops() -> list[tf.Operation]:
-    """Returns operations that flush these writers. The graph must not be finalized yet."""
+    """Returns operations that flush these writers, and adds them to the graph."""
+    # A writer may have several operations that open it.
     writers = {op.inputs[0].ref(): op.inputs[0] for op in summary_writer_init_ops()}
     return [tf.raw_ops.FlushSummaryWriter(writer=writer) for writer in writers.values()]
 

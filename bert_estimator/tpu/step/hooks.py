@@ -21,40 +21,29 @@ Fields: fetches (a dict, possibly empty), feed_dict, options (RunOptions or None
 
 
 class HookDriver:
-    """Calls hooks in the order of `tf.train.MonitoredSession`.
+    """Calls hooks in the order of `tf.train.MonitoredSession`: begin; after_create_session;
+    before_run and after_run around every loop; end.
 
-    The order is: begin; after_create_session; before_run and after_run around every loop; end.
-    Hooks and the threads of queues may ask the coordinator to stop. If one of them gives it an
-    error, the error is raised after the loop, also in place of the end of the input.
-
-    Args:
-      hooks: list of `tf.train.SessionRunHook`.
-      element_of_step: function of a tensor, an operation or a name. If it means a tensor or an
-        operation of the step, which hooks cannot fetch, the function returns it, else None.
-      alone: whether there is only one host. Several hosts must run the same loops.
-
-    Attributes:
-      stop_requested: whether a hook has asked to stop.
+    `element_of_step` is a function of a tensor, an operation or a name; if it means something of
+    the step, which hooks cannot fetch, the function returns it, else None. `alone` says whether
+    there is only one host: several hosts must run the same loops.
     """
 
     def __init__(self, hooks, element_of_step=lambda fetch: None, alone=True):
         self._hooks = list(hooks)
         self._element_of_step, self._alone = element_of_step, alone
         self._coordinator = tf.train.Coordinator()  # until `after_create_session` gets another
-        self.stop_requested = False
+        self.stop_requested = False  # whether a hook has asked to stop
 
     def begin(self):
-        """Calls the hooks' `begin`.
-
-        Raises:
-          ValueError: a hook looks up a tensor or an operation of the step itself.
-        """
+        """Calls the hooks' `begin`."""
         for hook in self._hooks:
             with self._explaining(hook):
                 hook.begin()
 
     def after_create_session(self, session, coordinator):
-        """A hook may ask the coordinator to stop: then no step is run."""
+        """Calls the hooks' `after_create_session`; if one asks the coordinator to stop, no step is
+        run."""
         self._coordinator = coordinator
         for hook in self._hooks:
             with self._explaining(hook):
@@ -63,27 +52,15 @@ class HookDriver:
 
     def _heed_coordinator(self):
         """Raises the error that the coordinator was given, if any; notes a request to stop."""
+        # Hooks and the threads of queues may give it an error, which is raised also in place of the
+        # end of the input.
         self._coordinator.raise_requested_exception()
         self.stop_requested |= self._coordinator.should_stop()
 
     def around(self, session, original_fetches, run_loop):
-        """Runs one loop of steps with the hooks around it.
-
-        Args:
-          session: the session that hooks see.
-          original_fetches: the fetches that `run_context.original_args` shows to the hooks.
-          run_loop: function of a `HookRun` that runs the loop. It returns (result, values); the
-            values are a dict by hook, of what it fetches at the loop's end.
-
-        Returns:
-          The result of `run_loop`. None if a hook's `before_run` raised StopIteration or
-          OutOfRangeError, a request to stop at once; with several hosts, the loop is run
-          nevertheless.
-
-        Raises:
-          EndOfInput: `run_loop` raised it.
-          Exception: a hook or `run_loop` raised it, or the coordinator was given it.
-        """
+        """Runs one loop of steps with the hooks around it: `run_loop` is a function of a `HookRun`
+        that returns (result, values by hook). It returns the result; None if a hook's `before_run`
+        asked to stop at once."""
         context = tf.train.SessionRunContext(tf.train.SessionRunArgs(original_fetches), session)
         hook_run = self._before_run(context)
         if hook_run is None:
@@ -107,6 +84,7 @@ class HookDriver:
                 request = hook.before_run(context)
             except _ENDS as end:
                 self._stop(hook, end)
+                # With several hosts, the loop is run nevertheless: the others are running it.
                 if self._alone:
                     self._heed_coordinator()
                     return None
@@ -138,11 +116,9 @@ class HookDriver:
                 self._stop(hook, end)
 
     def _stop(self, hook, end):
-        """Notes that a hook asks to stop by one of `_ENDS`; warns if it may have been an error.
-
-        It is an error of a hook that saves, such as a file that is too large, and if it comes from
-        a training or an evaluation that the hook runs.
-        """
+        """Notes that a hook asks to stop by one of `_ENDS`; warns if it may have been an error."""
+        # It is an error of a hook that saves, such as a file that is too large, and if it comes
+        # from a training or an evaluation that the hook runs.
         if isinstance(end, tf.errors.OutOfRangeError):
             saves = isinstance(hook, tf.train.CheckpointSaverHook)
             if saves or isinstance(end, errors.DataEndedError):
@@ -152,11 +128,7 @@ class HookDriver:
         self.stop_requested = True
 
     def end(self, session):
-        """Calls the hooks' `end`.
-
-        Raises:
-          ValueError: a hook fetches a tensor or an operation of the step itself.
-        """
+        """Calls the hooks' `end`."""
         for hook in self._hooks:
             with self._explaining(hook):
                 hook.end(session)
@@ -175,21 +147,14 @@ class HookDriver:
 
 
 def values_for_hooks(hook_run, session, element_of_step, known=None):
-    """Returns the values that the hooks fetch after a loop, a dict by hook.
-
-    Args:
-      hook_run: the `HookRun`.
-      session: the session that hooks see.
-      element_of_step: as for `HookDriver`.
-      known: tensors of the session's graph -> their values, which the step has computed.
-
-    Raises:
-      ValueError: a hook fetches a tensor of the step itself; the text names the hook.
-    """
+    """Returns the values that the hooks fetch after a loop, a dict by hook; `known` are tensors
+    whose values the step has computed. If a hook fetches a tensor of the step itself, the error
+    names the hook."""
     if not hook_run.fetches:
         return {}
     try:
         return session.run(hook_run.fetches, {**(known or {}), **hook_run.feed_dict})
+    # Which error it is depends on the graph that the element is in, and on how the hook names it.
     except (tf.errors.InvalidArgumentError, LookupError, ValueError) as error:
         for hook, fetches in hook_run.fetches.items():
             for fetch in tf.nest.flatten(fetches):
@@ -200,12 +165,8 @@ def values_for_hooks(hook_run, session, element_of_step, known=None):
 
 
 def check_feeds(feed_dict, used):
-    """Raises ValueError if hooks feed what the steps depend on, which do not get feeds.
-
-    Args:
-      feed_dict: what the hooks feed.
-      used: tensors and operations of the session's graph that the steps use.
-    """
+    """Raises ValueError if hooks feed what the steps depend on, which do not get feeds; `used` are
+    the session's tensors and operations that the steps use."""
     for fed in map(tf.get_default_graph().as_graph_element, feed_dict):
         if any(is_computed_from(each, [fed]) for each in used):
             raise ValueError(

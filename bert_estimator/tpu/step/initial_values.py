@@ -17,17 +17,9 @@ from bert_estimator.graph import graph_walk
 
 @contextlib.contextmanager
 def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) -> Iterator[None]:
-    """Surrounds code that builds a model in a step's graph: initial values go to the outer graph.
-
-    Args:
-      step: the step's graph, a FuncGraph.
-      outer: the session's graph.
-      inputs: list of the placeholders that are the step's inputs. It may still grow.
-
-    Raises:
-      ValueError: an initial value depends on the step's inputs, or `tf.train.init_from_checkpoint`
-        was called in the block.
-    """
+    """Surrounds code that builds a model in a step's graph: initial values go to the outer graph,
+    the session's. They must not depend on `inputs`, the step's placeholders, which may still
+    grow."""
 
     # What stands in the session's graph for operations of the step's. Variables that are made of
     # one random tensor start with equal values.
@@ -38,6 +30,7 @@ def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) 
 
     def creator(next_creator, **given):
         value, name = given.get("initial_value"), given.get("name") or "Variable"
+        # It reads a checkpoint, and does not use tensors.
         if isinstance(value, trackable.CheckpointInitialValueCallable):
             pass
         elif callable(value):
@@ -63,10 +56,8 @@ def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) 
 
 
 def initializer_of(variable: tf.Variable) -> tf.Operation:
-    """Returns the operation that gives a variable its initial value.
-
-    A warm start with a vocabulary puts what `assign` returns in its place.
-    """
+    """Returns the operation that gives a variable its initial value."""
+    # A warm start with a vocabulary puts what `assign` returns in its place.
     return getattr(variable.initializer, "op", variable.initializer)
 
 
@@ -108,13 +99,7 @@ def _is_made_of_tensors(value, graph):
 
 def _copied(value, variable, step, inputs, outer_of):
     """Returns a tensor of the session's graph for a tensor of the step's; other values stay.
-
-    Args:
-      value: the initial value of a variable.
-      variable: the variable's name, for messages.
-      step, inputs: as for `copied_to_session`.
-      outer_of: operation of the step -> its outputs in the session's graph; copies are added.
-    """
+    `outer_of`, operation of the step -> its outputs in the session's graph, gets the copies."""
     if not isinstance(value, tf.Tensor) or value.graph is not step:
         return value
     # The walk does not go on beyond captured tensors: they do not depend on anything in the step.

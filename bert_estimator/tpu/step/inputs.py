@@ -24,13 +24,8 @@ from bert_estimator.tpu.step import feeds
 
 
 def moved_to_front(input_fn: Callable, batch_axis: list[int]) -> Callable:
-    """Returns an input_fn that gives the same tensors with the batch as their first axis.
-
-    Args:
-      input_fn: the user's function.
-      batch_axis: list of int, the axis of the batch in each tensor, in the order of
-        `tf.nest.flatten((features, labels))`.
-    """
+    """Returns an input_fn that gives the same tensors with the batch as their first axis;
+    `batch_axis` is the axis in each, in the order of `tf.nest.flatten((features, labels))`."""
 
     def moving_input_fn(mode, params, config):
         returned = call.call_input_fn(input_fn, mode, params, config)
@@ -46,12 +41,7 @@ def moved_to_front(input_fn: Callable, batch_axis: list[int]) -> Callable:
 
 
 def moved_back(model_fn: Callable, batch_axis: list[int]) -> Callable:
-    """Returns a model_fn that takes tensors whose first axis is the batch.
-
-    Args:
-      model_fn: the user's function.
-      batch_axis: as for `moved_to_front`.
-    """
+    """Returns a model_fn that takes tensors whose first axis is the batch; see `moved_to_front`."""
 
     def moving_model_fn(features, labels, mode, params, config):
         element = features if labels is None else (features, labels)
@@ -63,11 +53,7 @@ def moved_back(model_fn: Callable, batch_axis: list[int]) -> Callable:
 
 
 def _moved(element, batch_axis, order):
-    """Returns a structure of tensors with their axes in another order.
-
-    Args:
-      order: function of (axis of the batch, rank) that returns the permutation of the axes.
-    """
+    """Returns a structure of tensors with their axes permuted by `order(batch axis, rank)`."""
     tensors = tf.nest.flatten(element)
     if len(tensors) != len(batch_axis):
         raise ValueError(
@@ -90,19 +76,8 @@ def _from_front(axis, rank):
 
 
 def parts_of_inputs(job, features, labels) -> list[list[int] | None]:
-    """Returns how each input of a replica is split.
-
-    Args:
-      job: the `Job`.
-      features, labels: structures of tensors, with the shapes of one replica's share of the batch.
-
-    Returns:
-      For each tensor, in the order of `tf.nest.flatten`, a list with the number of parts of each
-      dimension; None if every core of the replica has the whole tensor.
-
-    Raises:
-      ValueError: input_partition_dims does not fit the inputs, or there are several hosts.
-    """
+    """Returns for each input of a replica, in the order of `tf.nest.flatten`, the number of parts
+    of each dimension; None if every core of the replica has the whole tensor."""
     config = job.tpu_config
     whole = [None for _ in named_leaves("", features) + named_leaves("", labels)]
     if config.input_partition_dims is None:
@@ -160,23 +135,14 @@ def _parts_of_tensor(path, tensor, dims, cores):
 
 
 class Inputs:
-    """Calls an `input_fn` in the current graph.
-
-    Args:
-      input_fn: the user's function.
-      mode, params, config: its arguments.
-      needs_params: whether the input_fn must take params.
-
-    Attributes:
-      features, labels: nested structures of tensors of one batch. Labels may be None.
-      initializer: operation that starts the data, or starts it again. None if the input_fn returned
-        tensors.
-    """
+    """Calls an `input_fn` in the current graph; its features and labels (or None) are the tensors
+    of one batch."""
 
     def __init__(self, input_fn: Callable, mode: str, params, config, needs_params: bool = True):
+        # The data is made on the host, whatever devices there are.
         with tf.device("/cpu:0"):
             returned = call.call_input_fn(input_fn, mode, params, config, needs_params)
-            self.initializer = None
+            self.initializer = None  # what starts the data, or starts it again, if it is a Dataset
             if call.is_dataset(returned):
                 iterator = tf.data.make_initializable_iterator(returned)
                 self.initializer = iterator.initializer
@@ -191,11 +157,8 @@ class Inputs:
         return tf.nest.flatten(self._element)
 
     def check_static_shapes(self) -> None:
-        """Checks that the inputs are dense tensors of static shapes, as a compiled program needs.
-
-        Raises:
-          ValueError: an input is not; the text names the first one.
-        """
+        """Checks that the inputs are dense tensors of static shapes, as a compiled program
+        needs."""
         for path, tensor in named_leaves("features", self.features) + named_leaves(
             "labels", self.labels
         ):
@@ -212,11 +175,8 @@ class Inputs:
                 )
 
     def names(self) -> list[str]:
-        """Returns a name for each tensor, in order.
-
-        If the features are a dict, the names are its keys. Other names are Python expressions such
-        as "labels" or "features[0]".
-        """
+        """Returns a name for each tensor, in order: the keys of features, if they are a dict;
+        otherwise Python expressions such as "labels" or "features[0]"."""
         paths = [path for path, _ in named_leaves("features", self.features)]
         paths += [path for path, _ in named_leaves("labels", self.labels)]
         return [re.sub(r"^features\['([^']*)'\]$", r"\1", path) for path in paths]
@@ -238,11 +198,10 @@ class Inputs:
         return features, labels[0] if labels else None
 
     def without_drawing(self, summaries: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the v1 summaries that can be written without drawing a batch.
-
-        A summary of a tensor that input_fn made would draw another batch, which the steps would
-        then miss. It is left out, and a warning says so.
-        """
+        """Returns the v1 summaries that can be written without drawing a batch; it warns of the
+        others."""
+        # A summary of a tensor that input_fn made would draw another batch, which the steps would
+        # then miss.
         drawing = {tensor.op for tensor in self._tensors}
         drawing |= {op for op in graph_walk.all_before(drawing) if _differs_by_run(op)}
         drawing = set(graph_walk.all_after(drawing))
@@ -259,20 +218,14 @@ class Inputs:
         return kept
 
     def drawer(self, session: tf.Session, elements: int = 1) -> Callable[[], list[np.ndarray]]:
-        """Returns the function with which an `Infeed` draws a batch.
-
-        It returns a list of arrays, one for each tensor. An array has the rows of `elements`
-        elements of the input, one after the other along axis 0. It raises `EndOfInput` if there
-        are not that many elements.
-
-        Args:
-          session: the session to draw in.
-          elements: how many elements of the input make a batch.
-        """
+        """Returns the function with which an `Infeed` draws a batch: a list of arrays, one for each
+        tensor, each with the rows of `elements` elements of the input. It raises `EndOfInput` if
+        there are not that many."""
         run = session.make_callable(self._tensors)
 
         def draw():
             try:
+                # An incomplete batch is dropped: the steps take batches of one size.
                 drawn = [run() for _ in range(elements)]
             except tf.errors.OutOfRangeError:
                 raise feeds.EndOfInput from None
@@ -284,22 +237,16 @@ class Inputs:
 
 
 def _differs_by_run(operation):
-    """Returns whether an operation gives other data in each run.
-
-    It does if it reads an iterator, a queue or a file, calls Python, or is random. Reading a handle
-    or a variable does not count.
-    """
+    """Returns whether an operation gives other data in each run: it reads an iterator, a queue or a
+    file, calls Python, or is random."""
+    # Reading a handle or a variable does not count.
     is_handle = any(tensor.dtype in (tf.resource, tf.variant) for tensor in operation.outputs)
     reads_variable = operation.type in ("ReadVariableOp", "VariableV2")
     return operation.op_def.is_stateful and not is_handle and not reads_variable
 
 
 def named_leaves(path: str, structure) -> list[tuple]:
-    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`.
-
-    Raises:
-      TypeError: a dict has keys that have no order.
-    """
+    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
     if structure is None:
         return []
     if isinstance(structure, dict):

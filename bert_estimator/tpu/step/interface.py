@@ -13,20 +13,12 @@ from bert_estimator.tpu.spec import EstimatorSpec
 
 
 class LoopResult(NamedTuple):
-    """Holds the results of one loop of steps.
+    """Holds the results of one loop of steps."""
 
-    Attributes:
-      losses: list of floats, the loss of each step that was run.
-      scalars: dict of name -> float, the one-value float tensors of the host_call at the
-        last step.
-      first_scalars: the same of the first step.
-      summary: the serialized v1 summaries of the last step; None if summaries are not due.
-    """
-
-    losses: list[float]
-    scalars: dict[str, float]
-    first_scalars: dict[str, float]
-    summary: bytes | None
+    losses: list[float]  # of each step that was run
+    scalars: dict[str, float]  # the one-value float tensors of the host_call, at the last step
+    first_scalars: dict[str, float]  # at the first step
+    summary: bytes | None  # the serialized v1 summaries of the last step, if they are due
 
     def add(self, loss: float, scalars: dict[str, float]) -> None:
         """Adds a step."""
@@ -37,31 +29,23 @@ class LoopResult(NamedTuple):
 
 
 class Step(Protocol):
-    """A step is a `LocalStep`, a `SessionStep` or an `XlaStep`. A verb builds it and runs it.
+    """Says what a `LocalStep`, a `SessionStep` and an `XlaStep` can do.
 
-    A verb makes it in a graph with a global step: `StepClass(job, input_fn, start_step)`. The
+    A verb makes one in a graph with a global step: `StepClass(job, input_fn, start_step)`. The
     constructor calls the `input_fn` and the `model_fn`. Then the verb calls, in this order:
     `add_summaries` (only in training), `host_session`, `start`, `run_loop` repeatedly, `finish`,
     `stop`. If the step `restarts`, a verb may then begin with `host_session` again, with the same
     session, whose variables may have other values.
-
-    Attributes:
-      restarts: whether its data starts over: the `input_fn` returned a Dataset.
-      spec: the `EstimatorSpec` of the host, with the scaffold, the hooks, and the loss and the
-        train_op that hooks may look at.
-      update: the operation that updates the variables, in the graph that the model was built in;
-        None unless a training runs.
-      metric_values: dict of name -> tensor, to be run in the session after the last step.
-      predicted: deque with the predictions of each step: a dict of arrays, or an array.
-      waited_secs: how many seconds the steps have waited for input in total; None if unknown.
     """
 
-    restarts: bool
-    spec: EstimatorSpec
+    restarts: bool  # whether its data starts over: the `input_fn` returned a Dataset
+    spec: EstimatorSpec  # of the host: the scaffold, the hooks, and what hooks may look at
+    # What updates the variables, in the graph that the model was built in; None unless a training
+    # runs.
     update: Any
-    metric_values: dict[str, Any]
-    predicted: collections.deque
-    waited_secs: float | None
+    metric_values: dict[str, Any]  # tensors, to be run in the session after the last step
+    predicted: collections.deque  # a dict of arrays, or an array, for each step
+    waited_secs: float | None  # for input, in total; None if unknown
 
     def add_summaries(self, config) -> list:
         """Has v1 summaries written as `config` says; returns a list of the hooks that do it."""
@@ -70,14 +54,8 @@ class Step(Protocol):
         """Returns the session that hooks see. After a loop, its variables have the new values."""
 
     def start(self, session, limit: int | None = None, start_step: int | None = None) -> None:
-        """Starts the data and the threads.
-
-        Args:
-          session: what `host_session` returned.
-          limit: how many batches are drawn at most. None means all.
-          start_step: the global step before the next step. None means the step that the
-            constructor got.
-        """
+        """Starts the data and the threads: at most `limit` batches are drawn (None: all), and the
+        next step follows the global step `start_step` (None: the constructor's)."""
 
     def loop_length(self, step: int, stop_step: int) -> int:
         """Returns how many steps the loop after the global step `step` has."""
@@ -85,59 +63,41 @@ class Step(Protocol):
     def run_loop(
         self, iterations: int, hook_run, visit: Callable[[LoopResult], bool]
     ) -> tuple[LoopResult, dict]:
-        """Runs a loop of at most `iterations` steps.
+        """Runs a loop of at most `iterations` steps; returns its result, and the values of the
+        hooks' fetches after it, a dict by hook. It raises EndOfInput if there are no more batches.
 
-        It ends early if `visit` asks for it, or at a loss that is not finite.
-
-        Args:
-          iterations: the number of steps.
-          hook_run: what the hooks want, a `HookRun`.
-          visit: function that is called again and again while the loop runs, also while it waits
-            for data, with the result of the steps that have ended. It returns whether to end the
-            loop.
-
-        Returns:
-          A `LoopResult`; and the values of `hook_run.fetches` after the loop, a dict by hook.
-
-        Raises:
-          EndOfInput: there are no more batches.
+        It ends early at a loss that is not finite, or if `visit` returns true. `visit` is called
+        again and again while the loop runs, also while it waits for data, with the result of the
+        steps that have ended.
         """
 
     def reached(self, global_step: int) -> None:
-        """Takes notice of the global step after a loop of training.
-
-        It need not have risen by as many as there were steps. The limit of `start` counts rises of
-        the global step.
-        """
+        """Takes notice of the global step after a loop of training, which need not have risen by as
+        many as there were steps: the limit of `start` counts its rises."""
 
     def element_of_step(self, fetch):
-        """Returns the tensor or operation that `fetch` means if it belongs to the step.
-
-        Hooks cannot fetch it. If `fetch` means something else, this returns None.
-        """
+        """Returns the tensor or operation that `fetch` means if it belongs to the step, so that
+        hooks cannot fetch it; else None."""
 
     def finish(self, session) -> None:
         """Waits until the host functions have received all values; raises their first error."""
 
     def stop(self, session) -> None:
-        """Ends the threads. It may be called at any time, even before `start`."""
+        """Ends the threads; it may be called at any time, even before `start`."""
 
 
 _UNIT_SECS = {"s": 1, "m": 60, "h": 3600}
 
 
 class LoopLength:
-    """Says how many steps the next loop has: a number, or as many as take a time such as "30s".
-
-    Args:
-      iterations_per_loop: int or str, see `TPUConfig`.
-    """
+    """Says how many steps the next loop has: a number, or as many as take a time such as "30s"."""
 
     def __init__(self, iterations_per_loop: int | str):
         self._steps, self._target_secs = iterations_per_loop, None
         if isinstance(iterations_per_loop, str):
             self._target_secs = int(iterations_per_loop[:-1]) * _UNIT_SECS[iterations_per_loop[-1]]
             self._steps = 1  # The first loop measures how long a step takes.
+        # The mean of 20 loops follows a change of speed, but not the jitter of one loop.
         self._step_secs = collections.deque(maxlen=20)
 
     def get(self) -> int:

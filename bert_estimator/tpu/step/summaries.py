@@ -13,12 +13,7 @@ import tensorflow.compat.v1 as tf
 
 
 class LocalSummaries(tf.train.SummarySaverHook):
-    """Writes the v1 summaries of a step in local mode.
-
-    Args:
-      loss: the step's loss, which every step computes.
-      **options: the arguments of `tf.train.SummarySaverHook`.
-    """
+    """Writes the v1 summaries of a step in local mode; every step computes `loss`."""
 
     def __init__(self, loss: tf.Tensor, **options):
         super().__init__(**options)
@@ -29,6 +24,7 @@ class LocalSummaries(tf.train.SummarySaverHook):
         # A summary_op that is an operation, such as tf.no_op(), turns summaries off.
         summaries = [s for s in self._get_summary_op() or [] if isinstance(s, tf.Tensor)]
         if all(self._shows_loss(summary) for summary in summaries):
+            # Fetched in every step, so that the session need not prepare a second set of fetches.
             arguments.fetches["summary"] = summaries
         return arguments
 
@@ -41,20 +37,12 @@ class LocalSummaries(tf.train.SummarySaverHook):
 
 
 class StepSummaries:
-    """Makes the summaries of the session's graph every `config.save_summary_steps` steps.
-
-    Args:
-      config: the `RunConfig`. If it does not have a model_dir, summaries are never due.
-      inputs: the step's `Inputs`. A summary that would draw a batch is left out, with a warning.
-      scaffold: the `tf.train.Scaffold` of the step. Its summary_op, if given, is made too.
-
-    Attributes:
-      tensors: the tensors that the summaries are made of. A step computes their values, and `write`
-        makes the summaries from the values.
-    """
+    """Makes the summaries of the session's graph every `config.save_summary_steps` steps, without
+    a summary that would draw a batch; if there is no model_dir, they are never due."""
 
     def __init__(self, config, inputs, scaffold):
         self._every = config.save_summary_steps if config.model_dir else None
+        # A step computes the values of `tensors`, from which `write` makes the summaries.
         self._merged, self.tensors = None, []
         if not self._every:
             return
@@ -96,14 +84,8 @@ def _parts(summary):
 
 
 class DeviceSummaries:
-    """Copies the summary operations of a step's graph into the current graph.
-
-    Args:
-      summaries: list of the operations' output tensors, in the step's graph.
-
-    Attributes:
-      tensors: list of the tensors in the step's graph that the summaries are made of.
-    """
+    """Copies the summary operations of a step's graph into the current graph; `tensors` are the
+    step's tensors that the summaries are made of."""
 
     def __init__(self, summaries: list[tf.Tensor]):
         self.tensors, self._placeholders = [], []
@@ -115,6 +97,7 @@ class DeviceSummaries:
         return dict(zip(self._placeholders, values, strict=True))
 
     def _copy(self, operation):
+        # Tags and the like are constants, which the copy has too; the rest comes from the core.
         constants = [tf.get_static_value(tensor) for tensor in operation.inputs]
         taken = [t for t, c in zip(operation.inputs, constants, strict=True) if c is None]
         if any(tensor.dtype == tf.string for tensor in taken):

@@ -37,13 +37,8 @@ class Exporter(abc.ABC):
 
 
 class _SavedModelExporter(Exporter):
-    """Writes SavedModels.
-
-    Args:
-      name: directory below `<model_dir>/export`.
-      serving_input_receiver_fn, assets_extra, as_text: see `Estimator.export_saved_model`.
-      exports_to_keep: how many of the newest exports to keep. None means all.
-    """
+    """Writes SavedModels to `<model_dir>/export/<name>`, and keeps the newest `exports_to_keep`
+    (None: all)."""
 
     def __init__(
         self,
@@ -166,6 +161,7 @@ class BestExporter(_SavedModelExporter):
             self._model_dir = estimator.model_dir
             # The evaluation of this step is among the events, perhaps of a killed process too.
             self._best = self._best_of_events((eval_result or {}).get(tf.GraphKeys.GLOBAL_STEP))
+            # As in upstream, the first evaluation of an exporter that has not exported is exported.
             self._has_exported = self._best is not None and bool(_exports(export_path))
         if self._best is not None and self._has_exported and not self._is_better(eval_result):
             return None
@@ -183,6 +179,7 @@ class BestExporter(_SavedModelExporter):
         best = None
         for step, result in summary.read_events(pattern).items():
             if before_step is not None and step >= before_step:
+                # The events are in the order of the steps.
                 break
             if best is None or self._compare_fn(best_eval_result=best, current_eval_result=result):
                 best = result

@@ -67,6 +67,7 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
     def begin(self) -> None:
         """Adds what saves the variables to the training's graph."""
         self._global_step = tf.train.get_or_create_global_step()
+        # Its own saver, so that the files of model_dir and the training's saver stay as they are.
         self._saver = tf.train.Saver(max_to_keep=1)
         self._evaluated = None
 
@@ -279,6 +280,8 @@ def train_with_listener(estimator, train_spec, eval_spec, listener):
         if alone or config.task_type == "master":
             listeners.append(evaluator)
             if hosts.find().number == 1:  # several hosts do not evaluate while they train
+                # The evaluation of what is left must not race with another training of this
+                # directory.
                 stack.enter_context(lock.held(estimator.model_dir))
                 if not evaluator.evaluate_what_is_left():
                     return evaluator.results, evaluator.exports
@@ -292,25 +295,24 @@ def train_with_listener(estimator, train_spec, eval_spec, listener):
 
 
 class _Evaluator(tf.train.CheckpointSaverListener):
-    """Evaluates and exports checkpoints as training writes them.
-
-    A file beside the evaluation's events says which step's checkpoint was begun last ("saved"), and
-    which step was last evaluated and exported, or passed over ("done"). So whenever a process is
-    killed, the next one knows whether the checkpoint that it resumes from has to be evaluated.
-    """
+    """Evaluates and exports checkpoints as training writes them."""
 
     def __init__(self, estimator, max_steps, eval_spec, listener):
         self._estimator = estimator
         self._max_steps = max_steps
         self._spec = eval_spec
         self._listener = listener
+        # This file says which step's checkpoint was begun last ("saved"), and which step was last
+        # evaluated and exported, or passed over ("done"). So whenever a process is killed, the next
+        # one knows whether the checkpoint that it resumes from has to be evaluated.
         self._notes_path = os.path.join(estimator.eval_dir(eval_spec.name), "evaluated.json")
         self._evaluated_step, self._started = None, None
         self.results, self.exports = None, None
 
     def evaluate_what_is_left(self):
-        """Evaluates the checkpoint that training resumes from, if a process before this one was to
-        do it and did not come to its end. Returns whether to go on."""
+        """Evaluates the checkpoint that training resumes from, if an earlier process did not come
+        to do it; returns whether to go on."""
+        # If the notes cannot be read, the checkpoint is evaluated once too often rather than never.
         step, notes = self._estimator.global_step(), self._read_notes()
         if step and (notes is None or notes.get("saved") == step != notes.get("done")):
             return self._listener.before_eval() and self._evaluate(step)
@@ -320,6 +322,7 @@ class _Evaluator(tf.train.CheckpointSaverListener):
         self._first_step = self._estimator.global_step()
 
     def before_save(self, session, global_step_value):
+        # Before the checkpoint is complete: a kill right after it must not lose its evaluation.
         self._note(saved=int(global_step_value))
 
     def reads_checkpoint(self, step):
@@ -363,6 +366,7 @@ class _Evaluator(tf.train.CheckpointSaverListener):
                 goes_on = self._evaluate(step) if is_new else goes_on
             except errors.CheckpointGoneError as error:
                 tf.logging.info("%s.", error)
+                # The checkpoint was not evaluated; the next look may find a newer one.
                 self._evaluated_step = before
                 time.sleep(_POLL_SECS)
                 continue
@@ -400,6 +404,7 @@ class _Evaluator(tf.train.CheckpointSaverListener):
             )
             for exporter in spec.exporters
         ]
+        # Only after the exports: if one is cut short, the next process makes it.
         self._note(done=int(global_step))
         return self._listener.after_eval(EvalResult("evaluated", self.results, checkpoint))
 
@@ -422,6 +427,7 @@ class _Evaluator(tf.train.CheckpointSaverListener):
 
     def _note(self, **changes):
         tf.io.gfile.makedirs(os.path.dirname(self._notes_path))
+        # A kill between the two leaves the old notes, not half of the new ones.
         with tf.io.gfile.GFile(self._notes_path + ".tmp", "wb") as writer:
             writer.write(json.dumps({**(self._read_notes() or {}), **changes}))
         tf.io.gfile.rename(self._notes_path + ".tmp", self._notes_path, overwrite=True)

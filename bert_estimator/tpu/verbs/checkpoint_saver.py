@@ -1,9 +1,9 @@
 """Writes checkpoints: only finite weights, durably, and without leftovers.
 
 A saver deletes a checkpoint file by file, and does not say before what it deletes. After a kill,
-the files that are left look like a damaged checkpoint, or like a checkpoint that is to be kept.
-So an empty file, `model.ckpt-N.deleting.tmp`, marks a checkpoint from before the state file drops
-it until its last file is gone.
+the files that are left look like a damaged checkpoint, or like a checkpoint that is to be kept. So
+an empty file, `model.ckpt-N.deleting.tmp`, marks a checkpoint from before the state file drops it
+until its last file is gone.
 """
 
 import contextlib
@@ -53,28 +53,22 @@ def remove_unwritten(model_dir: str) -> None:
 
 
 def remove_half_deleted(model_dir: str, newest: str | None) -> None:
-    """Removes what is left of checkpoints that a saver was deleting when it was killed.
-
-    These are checkpoints with a mark, and data files without an index, as the savers of TensorFlow
-    leave them. A checkpoint that the state file lists stays, and so does a checkpoint as new as
-    the newest complete one, or newer. The caller must hold the lock of the directory.
-
-    Args:
-      model_dir: the directory.
-      newest: the path prefix of its newest complete checkpoint; None if it does not have one. Then
-        nothing is removed: damaged checkpoints must not disappear.
-    """
+    """Removes what is left of checkpoints that a saver was deleting when it was killed; the caller
+    must hold the directory's lock. If `newest` (a path prefix) is None, nothing is removed."""
+    # Without a complete checkpoint nothing is removed: damaged checkpoints must not disappear.
     matched = _OF_CHECKPOINT.fullmatch(os.path.basename(newest or ""))
     if matched is None or matched[0] != matched[1]:  # It is not a name that this project gives.
         return
     last_step = int(matched[2])
     kinds = {}  # name of a checkpoint before the last step -> its files: {name: kind}
     for file in filter(None, map(_OF_CHECKPOINT.fullmatch, _names(model_dir))):
+        # A saver deletes only what is older than its newest checkpoint, so newer files stay.
         if int(file[2]) < last_step:
             kinds.setdefault(file[1], {})[file[0]] = file[3]  # None: a file of format V1
     listed = checkpoints.listed_names(model_dir)
     for checkpoint, files in kinds.items():
         mark, found = checkpoint + _MARK, set(files.values())
+        # TensorFlow's own savers, which do not set marks, leave data files without an index.
         cannot_be_restored = not found & {None, "index"} and any("data" in kind for kind in found)
         names = {mark} & files.keys()  # alone, if a kill came before the deletion was decided
         if checkpoint not in listed and (names or cannot_be_restored):
@@ -85,30 +79,24 @@ def remove_half_deleted(model_dir: str, newest: str | None) -> None:
 
 @contextlib.contextmanager
 def marking(saver: tf.train.Saver) -> Iterator["Marks"]:
-    """Gives the marks of the checkpoints that a saver deletes in the `with` block.
-
-    The marks are removed at the end of the block, if it does not raise an error.
-    """
+    """Gives the `Marks` of a saver, and removes them after the block, unless it fails."""
     marks = Marks(saver)
     yield marks
     marks.remove()
 
 
 class Marks:
-    """The marks of checkpoints that a saver is about to delete."""
+    """Holds the marks of checkpoints that a saver is about to delete."""
 
     def __init__(self, saver):
         self._saver, self._paths = saver, []
 
     def add(self, newest: str) -> None:
-        """Marks what the saver deletes when it has written a checkpoint.
-
-        Args:
-          newest: the path prefix of the checkpoint. The saver has not recorded it yet.
-        """
+        """Marks what the saver deletes when it has written the checkpoint of this path prefix."""
         saver = self._saver
         if not isinstance(getattr(saver, "_last_checkpoints", None), list):
             return  # A program's own saver, which wraps one, does not say what it deletes.
+        # The saver has not recorded the newest checkpoint yet, unless it saves it again.
         earlier = [entry for entry in saver._last_checkpoints if entry[0] != newest]
         due = list(saver._checkpoints_to_be_deleted)
         if 0 < (saver.saver_def.max_to_keep or 0) <= len(earlier):
@@ -143,18 +131,11 @@ _KEEPS_ALL = SaverDef(
 
 
 def complete_save(model_dir: str | None, newest: str | None) -> None:
-    """Does what a kill kept a saver from doing after it had written the newest checkpoint.
-
-    The state file names the checkpoint, and the oldest checkpoint is deleted if the saver keeps
-    fewer. Nothing is deleted if the saver also keeps a checkpoint every few hours, or if its
-    settings in the .meta file, or the state file, cannot be read.
-
-    Args:
-      model_dir: the directory.
-      newest: the path prefix of its newest complete checkpoint, or None.
-    """
+    """Does what a kill kept a saver from doing after it had written the newest checkpoint: the
+    state file names it, and the oldest checkpoint is deleted if the saver keeps fewer."""
     if newest is None or checkpoints.is_named(model_dir, newest):
         return
+    # Nothing is deleted if we do not know what the saver would keep.
     settings = _settings_of_saver(newest)
     deletes = settings is not None and checkpoints.has_state(model_dir)
     with tf.Graph().as_default():
@@ -178,34 +159,22 @@ def _settings_of_saver(prefix):
         return None
     is_whole = settings.save_tensor_name and settings.restore_op_name
     hours = settings.keep_checkpoint_every_n_hours
+    # Which checkpoints it keeps every few hours, only the killed process knew.
     return settings if is_whole and hours >= _NEVER_HOURS else None
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):
-    """TensorFlow's saver hook, but it keeps good checkpoints safe.
+    """Saves like TensorFlow's saver hook, but keeps good checkpoints safe.
 
     - If a weight is not finite, it raises an error, so that the last good checkpoint stays.
     - The files of a checkpoint are on the disk before the state file names it, and before an
       earlier checkpoint is deleted. So a complete checkpoint survives a power loss.
     - If a checkpoint cannot be written, as on a full disk, nothing is left of it.
-    - It does not rewrite the checkpoint that training was restored from. A kill during the write
-      would destroy the state that training resumes from.
+    - It does not rewrite the checkpoint of `restored_step`, from which training resumes.
     - If the snapshot is possible, a thread writes the checkpoint while training goes on. Training
       waits for the thread before it saves again, and at its end. If a listener may read the
-      checkpoint in `after_save`, the checkpoint is written while training waits, without the
-      thread. A listener does not read it if it inherits `after_save`, or if its method
-      `reads_checkpoint(step)` returns False. An error of the write is raised before the next loop.
-
-    Args:
-      config: the `RunConfig`.
-      scaffold: the `tf.train.Scaffold` that has the saver.
-      restored_step: the step of the checkpoint that training was restored from, or None.
-      listeners: list of `tf.train.CheckpointSaverListener`.
-      finite: a `FiniteCheck`.
-      snapshot: a `Snapshot`.
-
-    Raises:
-      NonFiniteWeightsError: when saving, a weight is not finite.
+      checkpoint in `after_save` (see `_reads`), training waits. An error of the write is raised
+      before the next loop.
     """
 
     def __init__(self, config, scaffold, restored_step, listeners, finite, snapshot):
@@ -228,12 +197,10 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             summary.event_writer(config.model_dir)
 
     def after_create_session(self, session, coord):
-        """Writes the graph, and saves.
-
-        TensorFlow's method does the same, but it serializes the graph three times and prints it in
-        Python, which takes BERT-base 2 seconds. The graph cannot change any more, so it is
-        serialized once, and written beside each checkpoint.
-        """
+        """Writes the graph, and saves."""
+        # TensorFlow's method serializes the graph three times and prints it in Python, which takes
+        # BERT-base 2 seconds. The graph cannot change any more, so it is serialized once, and
+        # written beside each checkpoint.
         step = session.run(self._global_step_tensor)
         graph_def = tf.get_default_graph().as_graph_def(add_shapes=True)
         if self._save_graph_def:
@@ -265,19 +232,13 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             listener.end(session, last_step)
 
     def wait(self) -> None:
-        """Waits until the checkpoint that is being written is complete; raises the write's error.
-
-        It does nothing if no checkpoint is being written.
-        """
+        """Waits until a checkpoint that is being written is complete; raises the write's error."""
         if self._write is not None:
             self._write.wait()
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """Surrounds a training: if it fails, the checkpoint that is being written is completed.
-
-        The training's error is raised. If the write fails, too, a warning says so.
-        """
+        """Surrounds a training: if it fails, the checkpoint that is being written is completed."""
         try:
             yield
         except BaseException as first:
@@ -290,6 +251,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
     def _save(self, session, step):
         """Saves the variables; returns whether a listener asks to end training."""
+        # A kill during the write would destroy the state that training resumes from.
         if step == self._restored_step:
             return False
         self.wait()
@@ -334,8 +296,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
     @contextlib.contextmanager
     def _without_leftovers(self, step):
-        """Surrounds a write, after whose failure nothing is left: of a checkpoint, if `step` is not
-        None."""
+        """Surrounds a write, and cleans up if it fails; `step` is None if it is not a
+        checkpoint's."""
         try:
             yield
         except (OSError, tf.errors.OpError):
@@ -354,7 +316,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
 
 def _reads(listener, step):
-    """Returns whether a listener's `after_save` may read the checkpoint that was saved."""
+    """Returns whether a listener's `after_save` may read the checkpoint: it does not if it is
+    inherited, or if the listener's `reads_checkpoint(step)` says so."""
     # The function may be the class's, or be set on the listener itself.
     function = getattr(listener.after_save, "__func__", listener.after_save)
     if function is tf.train.CheckpointSaverListener.after_save:
@@ -364,7 +327,7 @@ def _reads(listener, step):
 
 
 class FiniteCheck:
-    """Finds variables that are not finite. It must be made before the graph is finalized."""
+    """Finds variables that are not finite; it must be made before the graph is finalized."""
 
     def __init__(self):
         graph = tf.get_default_graph()
@@ -376,11 +339,10 @@ class FiniteCheck:
         ]
 
     def begin(self, session: tf.Session) -> None:
-        """Leaves variables out that start with a value that is not finite, if they are not trained.
-
-        A model_fn makes them so, such as a running minimum that starts at infinity. The slots of
-        an optimizer are not left out.
-        """
+        """Leaves variables out that start with a value that is not finite, if they are not
+        trained."""
+        # A model_fn may make such variables, as a running minimum that starts at infinity. A slot
+        # of an optimizer, which is named after its weight, is not left out.
         trained = {variable.op.name for variable in tf.trainable_variables()}
         others = [
             (variable, square)
@@ -401,25 +363,21 @@ def _names_of_bad(session, squares):
     return [
         variable.op.name
         for (variable, _), value in zip(squares, sums, strict=True)
+        # A sum of squares may overflow although all values are finite, so the values decide.
         if not np.isfinite(value) and not np.isfinite(session.run(variable)).all()
     ]
 
 
 class _DurableSaver:
-    """Wraps a `tf.train.Saver`: a checkpoint is on the disk before the state file names it.
-
-    The .meta file is written first. The index file, which makes a checkpoint complete, is the last.
-
-    Args:
-      saver: the saver.
-      snapshot: a `Snapshot` that has been taken, whose values are written; None for the session's.
-    """
+    """Wraps a `tf.train.Saver`: a checkpoint is on the disk before the state file names it."""
 
     def __init__(self, saver, snapshot):
         self._saver, self._snapshot = saver, snapshot
 
     def save(self, session, path, global_step, meta_graph):
         """Writes a checkpoint, with a serialized `MetaGraphDef`, if it is not None."""
+        # The .meta file comes first. The index, which makes a checkpoint complete, is the last
+        # file.
         if meta_graph is not None:
             # A program's own saver may have public names alone, or have any name, as mocks do.
             is_padded = getattr(self._saver, "_pad_step_number", False) is True
@@ -447,11 +405,8 @@ def _takes_write_meta_graph(save):
 
 
 class _SyncingSession(SessionInterface):
-    """Wraps the session for a saver: a checkpoint that was written is brought to the disk at once.
-
-    The saver runs the operation that writes the files, names them in the state file, and deletes
-    an earlier checkpoint, which is marked before.
-    """
+    """Wraps the session for a saver: the saver's files reach the disk as soon as they are
+    written."""
 
     def __init__(self, session, snapshot, marks):
         self._session, self._snapshot, self._marks = session, snapshot, marks
@@ -461,6 +416,8 @@ class _SyncingSession(SessionInterface):
             result = self._snapshot.run_write(self._session, fetches, feed_dict)
         else:
             result = self._session.run(fetches, feed_dict, options, run_metadata)
+        # The saver has written the files. It names them in the state file next, and then deletes an
+        # earlier checkpoint, which is marked here.
         if isinstance(result, bytes | str):
             prefix = os.fsdecode(result)
             sync(prefix)
@@ -479,12 +436,8 @@ class _SyncingSession(SessionInterface):
 
 
 def sync(prefix: str) -> None:
-    """Brings the files of a checkpoint to the disk, so that they survive a power loss.
-
-    Args:
-      prefix: the path prefix of the checkpoint. If it is not in a file system of this machine,
-        nothing is done.
-    """
+    """Brings the files of a checkpoint, if they are on this machine, to the disk, so that they
+    survive a power loss."""
     folder = os.path.dirname(prefix) or "."
     if os.path.isdir(folder):
         for path in [*sorted(_files_of(prefix)), folder]:

@@ -47,37 +47,29 @@ _warnings: set[str] = set()  # of this process
 
 
 def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
-    """Returns the path prefix of the newest complete checkpoint in a directory, or None.
-
-    This is the checkpoint with the highest step whose tensors can all be read, whatever the state
-    file `checkpoint` says. To go back to an earlier checkpoint, the user removes the later ones. A
-    warning names each later checkpoint that is damaged. Another warning says if the state file
-    cannot be read, or names another checkpoint. A process says each of them once. If this process
-    is writing a checkpoint there, the function waits until it is complete.
-
-    Args:
-      model_dir: the directory.
-      quiet: whether to leave out the warnings, for callers that neither train nor evaluate.
-
-    Raises:
-      NoWholeCheckpointError: all checkpoints are damaged, and at least one has a later step than 0.
-        Training must not start over in silence.
-    """
+    """Returns the path prefix of the newest complete checkpoint in a directory, or None; raises
+    NoWholeCheckpointError if all are damaged and one has a later step than 0. Unless `quiet`, it
+    warns of damaged checkpoints and of a state file that says something else."""
+    # This process may be writing a checkpoint there.
     snapshot.wait_for(model_dir)
     problems, whole = {}, None
     prefixes, doubt = _candidates(model_dir)
+    # The state file does not decide: after a kill it may be older than the files. To go back to an
+    # earlier checkpoint, the user removes the later ones.
     for prefix in prefixes:
         problem = damage(prefix)
         if problem is None:
             whole = prefix
             break
         problems[prefix] = problem
+    # Training must not start over in silence.
     if whole is None and any(map(_has_progress, problems)):
         listed = "".join(f"\n  {prefix}: {problem}" for prefix, problem in problems.items())
         raise errors.NoWholeCheckpointError(
             f"No checkpoint in {model_dir} is whole:{listed}\nPut back a copy of one, or remove "
             "them, or use another model_dir, to start over from step 0."
         )
+    # Callers that neither train nor evaluate do not warn.
     if quiet:
         return whole
     instead = f"{whole} is" if whole else "there is no other, so initial values are"
@@ -110,19 +102,9 @@ def last_written(model_dir: str | None) -> str:
 
 
 def to_read(model_dir: str | None, checkpoint_path: str | None, doing: str) -> str | None:
-    """Returns the path prefix of the checkpoint to evaluate or to predict with.
-
-    Args:
-      model_dir: directory of the checkpoints.
-      checkpoint_path: the caller's choice. None means the newest complete checkpoint.
-      doing: a word such as "evaluating", for the warning that there is no checkpoint.
-
-    Returns:
-      The path prefix; None if there is no checkpoint, so that variables have their initial values.
-
-    Raises:
-      ValueError: the checkpoint of checkpoint_path does not exist.
-    """
+    """Returns the path prefix of the checkpoint to evaluate or to predict with; None, with a
+    warning, if there is not any. If checkpoint_path is given but does not exist, it raises
+    ValueError."""
     path = given_or_newest(model_dir, checkpoint_path)
     if path is None:
         tf.logging.warning(
@@ -132,11 +114,8 @@ def to_read(model_dir: str | None, checkpoint_path: str | None, doing: str) -> s
 
 
 def given_or_newest(model_dir: str | None, checkpoint_path: str | None) -> str | None:
-    """Returns checkpoint_path, or if it is None, the newest complete checkpoint, or None.
-
-    Raises:
-      ValueError: the checkpoint of checkpoint_path does not exist.
-    """
+    """Returns checkpoint_path, which must exist, or if it is None, the newest complete
+    checkpoint."""
     check_given(checkpoint_path)
     return checkpoint_path or newest_whole(model_dir)
 
@@ -148,10 +127,7 @@ def check_given(checkpoint_path: str | None) -> None:
 
 
 def damage(prefix: str) -> str | None:
-    """Returns None if every tensor of a checkpoint can be read, else what is wrong with it.
-
-    A checkpoint is only read once in a process, unless its files change.
-    """
+    """Returns None if every tensor of a checkpoint can be read, else what is wrong with it."""
     try:
         fingerprint = _fingerprint(prefix)
         if fingerprint not in _damages:
@@ -159,6 +135,7 @@ def damage(prefix: str) -> str | None:
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
             _damages[fingerprint] = None
+    # The file system fails, not the checkpoint.
     except _OTHER_TROUBLE:
         raise
     # TensorFlow raises some errors as Python's types, such as IndexError for a short read.
@@ -206,17 +183,9 @@ def _read_step(prefix):
 
 
 def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = False) -> None:
-    """Checks, before restoring, that a checkpoint holds all variables, in their shapes and types.
-
-    Args:
-      prefix: the checkpoint.
-      variables: the variables.
-      rounds: whether the checkpoint may have float32 for variables of bfloat16.
-
-    Raises:
-      VariablesMissingError: variables are missing; the text names ten of them.
-      VariablesDifferError: some have another shape or type, and none is missing.
-    """
+    """Checks, before restoring, that a checkpoint holds all variables, in their shapes and types;
+    raises VariablesMissingError or VariablesDifferError. If `rounds`, it may have float32 for
+    variables of bfloat16."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     problems = []
@@ -259,12 +228,8 @@ def warn_unless_finite(prefix: str, variables: Iterable[tf.Variable]) -> None:
 
 
 def ensure_saver(scaffold: tf.train.Scaffold, config) -> bool:
-    """Adds a saver with upstream's settings to the graph if the model_fn did not make a saver.
-
-    Returns:
-      Whether a saver was added. It restores all variables, so a checkpoint must hold them. The
-      saver of a model_fn may restore fewer.
-    """
+    """Adds a saver of all variables, with upstream's settings, if the model_fn did not make a
+    saver; returns whether it did. (The saver of a model_fn may restore fewer variables.)"""
     if scaffold.saver is not None or tf.get_collection(tf.GraphKeys.SAVERS):
         return False
     saver = tf.train.Saver(
@@ -279,9 +244,9 @@ def ensure_saver(scaffold: tf.train.Scaffold, config) -> bool:
 
 
 def saver_of(scaffold: tf.train.Scaffold) -> tf.train.Saver | None:
-    """Returns the saver that a model_fn gave, or None. A `tf.train.Checkpoint` becomes a saver of
-    its objects, as it does in the session of training."""
+    """Returns the saver that a model_fn gave, or None; it may be a `tf.train.Checkpoint`."""
     if isinstance(scaffold.saver, tf2.train.Checkpoint):
+        # The session of training saves the objects in the same way.
         objects = graph_view.ObjectGraphView(scaffold.saver).frozen_saveable_objects()
         return tf.train.Saver(objects, sharded=True)
     return scaffold.saver
@@ -312,12 +277,11 @@ def listed_names(model_dir: str) -> set[str]:
 
 
 def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
-    """Tells a saver which checkpoints there are when training resumes, so that it deletes old ones.
-
-    These are the checkpoints in the state file, and all later checkpoints; or all checkpoints, if
-    the state file cannot be read. Earlier checkpoints that the file does not list are kept for
-    good, because of `keep_checkpoint_every_n_hours`.
-    """
+    """Tells a saver which checkpoints there are when training resumes, so that it deletes old
+    ones."""
+    # Earlier checkpoints than the listed ones, that the file does not list, are kept for good,
+    # because of `keep_checkpoint_every_n_hours`; later ones were written before a kill. All count
+    # if the state file cannot be read.
     paths = [p for p in reversed(_candidates(model_dir)[0]) if tf.io.gfile.exists(p + ".index")]
     if has_state(model_dir):
         names = listed_names(model_dir)
@@ -339,6 +303,7 @@ def _fingerprint(prefix):
     folder, name = os.path.split(prefix.removeprefix("file://"))
     own = re.compile(rf"{re.escape(name)}(\.index|(\.data)?-\d+-of-\d+)?")
     if not is_remote(folder):
+        # The files are not opened for that: an evaluator looks every second.
         files = os.scandir(folder or ".") if os.path.isdir(folder or ".") else ()
         stats = [(file.name, file.stat()) for file in files if own.fullmatch(file.name)]
         return prefix, *sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
@@ -356,12 +321,8 @@ def _state(model_dir):
 
 
 def _candidates(model_dir):
-    """Finds the checkpoints of a directory, complete or damaged.
-
-    Returns:
-      The path prefixes, with the latest step first; and a text that says what is wrong with the
-      state file, or None.
-    """
+    """Returns the path prefixes of a directory's checkpoints, complete or damaged, with the latest
+    step first; and what is wrong with the state file, or None."""
     names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ()
     steps = collections.defaultdict(dict)  # name without the step -> {checkpoint's name: step}
     for match in filter(None, map(_FILE.fullmatch, names)):
@@ -369,6 +330,7 @@ def _candidates(model_dir):
     state = _state(model_dir)
     named = os.path.basename(state.model_checkpoint_path) if state is not None else None
     base = named and re.sub(r"-\d+$", "", named)
+    # Checkpoints with another base name (a script's own saver) count if the state file names one.
     if f"{named}.index" not in names:
         base = BASENAME
     elif named not in steps[base]:  # a name without a step
@@ -405,10 +367,8 @@ def _has_progress(prefix):
 
 
 def name_and_shape(variable: tf.Variable) -> tuple[str, list[int | None] | None]:
-    """Returns the name and shape of a variable in checkpoints; None is an unknown shape.
-
-    If it is a part of a partitioned variable, they are the whole variable's name and shape.
-    """
+    """Returns the name and shape (None if unknown) of a variable in checkpoints; for a part of a
+    partitioned variable, the whole variable's."""
     part = variable._get_save_slice_info()
     if part is not None:
         return part.full_name, list(part.full_shape)

@@ -22,12 +22,8 @@ from bert_estimator.tpu.verbs.progress import round_number
 
 
 class EvalStepCounter(tf.train.SessionRunHook):
-    """Counts steps in the graph's eval step (`tf.GraphKeys.EVAL_STEP`), made if it does not exist.
-
-    Args:
-      steps_a_loop: how many steps run between two visits of the hooks.
-      hooks: the evaluation's hooks. TensorFlow's own `StopAfterNEvalsHook` gets the count.
-    """
+    """Counts steps in the graph's eval step (`tf.GraphKeys.EVAL_STEP`), `steps_a_loop` between two
+    visits of the hooks; TensorFlow's own `StopAfterNEvalsHook` among `hooks` gets the count."""
 
     def __init__(self, steps_a_loop: int, hooks: list[tf.train.SessionRunHook]):
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
@@ -55,44 +51,29 @@ def evaluate(
     checkpoint_path: str | None,
     eval_dir: str,
 ) -> dict:
-    """Evaluates a job's model.
-
-    Args:
-      job: a `Job` in mode EVAL.
-      opened: opens the job's run; a function of a checkpoint and `make_hooks`, as `opened_run` is
-        when it has its other arguments.
-      hooks: list of the caller's hooks.
-      steps: number of batches. None means until the data ends (not under TPU rules).
-      checkpoint_path: which checkpoint. None means the newest complete checkpoint. If there is no
-        checkpoint, variables have their initial values, and a warning says so.
-      eval_dir: the directory of the event file.
-
-    Returns:
-      A dict: `loss` (the mean over the batches), each metric, `global_step`.
-
-    Raises:
-      DataEndedError: under TPU rules, the data ended before `steps` batches.
-      CheckpointGoneError: the checkpoint was removed before it was restored.
-      ValueError: a metric is named `loss` or `global_step`.
-      KeyboardInterrupt, SystemExit: a signal came, perhaps to the training whose listener calls
-        this. All hosts raise it, whichever host got the signal.
-    """
+    """Evaluates a job's model on `steps` batches (None: all); returns a dict with the mean `loss`,
+    each metric, and `global_step`. `opened` is a function of a checkpoint and `make_hooks`, such as
+    `opened_run` with its other arguments; a signal ends it as it ends `train`."""
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
     with hosts.noting_exit(), signalled as interrupts:
         path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
         with checkpoints.explaining_loss(path):
             start_step = checkpoints.global_step_of(path)
+        # All hosts must restore the same checkpoint.
         hosts.agree_on("the checkpoint to evaluate", start_step)
         host_agreement.check_settings(steps=steps, eval_batch_size=job.batch_size)
 
         def make_hooks(step):
             _check_metric_names(step.metric_values)
             given = [*hooks, *step.spec.evaluation_hooks]
+            # Under TPU rules, hooks only visit before and after all steps.
             steps_a_loop = steps if job.tpu_rules else 1
             return [EvalStepCounter(steps_a_loop, given), *given]
 
         with contextlib.ExitStack() as stack:
             with checkpoints.explaining_loss(path):
+                # Training may remove the checkpoint between finding and restoring it; what comes
+                # later does not read it.
                 run = stack.enter_context(opened(path, make_hooks))
             stack.enter_context(run.graph.as_default())
             run.step.start(run.session, steps, start_step)
@@ -116,35 +97,23 @@ def evaluate(
 
 
 class KeptEvaluation:
-    """Evaluates checkpoints one after the other, with one graph and one session.
-
-    It is for an `input_fn` and a `model_fn` that always do the same: they are called for the first
-    checkpoint only, and so is `begin` of the model_fn's hooks. The results equal the results of
-    `evaluate`, bit for bit. Between two evaluations the variables do not take memory.
-
-    It is a context manager, which closes the session.
-
-    Args:
-      job, steps, eval_dir: see `evaluate`.
-      step_class: the class that builds the step, such as `session_step.SessionStep`.
-      input_fn: gives the batches. It must return a Dataset.
-    """
+    """Evaluates checkpoints one after the other, with one graph and one session, whose results
+    equal the results of `evaluate` bit for bit; it is a context manager. The `input_fn` must return
+    a Dataset, and the `model_fn` always do the same: they are called for the first checkpoint
+    only."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, steps: int | None, eval_dir: str):
         self._job, self._steps, self._eval_dir = job, steps, eval_dir
         self._run = KeptRun(job, step_class, input_fn)
 
     def evaluate(self, checkpoint_path: str | None = None) -> dict:
-        """Evaluates a checkpoint, by default the newest; see `evaluate`.
-
-        If it fails, the next call builds a new graph, and so does a call without any checkpoint.
-        """
+        """Evaluates a checkpoint, by default the newest; see `evaluate`."""
         return evaluate(
             self._job, self._run.opened, [], self._steps, checkpoint_path, self._eval_dir
         )
 
     def close(self) -> None:
-        """Closes the session. The next call of `evaluate` would open another one."""
+        """Closes the session; the next call of `evaluate` would open another one."""
         self._run.close()
 
     def __enter__(self):
@@ -175,6 +144,7 @@ def _check_metric_names(metrics):
 
 def _results(run, losses):
     """Returns the dict that `evaluate` returns."""
+    # In float64, since the sum of many batches loses digits in float32.
     results = {"loss": np.mean(losses, dtype=np.float64).astype(np.float32)}
     results.update(sorted(run.session.run(run.step.metric_values).items()))
     results[tf.GraphKeys.GLOBAL_STEP] = run.session.run(tf.train.get_global_step())
@@ -182,11 +152,7 @@ def _results(run, losses):
 
 
 class _EvaluationLoop:
-    """Runs the steps: under TPU rules all steps in one loop, otherwise a loop for each step.
-
-    Attributes:
-      losses: list of the losses of the loops that have ended.
-    """
+    """Runs the steps: under TPU rules all steps in one loop, otherwise a loop for each step."""
 
     def __init__(self, run, steps, interrupts):
         self._run, self._steps, self._interrupts = run, steps, interrupts
@@ -198,6 +164,7 @@ class _EvaluationLoop:
         """Evaluates all batches, and says by time how many are done."""
         with ticker.every(self._run.job.config.log_every_secs, self._line):
             while not self._is_finished():
+                # The evaluation has nothing to save, so a signal ends it here.
                 self._interrupts.raise_if_requested()
                 try:
                     self._one_loop()
@@ -223,7 +190,8 @@ class _EvaluationLoop:
         self._num_in_loop = 0
 
     def _visit(self, so_far):
-        """Returns whether to end a loop. Several hosts only end together, after a loop."""
+        """Returns whether to end a loop."""
+        # Several hosts only end together, after a loop.
         self._num_in_loop = len(so_far.losses)
         return self._run.job.hosts.number == 1 and self._interrupts.requested is not None
 
@@ -269,6 +237,7 @@ def _write_events(eval_dir, results, checkpoint_path):
     writer.add_summary(scalars, step)
     if checkpoint_path:
         tensor = tf.make_tensor_proto(checkpoint_path, tf.string)
+        # TensorBoard shows a string tensor only if its plugin is named.
         text = tf.Summary.Value(tag="checkpoint_path", tensor=tensor)
         text.metadata.plugin_data.plugin_name = "text"
         writer.add_summary(tf.Summary(value=[text]), step)
@@ -276,11 +245,8 @@ def _write_events(eval_dir, results, checkpoint_path):
 
 
 def _values_of_text(name, text):
-    """Returns the summary values that a metric of type string adds to the events.
-
-    If it is a serialized summary, these are the summary's values, with the tags `name/0` and so on.
-    Otherwise there are no values, and a warning says so.
-    """
+    """Returns the summary values that a metric of type string adds to the events: the values of a
+    serialized summary, with the tags `name/0` and so on, or none, with a warning."""
     values = ()
     with contextlib.suppress(message.DecodeError):
         values = tf.Summary.FromString(text).value

@@ -31,25 +31,15 @@ def export(
     as_text: bool,
     strip_default_attrs: bool,
 ) -> bytes:
-    """Writes a SavedModel. If it fails, it does not leave a part of one behind.
+    """Writes a SavedModel to a subdirectory of export_dir_base, named by the time in seconds;
+    returns its path as bytes. If it fails, it does not leave a part of one behind.
 
     Args:
-      jobs: dict of `ModeKeys` value -> the `Job` that builds the mode's graph.
       receiver_fns: dict of `ModeKeys` value -> function without arguments that returns a
         `serving.ServingInputReceiver` (PREDICT) or a `serving.SupervisedInputReceiver`.
-      export_dir_base: the SavedModel is written to a subdirectory, named by the time in seconds.
-      checkpoint_path: which checkpoint. None means the newest complete checkpoint in model_dir, or
-        else the checkpoint of the job's warm start.
+      checkpoint_path: None means the newest complete checkpoint in model_dir, or else the
+        checkpoint of the job's warm start.
       assets_extra: dict of path below `assets.extra` -> file to copy there, or None.
-      as_text: whether the graphs are written as text.
-      strip_default_attrs: whether attributes with default values are left out of the graphs.
-
-    Returns:
-      The SavedModel's directory as bytes.
-
-    Raises:
-      ValueError: the mode, the checkpoint or one of its variables is missing, or the model does not
-        have outputs.
     """
     modes = [mode for mode in _ORDER if receiver_fns.get(mode)]
     if not modes:
@@ -58,6 +48,7 @@ def export(
             f"are {list(_ORDER)}"
         )
     checkpoint = _checkpoint(jobs[modes[0]], checkpoint_path)
+    # A killed export leaves its unfinished directory.
     lock.remove_leftovers(os.fspath(export_dir_base))
     export_dir = model_utils.get_timestamped_export_dir(os.fspath(export_dir_base))
     unfinished = tf.compat.as_str(model_utils.get_temp_export_dir(export_dir))
@@ -71,11 +62,13 @@ def export(
                     content = _graph(jobs[mode], receiver_fns[mode], checkpoint, session, builder)
                     content["strip_default_attrs"] = strip_default_attrs
                     if mode == modes[0]:
+                        # The variables are written once; the other modes' graphs must do with them.
                         builder.add_meta_graph_and_variables(session, **content)
                     else:
                         builder.add_meta_graph(**content)
             builder.save(as_text)
             _copy_extra(assets_extra or {}, unfinished)
+        # Servers watch the base directory, so a complete SavedModel appears there at once.
         tf.io.gfile.rename(unfinished, export_dir)
     except BaseException:
         if tf.io.gfile.exists(unfinished):
@@ -110,11 +103,8 @@ def _session(job):
 
 
 def _graph(job, receiver_fn, checkpoint, session, builder):
-    """Builds the graph of a mode and restores its variables.
-
-    Returns:
-      A dict of the arguments with which a SavedModel builder adds the graph.
-    """
+    """Builds the graph of a mode and restores its variables; returns the arguments with which a
+    SavedModel builder adds the graph."""
     tf.train.create_global_step()
     tf.set_random_seed(job.config.tf_random_seed)
     receiver = receiver_fn()
@@ -144,6 +134,7 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
     local_init_op = spec.scaffold.local_init_op
     if local_init_op is None:
         local_init_op = tf.train.Scaffold.default_local_init_op()
+    # The builder adds it only by this method: `add_meta_graph` does not take it.
     builder._add_train_op(spec.train_op)
     return dict(
         tags=list(model_utils.EXPORT_TAG_MAP[job.mode]),
@@ -155,10 +146,8 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
 
 
 def _that_can_run(signatures):
-    """Returns the signatures, except alternatives whose outputs need other receivers.
-
-    Each alternative is combined with each output; upstream keeps combinations that cannot run.
-    """
+    """Returns the signatures, except alternatives whose outputs need other receivers."""
+    # Each alternative is combined with each output; upstream keeps combinations that cannot run.
     graph = tf.get_default_graph()
 
     def operations(tensors):
@@ -174,39 +163,14 @@ def _that_can_run(signatures):
 
 
 def lower(job, input_fn: Callable):
-    """Builds a job's model and lowers its training step.
-
-    Args:
-      job: a `Job` in mode TRAIN, with the number of cores that the program is for.
-      input_fn: gives the shapes of a batch. Batches are not drawn.
-
-    Returns:
-      A `LoweredStep`.
-
-    Raises:
-      RuntimeError, ValueError, TypeError: the model cannot run under TPU rules, as in
-        `TPUEstimator.train`.
-    """
+    """Builds a job's model and lowers its training step to a `LoweredStep`, without drawing a
+    batch."""
     return BuiltStep(job, XlaStep, input_fn, start_step=0).step.lowered
 
 
 def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
-    """Builds a job's model, and makes its training step a program that runs without TensorFlow.
-
-    Args:
-      job: as for `lower`.
-      input_fn: gives the batches.
-      num_batches: how many batches to store with the program.
-
-    Returns:
-      An `ExportedProgram`. Its state is the state from which training would start: the newest
-      complete checkpoint in the job's model_dir, or else the initial values, with the warm start.
-      Its batches are the next batches of that training.
-
-    Raises:
-      ValueError: the exported program would not do the same. It is a program for one core, and each
-        core that runs it takes its own rows of a batch that one host has.
-    """
+    """Makes a job's training step a program that runs without TensorFlow, with the state from which
+    training would start, and with its next `num_batches` batches."""
     check_exportable(job)
     config = job.config
     restored = checkpoints.newest_whole(config.model_dir)
@@ -217,6 +181,8 @@ def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram
         if restored is None:
             warm_start.apply(job.warm_start)
         checkpoints.ensure_saver(step.spec.scaffold, config)
+        # The step's own inputs are placeholders, so the batches come from a second call of
+        # input_fn.
         inputs = Inputs(input_fn, job.mode, job.input_params(start_step), config)
         with opened_session(job, step.spec.scaffold, restored) as opened:
             session = step.host_session(opened)
@@ -236,7 +202,8 @@ def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram
 
 
 def check_exportable(job):
-    """Raises ValueError if the program of a job could not be run as it would be exported."""
+    """Raises ValueError if the program of a job could not be run as it would be exported: on one
+    core, or on cores that each take their rows of one host's batch."""
     if job.num_replicas == 1:
         return
     if job.same_batch:

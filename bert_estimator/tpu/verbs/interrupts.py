@@ -26,10 +26,8 @@ _began = []  # not empty once the process ends
 
 
 def close(closable: Any) -> None:
-    """Has a generator, or another object, closed at the process's end if it still exists then.
-
-    Functions that were registered with `atexit` since, such as a script's, are called before.
-    """
+    """Has a generator, or another object, closed at the process's end if it still exists then."""
+    # Functions that were registered with `atexit` since, such as a script's, are called before.
     _open.add(closable)
     atexit.unregister(_close_all)  # or else it would keep its old place in the order
     atexit.register(_close_all)
@@ -78,29 +76,13 @@ def _is_nobodys(handler):
 
 
 class Interrupts:
-    """Context manager that turns the first SIGINT or SIGTERM into a request to stop.
+    """Turns the first SIGINT or SIGTERM in its block into a request to stop, with the message
+    `consequence`.
 
     Training and evaluation look at `requested` after every step. A second signal ends the process
-    at once. Other threads than the main thread do not get signals from Python. If one of them is a
-    daemon, the end of the process is its request to stop, and waits a moment for it: a thread that
-    is in jax or TensorFlow when the interpreter goes would abort the process.
-
-    If a training's listener evaluates, there is an `Interrupts` inside another. The two share their
-    signals: a request to stop the inner one also stops the outer one, and a signal after that ends
-    the process. After a request, entering another `Interrupts` raises at once, on all hosts.
-
-    Python only handles a signal when the main thread returns from TensorFlow, which may take long.
-    So a separate thread watches for signals, through the signal module's wakeup file descriptor.
-
-    If the program handles a signal by a function of its own, or ignores it, this stays so: a
-    shell's background jobs are born ignoring SIGINT.
-
-    Args:
-      consequence: what happens after the first signal, for the message.
-      num_hosts: the number of hosts that run the job together.
-
-    Raises:
-      KeyboardInterrupt, SystemExit: on entering, if a signal came before; see `raise_if_requested`.
+    at once. If a training's listener evaluates, there is an `Interrupts` inside another: a request
+    to stop the inner one also stops the outer one, and entering another after a request raises at
+    once, on all hosts.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -115,6 +97,8 @@ class Interrupts:
     @property
     def requested(self) -> int | None:
         """Returns the number of the signal that asked to stop, or None."""
+        # Other threads than the main thread do not get signals. If one is a daemon, the end of the
+        # process is its request to stop.
         if began() and not self._counts:
             return signal.SIGTERM
         return self._outermost._requested
@@ -130,6 +114,8 @@ class Interrupts:
             if self._outermost is self:
                 self._install()
         else:
+            # A thread that is in jax or TensorFlow when the interpreter goes would abort the
+            # process.
             close(self)
         return self
 
@@ -141,16 +127,18 @@ class Interrupts:
         _entered.remove(self)
 
     def close(self) -> None:
-        """Waits a moment until the thread has ended. The end of the process calls this.
-
-        The end of the block would be too early: its session and its graph are freed after that.
-        """
+        """Waits a moment until the thread has ended; the end of the process calls this."""
+        # The end of the block would be too early: its session and its graph are freed after that.
         self._thread.join(WAIT_SECS)
 
     def _install(self):
+        # Python only handles a signal when the main thread returns from TensorFlow, which may take
+        # long. So a thread watches for signals, through the signal module's wakeup file descriptor.
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._previous_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        # A program's own handler stays, and so does ignoring: a shell's background jobs are born
+        # ignoring SIGINT.
         ours = [s for s in self._SIGNALS if _is_nobodys(signal.getsignal(s))]
         self._previous = {s: signal.signal(s, self._handle) for s in ours}
         self._watcher = threading.Thread(target=self._watch, name="interrupts", daemon=True)
@@ -165,14 +153,12 @@ class Interrupts:
         os.close(self._reader)
 
     def wanted_by_any_host(self, wish: bool = False) -> bool:
-        """Waits for the other hosts; returns whether any of them wants to stop.
-
-        A host wants to stop if it got a signal, or if its `wish` is true. From here on, a signal to
-        one host counts as a request on all hosts, because each host waits for the others.
-        """
+        """Waits for the other hosts; returns whether any of them got a signal, or has a true
+        `wish`."""
         if self._alone:
             self._outermost._agreed = self.requested
             return wish or self.requested is not None
+        # From here on, a signal to one host is a request on all hosts: each waits for the others.
         wishes_and_signals = hosts.gather([int(wish), self.requested or 0])
         number = int(wishes_and_signals[:, 1].max())
         if number and self.requested is None:
@@ -182,10 +168,8 @@ class Interrupts:
         return bool(wishes_and_signals.any())
 
     def raise_if_requested(self) -> None:
-        """Raises KeyboardInterrupt for SIGINT, SystemExit(128 + number) for SIGTERM.
-
-        It waits for the other hosts, and raises on all of them.
-        """
+        """Raises KeyboardInterrupt for SIGINT, SystemExit(128 + number) for SIGTERM, on all
+        hosts."""
         self.wanted_by_any_host()
         self._raise(self._outermost._agreed)
 
@@ -209,6 +193,7 @@ class Interrupts:
                 continue
             seen += 1
             if seen > 1:
+                # The main thread may never return from TensorFlow, so this does not wait for it.
                 os._exit(128 + number)
             self._requested = self._requested or number
             consequence = _entered[-1]._consequence

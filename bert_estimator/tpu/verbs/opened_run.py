@@ -27,22 +27,8 @@ _GLOBAL_STEP_READS = "global_step_read_op_cache"
 
 
 class BuiltStep:
-    """Builds a job's step in a graph of its own; no session is open yet.
-
-    Building sets the random seed, creates the global step, and calls the `input_fn` and the
-    `model_fn`.
-
-    Args:
-      job: a `Job`.
-      step_class: the class that builds the step, such as `session_step.SessionStep`.
-      input_fn: gives the batches.
-      start_step: the global step at which the data starts.
-
-    Attributes:
-      graph: the `tf.Graph`. It is the default graph only inside of `with built.building():`.
-      global_step: the variable.
-      step: what `step_class` built.
-    """
+    """Builds a job's step in a graph of its own, with the random seed and the global step; no
+    session is open yet."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
         self.graph = tf.Graph()
@@ -58,26 +44,18 @@ class BuiltStep:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Makes the graph the default graph, on the devices that the configuration asks for.
-
-        Datasets give its iterators nothing ahead of time.
-        """
+        """Makes the graph the default graph, on the devices that the configuration asks for;
+        datasets give its iterators nothing ahead of time."""
         with self.graph.as_default(), tf.device(self._device_fn), read_ahead.off():
             yield
 
 
 class OpenedRun:
-    """Holds a built step in an open session, with its hooks. `opened_run` makes it.
-
-    Attributes:
-      job: the `Job`.
-      step, graph: see `BuiltStep`.
-      session: the session that hooks see. Its variables are restored, or initialized.
-      driver: the `HookDriver`.
-    """
+    """Holds a built step in an open session, with its hooks; `opened_run` makes it."""
 
     def __init__(self, job, built, session, driver, global_step, flush_ops):
         self.job, self.step, self.graph = job, built.step, built.graph
+        # The session is what hooks see; its variables are restored, or initialized.
         self.session, self.driver = session, driver
         self._global_step, self._flush_ops = global_step, flush_ops
 
@@ -107,9 +85,6 @@ def opened_run(
     """Builds a job's step and opens a session, which is closed at the end, even after an error.
 
     Args:
-      job: a `Job`.
-      step_class: the class that builds the step, such as `session_step.SessionStep`.
-      input_fn: gives the batches.
       checkpoint: path prefix of the checkpoint to restore, or None: then variables have their
         initial values, or the values of the job's warm start.
       make_hooks: function of the built step that returns the list of hooks, in the order of their
@@ -117,28 +92,17 @@ def opened_run(
       finishing: function that returns a context manager, called when the variables have their
         values. It surrounds all that the hooks do in the session, and is left before the session is
         closed.
-
-    Yields:
-      An `OpenedRun`. The graph is the default graph at the `yield` only, not inside of the block:
-      a generator may leave the block for a while.
-
-    Raises:
-      ValueError: the checkpoint lacks a variable of the model, or has it in another shape.
-      Exception: whatever input_fn, model_fn or a hook raised.
     """
     prepared = _PreparedGraph(job, step_class, input_fn, checkpoint, make_hooks)
+    # The graph is the default graph at the `yield` only, not inside of the caller's block: a
+    # generator may leave the block for a while.
     with prepared.session(checkpoint) as session, prepared.running(session, finishing) as run:
         yield run
 
 
 class KeptRun:
     """Opens a run for one checkpoint after the other: the graph is built once, and its session
-    stays open. Between two checkpoints, the memory of the variables is free.
-
-    Args:
-      job, step_class, input_fn: see `opened_run`. The input_fn must return a Dataset, which starts
-        over for each checkpoint.
-    """
+    stays open. The input_fn must return a Dataset, which starts over for each checkpoint."""
 
     def __init__(self, job, step_class: type, input_fn: Callable):
         self._job, self._step_class, self._input_fn = job, step_class, input_fn
@@ -149,16 +113,11 @@ class KeptRun:
 
     @contextlib.contextmanager
     def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[OpenedRun]:
-        """Does the same as `opened_run`, and calls `make_hooks` when it builds the graph.
-
-        The same hooks serve every checkpoint: `begin` is called once, the other methods each time.
-        Initial values come from a new graph, since random operations do not repeat their values in
-        a session. After an error, too, the graph is built anew.
-
-        Raises:
-          ValueError: the input_fn did not return a Dataset; and see `opened_run`.
-        """
+        """Does the same as `opened_run`, and calls `make_hooks` when it builds the graph: the same
+        hooks serve every checkpoint, with one call of `begin`."""
         try:
+            # Initial values come from a new graph: random operations do not repeat their values in
+            # a session.
             if checkpoint is None or self._session is None:
                 self.close()
                 self._open(checkpoint, make_hooks)
@@ -166,8 +125,10 @@ class KeptRun:
                 self._prepared.restore(self._session, checkpoint)
             with self._prepared.running(self._session) as run:
                 yield run
+            # Between two checkpoints the memory of the variables is free.
             self._session.run(self._release)
         except BaseException:
+            # After an error the state of the session is unknown, so the graph is built anew.
             self.close()
             raise
 
@@ -209,11 +170,13 @@ class _PreparedGraph:
         step = self._built.step
         with self._built.building():
             if checkpoint is None:
+                # It replaces initializers, so it comes before the saver and the hooks take them.
                 warm_start.apply(job.warm_start)
             self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, job.config)
             steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
             self._hooks = make_hooks(step)
             self._init_ops = feeds.summary_writer_init_ops()
+            # After the model_fn and the hooks, which make the writers.
             self._flush_ops = feeds.summary_writer_flush_ops()
             self._driver().begin()
             if checkpoint is None:
@@ -221,7 +184,8 @@ class _PreparedGraph:
             # A hook may have given operations, too.
             self._scaffold = _scaffold_of(job, step)
             self._is_default = self._holds_all and _skip_readiness(step.spec.scaffold)
-            # A fetch that hooks run, too, takes no time when it is run again.
+            # A fetch that hooks run, too, takes no time when it is run again. A read that the
+            # model_fn made is not taken: it may wait for something of the step.
             reads = [] if steps_read_before else tf.get_collection(_GLOBAL_STEP_READS)
             self._global_step = reads[0] if reads else self._built.global_step
 
@@ -263,6 +227,8 @@ class _PreparedGraph:
         with contextlib.ExitStack() as at_end:
             with self._built.graph.as_default():
                 session = step.host_session(session)
+                # The callbacks run in the reverse order: the hooks' context ends first, then the
+                # queues' threads, then the step's.
                 at_end.callback(step.stop, session)
                 session.run(self._init_ops)
                 coordinator = _start_coordinator(session)
@@ -275,16 +241,10 @@ class _PreparedGraph:
 
 
 def _skip_readiness(scaffold):
-    """Leaves the check that all variables are initialized out, if it cannot fail.
-
-    It cannot if the operations that initialize variables are the defaults, which cover every
-    variable, and so does the saver. The check takes two operations for each variable, and runs
-    twice.
-
-    Returns:
-      Whether these operations are the defaults, and neither the scaffold nor the graph has a check
-      of its own.
-    """
+    """Leaves the check that all variables are initialized out, if it cannot fail; returns whether
+    all operations that initialize and check are the defaults."""
+    # The defaults cover every variable, and so does our saver. The check takes two operations for
+    # each variable, and runs twice.
     own = (scaffold.init_op, scaffold.local_init_op)
     collected = (tf.GraphKeys.INIT_OP, tf.GraphKeys.LOCAL_INIT_OP)
     if any(op is not None for op in own) or any(map(tf.get_collection, collected)):
@@ -316,16 +276,9 @@ def _scaffold_of(job, step):
 def opened_session(
     job, scaffold: tf.train.Scaffold, checkpoint: str | None, is_default: bool = False
 ) -> Iterator[tf.Session]:
-    """Gives a session of the current graph, and closes it at the end.
-
-    Args:
-      job: the `Job`.
-      scaffold: what the session is initialized with.
-      checkpoint: path prefix of the checkpoint to restore. None means that variables have their
-        initial values.
-      is_default: whether the initialization and the checks are the defaults: then nothing has to be
-        checked, and `local_init_op` is only run if there is something to initialize.
-    """
+    """Gives a session of the current graph with the variables of a checkpoint (None: with their
+    initial values), and closes it at the end. If `is_default`, initialization and checks are the
+    defaults, and are left out when there is nothing to do."""
     scaffold.finalize()
     # `tf.train.ChiefSessionCreator` does the same, but it also runs operations that do nothing. In
     # the graph of a large network, each run takes a tenth of a second.
@@ -350,12 +303,10 @@ def opened_session(
 
 @contextlib.contextmanager
 def _closed_in_time(session):
-    """Closes a session after the block, but does not wait for it for ever.
-
-    Closing waits for Python functions that run in the session, for example because a dataset calls
-    them ahead of time. If a function of an input_fn never returns, the caller must still get the
-    error.
-    """
+    """Closes a session after the block, but does not wait for it for ever."""
+    # Closing waits for Python functions that run in the session, for example because a dataset
+    # calls them ahead of time. If a function of an input_fn never returns, the caller must still
+    # get the error.
     ends = threading.Event()
 
     def close():
@@ -373,6 +324,7 @@ def _closed_in_time(session):
         raise
     finally:
         ends.set()
+        # An infeed that outlived `stop` hangs in its draw.
         if any(thread.name == "infeed" for thread in threading.enumerate()):
             secs = _CLOSE_SECS_OF_HUNG_INPUT
         if not sys.is_finalizing():  # or else threads do not run any more

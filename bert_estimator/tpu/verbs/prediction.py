@@ -32,36 +32,15 @@ def predict(
     checkpoint_path: str | None,
     yield_single_examples: bool,
 ) -> Iterator:
-    """Returns a generator of the predictions of a job's model.
-
-    The generator builds the model when it is first asked for a prediction. Between two yields, the
-    caller may use other graphs, since only a session and, under TPU rules, the infeed's thread
-    remain. The caller may also close the generator early. If it is left open, it is closed when the
-    process ends.
-
-    Args:
-      job: a `Job` in mode PREDICT.
-      step_class: the class that builds the step, such as `session_step.SessionStep`.
-      predict_keys: list of the names of the predictions to yield. None or an empty list means all.
-      hooks: list of the caller's hooks. They visit each batch.
-      checkpoint_path: which checkpoint. None means the newest complete checkpoint. If there is no
-        checkpoint, variables have their initial values, and a warning says so.
-      yield_single_examples: whether to yield the predictions of one example at a time, or of a
-        batch.
-
-    Yields:
-      The model_fn's `predictions` as arrays, usually a dict.
-
-    Raises:
-      ValueError: checkpoint_path does not exist (this is raised at the call); predict_keys does not
-        name any prediction; or the predictions have different lengths.
-      TypeError: under TPU rules, input_fn does not return a Dataset, or predictions are not a dict.
-      tf.errors.InvalidArgumentError: under TPU rules, a batch has more rows than the batch size.
-    """
+    """Returns a generator of the predictions of a job's model (arrays, usually a dict), one example
+    or one batch at a time; it builds the model when it is first asked, and may be closed early.
+    `predict_keys` names the predictions to yield; None or an empty list means all."""
+    # This is raised at the call, not when the first prediction is asked for.
     checkpoints.check_given(checkpoint_path)
     predictions = _predictions(
         job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
     )
+    # A generator that is left open is closed when the process ends.
     interrupts.close(predictions)
     return predictions
 
@@ -80,6 +59,8 @@ def _predictions(
         with checkpoints.explaining_loss(path):
             run = stack.enter_context(opened_run(job, step_class, input_fn, path, make_hooks))
         with run.graph.as_default():
+            # Between two yields the caller may use other graphs, so the graph is only the default
+            # one around each use.
             run.step.start(run.session)
         while not (run.driver.stop_requested or interrupts.began()):
             with run.graph.as_default():
@@ -98,10 +79,8 @@ def _predictions(
 
 
 def _next_batch(run):
-    """Returns the predictions of the next batch; None at the end of the data.
-
-    It is also None if a hook stopped the prediction before the batch.
-    """
+    """Returns the predictions of the next batch; None at the end of the data, or if a hook stopped
+    the prediction before it."""
     step = run.step
     try:
         result = run.around(
@@ -111,20 +90,20 @@ def _next_batch(run):
         return None
     if result is None:
         return None
+    # The prediction comes by a host function, on another thread.
     step.finish(run.session)
     return step.predicted.popleft()
 
 
 def _predicting(job, predict_keys):
-    """Returns a model_fn that calls the job's without labels, and returns chosen predictions.
-
-    Under TPU rules its labels are the mask of `_padded`. It adds the mask to the predictions.
-    """
+    """Returns a model_fn that calls the job's without labels, and returns chosen predictions; under
+    TPU rules, with the mask of `_padded`, which it gets as labels."""
 
     def model_fn(features, labels, mode, params, config):
         spec = call.call_model_fn(
             job.model_fn, features, None, mode, params, config, job.tpu_params
         )
+        # The step says what is wrong with it.
         if not isinstance(spec, EstimatorSpec | TPUEstimatorSpec):
             return spec
         predictions = spec.predictions
@@ -173,11 +152,8 @@ def _check_device_predictions(predictions, batch_size):
 
 
 def _padded(job, input_fn):
-    """Returns an input_fn whose batches are padded to the full batch size.
-
-    It gives (features, mask). The mask, int32 [batch], is 1 for a row of the data, and 0 for a row
-    of padding. Labels are dropped, since predictions do not need them.
-    """
+    """Returns an input_fn that gives (features, mask), padded to the full batch size; the mask,
+    int32 [batch], is 1 for a row of the data, and 0 for a row of padding."""
 
     def padded_input_fn(mode, params, config):
         data = call.call_input_fn(input_fn, mode, params, config)
@@ -217,6 +193,7 @@ def _padded(job, input_fn):
 
             return tf.nest.map_structure(pad_rows, features), pad_rows(tf.ones([rows], tf.int32))
 
+        # AutoGraph would rewrite the function's conditions, which are Python's own.
         data = data.map(tf.autograph.experimental.do_not_convert(pad))
         if job.draws_per_step > 1:
             # The last step takes as many batches as the others. The missing ones are padding.
@@ -274,6 +251,7 @@ def _examples(predictions):
     if not isinstance(predictions, dict):
         yield from predictions
         return
+    # An array that is a scalar does not have a length.
     lengths = {key: len(value) if np.ndim(value) else None for key, value in predictions.items()}
     if len(set(lengths.values())) > 1 or None in lengths.values():
         raise ValueError(

@@ -38,20 +38,12 @@ class LogListener(tf.train.SessionRunHook):
 
 
 class _Reached(NamedTuple):
-    """Says when a step was reached, and with what.
-
-    Attributes:
-      step: the global step.
-      time: the time at its end, in seconds.
-      waited_secs: how many seconds steps had waited for input until then, or None.
-      loss: the loss of the step; None before the first step.
-      scalars: dict of name -> float, of the step.
-    """
+    """Says when a step was reached, and with what."""
 
     step: int
-    time: float
-    waited_secs: float | None = 0.0
-    loss: float | None = None
+    time: float  # in seconds, at the step's end
+    waited_secs: float | None = 0.0  # of all steps until then; None if unknown
+    loss: float | None = None  # before the first step
     scalars: Mapping[str, float] = types.MappingProxyType({})
 
 
@@ -60,15 +52,8 @@ class Progress:
 
     The listeners get a record, and the event file its rates, at the end of the first loop that
     reaches or passes a multiple of `log_step_count_steps`. So does the log, unless `log_every_secs`
-    is given: then `line` gives the lines, and `ticker.every` asks for them.
-
-    Args:
-      config: the `RunConfig`.
-      batch_size: examples in a global batch.
-      units_per_example: dict such as {"tokens": 128}, to log rates of other units too; or None.
-      stop_step: the step at which training ends, or None.
-      listeners: list of hooks. Each `LogListener` among them gets every record; a listener that
-        takes the first step gets `after_first`'s instead of the record of that step.
+    is given: then `line` gives the lines, and `ticker.every` asks for them. `units_per_example` is
+    a dict such as {"tokens": 128}, for further rates.
     """
 
     def __init__(self, config, batch_size, units_per_example, stop_step, listeners):
@@ -100,6 +85,7 @@ class Progress:
         self, step: int, loss: float, scalars: dict[str, float], waited_secs: float | None
     ) -> None:
         """Takes notice of a step that has ended, while its loop runs; see `after_loop`."""
+        # A step that gradients are summed over does not raise the global step.
         if step > self._reached.step:
             self._reach(step, loss, scalars, waited_secs)
 
@@ -117,15 +103,8 @@ class Progress:
         waited_secs: float | None,
         last: bool = False,
     ) -> None:
-        """Updates the progress bar, and logs if that is due.
-
-        Args:
-          step: the global step reached.
-          loss: the loss of that step, float.
-          scalars: dict of name -> float, of that step.
-          waited_secs: how many seconds steps have waited for input in total, or None.
-          last: whether this is the last step, which is always logged.
-        """
+        """Updates the progress bar, and logs if that is due, as it always is at the last step;
+        `waited_secs` is the total that steps waited for input, or None."""
         self._in_hooks = True
         # If the hooks ended the training, the step is reached already; the time since is theirs.
         if not last or step != self._reached.step:
@@ -147,15 +126,13 @@ class Progress:
         self._recorded = self._reached
         self._write_rates(record)
         for listener in self._listeners:
+            # `after_first` gave them this step already.
             if not listener.takes_first_step or step != self._first_step:
                 listener.after_log(record)
 
     def after_first(self, step: int, loss: float, scalars: dict[str, float]) -> None:
-        """Gives the first step of a training from step 0 to the listeners that take it.
-
-        It is called after the first loop, and before `after_loop`. The arguments are of the loop's
-        first step; `after_loop` says what they are.
-        """
+        """Gives the first step of a training from step 0 to the listeners that take it; it is
+        called before `after_loop`."""
         if not self._every:
             return
         self._first_step = step
@@ -197,6 +174,7 @@ class Progress:
 
     def _record(self, before, reached):
         """Returns the record of a step, with the rates since the step `before`."""
+        # On a coarse clock two steps may end at the same time.
         secs = max(reached.time - before.time, 1e-9)
         steps_per_sec = (reached.step - before.step) / secs
         record = {"step": reached.step, "loss": reached.loss, **reached.scalars}
@@ -219,6 +197,7 @@ class Progress:
         done = reached.step - self._start.step
         if self._stop_step is None or not done:
             return None
+        # The mean since the start: at first it is too long, since it includes the compilation.
         return (reached.time - self._start.time) / done * (self._stop_step - reached.step)
 
     def _write_rates(self, record):
@@ -265,16 +244,14 @@ def round_number(value: float, digits: int) -> str:
 
 
 class _Bar:
-    """Draws a line on a terminal again and again; log lines take its place.
-
-    It is a filter of TensorFlow's logger only to see that a line comes.
-    """
+    """Draws a line on a terminal again and again; log lines take its place."""
 
     _WIDTH = 30
     _PAUSE_SECS = 0.1
 
     def __init__(self):
         self._drawn_at = -math.inf
+        # Only to see that a line comes: no record is filtered out.
         tf.get_logger().addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:

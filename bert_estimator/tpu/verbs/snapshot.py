@@ -26,17 +26,8 @@ _pending = {}  # real path of a directory -> its `PendingWrite`
 
 
 class PendingWrite:
-    """Runs a function in a thread, which starts at once. The last write must have ended.
-
-    Args:
-      directory: the directory that it writes to.
-      what: what is written, such as "the checkpoint of step 4", for messages.
-      write: function without arguments.
-      log_every_secs: how often a line says that training waits for the write; None for never.
-
-    Attributes:
-      what: as above.
-    """
+    """Runs a function in a thread, which starts at once; the directory's last write must have
+    ended. `what` is for messages, such as "the checkpoint of step 4"."""
 
     def __init__(
         self,
@@ -53,7 +44,7 @@ class PendingWrite:
         self._thread.start()
 
     def raise_if_failed(self) -> None:
-        """Raises the error of the write if it has ended with one. It doesn't wait."""
+        """Raises the error of the write if it has ended with one, without waiting."""
         if not self._thread.is_alive() and self._error is not None:
             raise self._error
 
@@ -63,10 +54,8 @@ class PendingWrite:
         self.raise_if_failed()
 
     def join(self) -> None:
-        """Waits for the write's end. If it fails, only `wait` and `raise_if_failed` say so.
-
-        In the thread that writes, it returns at once.
-        """
+        """Waits for the write's end; only `wait` and `raise_if_failed` say if it fails."""
+        # What writes may look for checkpoints itself, and must not wait for its own end.
         if self._thread is threading.current_thread():
             return
         start = time.perf_counter()
@@ -87,10 +76,8 @@ class PendingWrite:
 
 
 def wait_for(directory: str | None) -> None:
-    """Waits until a checkpoint that this process is writing to a directory is complete.
-
-    If the write fails, training raises its error.
-    """
+    """Waits until a checkpoint that this process is writing to a directory is complete; training
+    raises the error if it fails."""
     write = _pending.get(os.path.realpath(directory)) if _pending and directory else None
     if write is not None:
         write.join()
@@ -110,22 +97,16 @@ _KEEPS_MEMORY = ("Identity", "Reshape", "Squeeze", "ExpandDims")  # the output s
 
 
 class Snapshot(tf.train.SessionRunHook):
-    """Adds the copy to the graph. It must be the last hook: other hooks may add variables.
-
-    Args:
-      scaffold: the `tf.train.Scaffold` that has the saver, or will get the graph's saver.
-
-    Attributes:
-      is_possible: whether `begin` has added the copy. It is False for a checkpoint smaller than
-        `LEAST_BYTES`, and for a saver that writes in a way that this class does not know.
-    """
+    """Adds the copy to the graph, for the saver of `scaffold` or of the graph; it must be the last
+    hook."""
 
     def __init__(self, scaffold: tf.train.Scaffold):
         self._scaffold = scaffold
-        self.is_possible = False
+        self.is_possible = False  # until `begin` has added the copy
 
     def begin(self) -> None:
         """Adds the operations, if the saver writes enough bytes."""
+        # Other hooks may add variables, which the saver writes too, in their `begin` before this.
         saver = self._scaffold.saver or next(iter(tf.get_collection(tf.GraphKeys.SAVERS)), None)
         if not isinstance(saver, tf.train.Saver) or saves_in_its_own_way(saver):
             return
@@ -141,10 +122,13 @@ class Snapshot(tf.train.SessionRunHook):
             return
         dtypes = [tensor.dtype.base_dtype for tensor in tensors]
         with tf.device(None), tf.device("/cpu:0"):
+            # Values that are not reads may be in memory that is written to later, as a TF1
+            # variable's reference is.
             copies = [t if _is_read(t) else tf.raw_ops.DeepCopy(x=t) for t in tensors]
             self._take = tf.raw_ops.Stage(values=copies, shared_name="snapshot")
             values = tf.raw_ops.Unstage(dtypes=dtypes, shared_name="snapshot")
             self._release = tf.raw_ops.StageClear(dtypes=dtypes, shared_name="snapshot")
+        # A second set of the saver's operations, which takes the copies in place of the variables.
         definition = tf.GraphDef(versions=graph.graph_def_versions)
         definition.node.extend(op.node_def for op in operations)
         self._save, self._filename = tf.import_graph_def(
@@ -156,7 +140,7 @@ class Snapshot(tf.train.SessionRunHook):
         self.is_possible = True
 
     def take(self, session: tf.Session) -> None:
-        """Copies the present values. An earlier copy must have been written, or released."""
+        """Copies the present values; an earlier copy must have been written, or released."""
         session.run(self._take)
 
     def release(self, session: tf.Session) -> None:
@@ -164,18 +148,8 @@ class Snapshot(tf.train.SessionRunHook):
         session.run(self._release)
 
     def run_write(self, session: tf.Session, fetches, feed_dict):
-        """Runs what the saver runs to write its files, but with the values of the copy.
-
-        Args:
-          session: the session.
-          fetches, feed_dict: the arguments of the saver's `session.run`.
-
-        Returns:
-          What the saver's `session.run` would return.
-
-        Raises:
-          ValueError: the saver runs something else than when the copy was added.
-        """
+        """Runs what the saver runs to write its files, but with the values of the copy."""
+        # The saver runs something else than when the copy was added.
         if fetches != self._save_name or list(feed_dict) != [self._filename_name]:
             raise ValueError(
                 f"the saver runs {fetches} with {list(feed_dict)}, not {self._save_name} with "
@@ -227,10 +201,7 @@ def _num_bytes(tensor):
 
 
 def _is_read(tensor):
-    """Returns whether a tensor is the value of a resource variable.
-
-    Other values may be in memory that is written to later, as a TF1 variable's reference is.
-    """
+    """Returns whether a tensor is the value of a resource variable."""
     while tensor.op.type in _KEEPS_MEMORY:
         tensor = tensor.op.inputs[0]
     return tensor.op.type == "ReadVariableOp"

@@ -29,34 +29,22 @@ def train(
     steps: int | None,
     max_steps: int | None,
 ) -> None:
-    """Trains a job's model from the newest complete checkpoint of its model_dir.
-
-    Args:
-      job: a `Job` in mode TRAIN.
-      step_class: the class that builds the step, such as `session_step.SessionStep`.
-      input_fn: gives the batches.
-      hooks: list of the caller's hooks.
-      saving_listeners: list of `tf.train.CheckpointSaverListener`.
-      steps: number of further steps, or None.
-      max_steps: global step to end at, or None. If both are None, training ends with the data.
-
-    Raises:
-      NanLossDuringTrainingError, NonFiniteWeightsError: see `errors`.
-      DataEndedError: under TPU rules, the data ended before the steps did.
-      KeyboardInterrupt, SystemExit: a signal came, and the state has been saved. All hosts raise
-        it, whichever host got the signal.
-      Exception: the first error that input_fn, model_fn, a host function or a hook raised.
-    """
+    """Trains a job's model from the newest complete checkpoint of its model_dir, for so many
+    further `steps`, or to `max_steps`; if both are None, to the end of the data. After a signal it
+    saves, and raises KeyboardInterrupt or SystemExit on all hosts."""
     model_dir = job.config.model_dir
     if job.is_chief:
+        # Only the chief changes model_dir.
         checkpoint_saver.remove_unwritten(model_dir)
         summary.drop_stale_writer(model_dir)
     restored = checkpoints.newest_whole(model_dir)
     if job.is_chief:
         checkpoint_saver.remove_half_deleted(model_dir, restored)
+        # If the state file does not list the checkpoint, a kill came before the saver named it.
         if checkpoints.has_state(model_dir) and not checkpoints.is_listed(model_dir, restored):
             checkpoint_saver.complete_save(model_dir, restored)
     start_step = checkpoints.global_step_of(restored)
+    # All hosts must run the same steps: each waits for the others.
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps
     host_agreement.check_settings(
@@ -65,6 +53,7 @@ def train(
         iterations_per_loop=job.tpu_config.iterations_per_loop,
     )
     if stop_step is not None and start_step >= stop_step:
+        # No saver will run, which would name the last checkpoint in the state file.
         if job.is_chief:
             checkpoint_saver.complete_save(model_dir, restored)
         tf.logging.info(
@@ -74,6 +63,8 @@ def train(
     observers = _Observers(job, hooks, saving_listeners, start_step, restored, stop_step)
     signalled = Interrupts("finishing the current step, then saving", job.hosts.number)
     with (
+        # The order matters: signals count from before the model is built until the session is
+        # closed, so that one never ends the process between a step and its checkpoint.
         hosts.noting_exit(),
         signalled as interrupts,
         opened_run(
@@ -91,16 +82,12 @@ def train(
         loop.run()
     # This also waits until the chief has written the last checkpoint.
     hosts.agree_on("the step reached", loop.now)
+    # Only now: the hooks have ended, and the state is saved.
     interrupts.raise_if_requested()
 
 
 class _Observers:
-    """Makes the observers of a training: the hooks, checks of the weights, log lines.
-
-    Attributes:
-      finite: the `FiniteCheck`, once the hooks are made.
-      stop_step: the global step to end at, or None.
-    """
+    """Makes the observers of a training: the hooks, checks of the weights, log lines."""
 
     def __init__(self, job, hooks, saving_listeners, start_step, restored, stop_step):
         self._job, self._config = job, job.config
@@ -119,6 +106,7 @@ class _Observers:
         if self._job.is_chief:
             callers_hooks += spec.training_chief_hooks
         else:
+            # Only the chief writes summaries.
             own_hooks = []
         own_hooks += self._savers(spec.scaffold, callers_hooks)
         # A checkpoint of a step is begun before the caller's hooks see the step.
@@ -146,11 +134,9 @@ class _Observers:
         return [self._saver]
 
     def around_hooks(self):
-        """Returns the context manager that completes the last checkpoint if training fails.
-
-        It is called before the first hook sees the session: a caller's saver saves right then.
-        """
+        """Returns the context manager that completes the last checkpoint if training fails."""
         # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.
+        # This runs before the first hook sees the session: a caller's saver saves right then.
         checkpoints.remember_earlier(self._scaffold.saver, self._config.model_dir)
         return self._saver.finishing() if self._saver is not None else contextlib.nullcontext()
 
@@ -164,12 +150,8 @@ class _Observers:
 
     @contextlib.contextmanager
     def progress(self, first_step, steps):
-        """Gives the `Progress` of this training, and ends it.
-
-        Args:
-          first_step: the global step of the session. A warm start may have brought one.
-          steps: the number of further steps, or None.
-        """
+        """Gives the `Progress` of this training, and ends it."""
+        # A warm start may have brought a global step.
         if steps is not None and first_step != self._start_step:
             self.stop_step = first_step + steps
             tf.logging.info(
@@ -196,13 +178,8 @@ class _Observers:
 
 
 class _TrainingLoop:
-    """Runs loops of steps until the stop step, the end of the data, or a request to stop.
-
-    Hooks and signals may request to stop.
-
-    Attributes:
-      now: the global step reached.
-    """
+    """Runs loops of steps until the stop step, the end of the data, or a request to stop by a hook
+    or a signal; `now` is the global step reached."""
 
     def __init__(self, run, stop_step, progress, finite, interrupts):
         self._run, self._job, self._step = run, run.job, run.step
@@ -227,8 +204,10 @@ class _TrainingLoop:
         with ticker.every(log_secs, self._progress.line):
             self._run_loops()
         if self._last is not None:
+            # The last step is always logged, whatever the interval.
             self._report(self._last, ended=True)
             tf.logging.info("Loss for final step: %s.", round_number(self._last.losses[-1], 5))
+        # Host functions finish, or raise their errors, before the hooks' `end`.
         self._step.finish(self._run.session)
         self._run.end()
 
@@ -244,17 +223,12 @@ class _TrainingLoop:
             ended = self._is_finished()
 
     def _is_finished(self):
-        """Returns whether training ends here. All hosts get the same answer."""
+        """Returns whether training ends here; all hosts get the same answer."""
         at_end = self._stop_step is not None and self.now >= self._stop_step
         return at_end or self._interrupts.wanted_by_any_host(self._run.driver.stop_requested)
 
     def _one_loop(self):
-        """Runs the steps up to the next visit of the hooks, and then that visit.
-
-        A step is logged before the hooks see it, and so before its checkpoint is written. A resumed
-        training logs all steps after the checkpoint, so each is logged once, no matter when a kill
-        came.
-        """
+        """Runs the steps up to the next visit of the hooks, and then that visit."""
         next_stop = self.now + 1 if self._stop_step is None else self._stop_step
         # If a step raises the global step by more than one, fewer steps are left.
         next_stop = self.now + math.ceil((next_stop - self.now) / max(1, self._rise))
@@ -263,6 +237,9 @@ class _TrainingLoop:
 
         start = self.now
 
+        # A step is logged before the hooks see it, and so before its checkpoint is written. A
+        # resumed training logs all steps after the checkpoint, so each is logged once, no matter
+        # when a kill came.
         def run_loop(hook_run):
             result, hook_values = self._step.run_loop(length, hook_run, self._visit)
             self._check_losses(result)
@@ -276,15 +253,13 @@ class _TrainingLoop:
         self._run.around(fetches, run_loop)
 
     def _visit(self, so_far):
-        """Shows how a loop goes on; returns whether to end it.
-
-        Several hosts only end together, after a loop.
-        """
+        """Shows how a loop goes on; returns whether to end it."""
         if so_far.losses:
             step = self.now + int(len(so_far.losses) * self._rise)
             self._progress.within_loop(
                 step, so_far.losses[-1], so_far.scalars, self._step.waited_secs
             )
+        # Several hosts only end together, after a loop.
         return self._job.hosts.number == 1 and self._interrupts.requested is not None
 
     def _check_losses(self, result):
@@ -292,6 +267,7 @@ class _TrainingLoop:
         not_finite = [i for i, loss in enumerate(result.losses) if not np.isfinite(loss)]
         if not not_finite:
             return
+        # Only the last step's scalars are known.
         failed_step = self.now + not_finite[0] + 1
         of_last_step = (
             result.scalars.items() if failed_step == self.now + len(result.losses) else ()
@@ -316,10 +292,8 @@ class _TrainingLoop:
             ) from None
 
     def _advance(self, steps_run):
-        """Reads the global step, which need not rise by one in each step.
-
-        If gradients are summed over several steps, it rises in the last of them.
-        """
+        """Reads the global step, which need not rise by one in each step."""
+        # If gradients are summed over several steps, it rises in the last of them.
         before, self.now = self.now, self._run.global_step()
         if steps_run:
             self._rise = (self.now - before) / steps_run
@@ -341,6 +315,7 @@ def _may_count(update):
     operation = getattr(update, "op", update)  # of a tensor, or of an update of a variable
     handle = tf.train.get_global_step().handle
     captures = getattr(operation.graph, "captures", ())
+    # On cores, the step's graph captures the handle of the session's variable.
     handles = {handle.ref(), *(inner.ref() for outer, inner in captures if outer is handle)}
     return any(
         before.type not in variable_uses.READERS
