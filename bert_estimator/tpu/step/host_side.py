@@ -1,7 +1,4 @@
-"""The host's side of a step under TPU rules: it feeds the step, and receives what the step sends.
-
-A session step and an XLA step each have a `HostSide`.
-"""
+"""The host's side of a step under TPU rules: it feeds the step, and receives what that sends."""
 
 import collections
 import functools
@@ -29,15 +26,7 @@ _ON_CHIEF = ("host_call", "outside_compilation")  # host functions that have eff
 
 
 def static_inputs(job, input_fn: Callable, start_step: int) -> Inputs:
-    """Calls an input_fn, and checks that a compiled program can take its batches.
-
-    Returns:
-      The `Inputs`.
-
-    Raises:
-      TypeError: input_fn returned a Dataset and the input mode takes tensors, or the reverse.
-      ValueError: a shape is not fully known; the text names the first tensor.
-    """
+    """Calls an input_fn, and checks that a compiled program can take its batches."""
     inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
     job.check_data(is_dataset=inputs.initializer is not None)
     inputs.check_static_shapes()
@@ -47,15 +36,8 @@ def static_inputs(job, input_fn: Callable, start_step: int) -> Inputs:
 def host_spec(
     spec: EstimatorSpec | TPUEstimatorSpec, placeholders: list[tf.Tensor]
 ) -> EstimatorSpec:
-    """Returns the `EstimatorSpec` that the verbs see, for a model that runs under TPU rules.
-
-    Args:
-      spec: what the model_fn returned: a `TPUEstimatorSpec`, or in TRAIN an `EstimatorSpec`.
-      placeholders: the placeholders that feed the step. The scaffold must not depend on them.
-
-    Raises:
-      ValueError: the scaffold depends on the placeholders.
-    """
+    """Returns the `EstimatorSpec` that the verbs see, for a model that runs under TPU rules; its
+    scaffold must not depend on `placeholders`, which feed the step."""
     if isinstance(spec, TPUEstimatorSpec):
         return EstimatorSpec(
             spec.mode,
@@ -74,25 +56,8 @@ def host_spec(
 
 
 class HostSide:
-    """Draws a step's batches, and runs the host functions that receive what the step sends.
-
-    Args:
-      job: the `Job`.
-      spec: what the model_fn returned.
-      placeholders: the placeholders that feed the step. Host functions must not depend on them.
-      start_step: the global step before the first step.
-
-    Attributes:
-      functions: list of (`HostFunction` or `Predictions`, the operations to run for each step).
-      scalars: dict of name -> tensor of the step, for the log line.
-      metric_values: dict of name -> tensor in the host's graph: the metrics after the last step.
-      predicted: deque of the predictions that arrived.
-      step: the global step of the last step whose values arrived.
-      error: the `FirstError` of the host functions.
-
-    Raises:
-      RuntimeError, ValueError: the spec asks for something that only works with use_tpu=False.
-    """
+    """Draws a step's batches, and runs the host functions that receive what the step sends; these
+    must not depend on `placeholders`, which feed the step."""
 
     def __init__(self, job, spec, placeholders, start_step):
         _check_device_spec(spec)
@@ -102,8 +67,12 @@ class HostSide:
         self._host_call_every = every if every and job.mode == ModeKeys.TRAIN else 1
         self._infeed_delay_secs = tpu_config.initial_infeed_sleep_secs or 0
         self._infeed, self._outfeeds = None, []
+        # functions: (`HostFunction` or the like, the operations to run for each step). scalars:
+        # tensors of the step, for the log line. metric_values: tensors of the host, to read after
+        # the last step.
         self.functions, self.scalars, self.metric_values = [], {}, {}
-        self.predicted = collections.deque()
+        self.predicted = collections.deque()  # that arrived
+        # The last step whose values arrived, and the error of all host functions.
         self.step, self.error = start_step, errors.FirstError()
         if isinstance(spec, TPUEstimatorSpec):
             self._add_functions(spec)
@@ -118,6 +87,7 @@ class HostSide:
             pair = with_metric_pairs(spec.eval_metrics)
             function = self._host_function("eval_metrics", pair)
             self.metric_values, updates = split_metrics(function.result)
+            # Metrics that are read after the last step must not wait for another update.
             variable_versions.order(updates, updates_first=True, apart=self.metric_values)
             self.functions.append((function, updates))
         if mode == ModeKeys.PREDICT:
@@ -152,15 +122,9 @@ class HostSide:
         start_step: int | None = None,
         depth: int = feeds.DEPTH,
     ) -> None:
-        """Starts the threads of the infeed and of the host functions, also after `stop`.
-
-        Args:
-          session: the session in which the host functions run.
-          draw: function that returns the next batch, or raises `EndOfInput`.
-          limit: how many batches to draw at most, or None.
-          start_step: the global step before the next step. None means that `step` says it.
-          depth: how many batches may wait.
-        """
+        """Starts the threads of the infeed and of the host functions, also after `stop`: `limit`
+        (None: all) and `depth` are the infeed's, and `start_step` (None: `step`) is the global step
+        before the next step."""
         if start_step is not None:
             self.step = start_step
         self._outfeeds = []
@@ -176,11 +140,9 @@ class HostSide:
         return self._infeed.has_batch()
 
     def next_batch(self, interrupted: Callable[[], bool]):
-        """Returns the next batch, or None if `interrupted()` becomes true.
-
-        An error of a host function belongs to an earlier step, so it is raised first, even while
-        this waits for data or when the data has ended.
-        """
+        """Returns the next batch, or None if `interrupted()` becomes true."""
+        # An error of a host function belongs to an earlier step, so it is raised first, even while
+        # this waits for data or when the data has ended.
         batch = self._infeed.get(lambda: interrupted() or bool(self.error))
         self.error.raise_if_any()
         return batch
@@ -196,7 +158,8 @@ class HostSide:
         self.step += 1
 
     def reached(self, global_step: int) -> None:
-        """Sets `step`; for each step in which it did not rise, another batch may be drawn."""
+        """Sets `step`, after steps that need not have raised the global step by one each."""
+        # For each step in which the global step did not rise, another batch may be drawn.
         self._infeed.raise_limit(self.step - global_step)
         self.step = global_step
 
@@ -208,6 +171,7 @@ class HostSide:
     def stop(self) -> None:
         """Asks the threads to end, and waits a moment for them."""
         threads = [*self._outfeeds, self._infeed] if self._infeed is not None else []
+        # All are asked before the first is waited for: one may wait for another.
         for thread in threads:
             thread.stop()
         for thread in threads:

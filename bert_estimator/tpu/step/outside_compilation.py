@@ -19,11 +19,8 @@ _OF_THE_HOST = (tf.string, tf.variant)
 
 
 def effects(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
-    """Returns those operations of an outside compilation that run for what they do.
-
-    These have effects, such as prints and Python functions, and nothing outside of `operations`
-    takes their results.
-    """
+    """Returns those operations of an outside compilation that run for what they do, such as prints:
+    nothing outside of `operations` takes their results."""
     operations = set(operations)
     return [
         operation
@@ -38,18 +35,13 @@ def effects(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
 
 
 def summary_writes(step: tf.Graph, results: list[tf.Operation]) -> list[tf.Operation]:
-    """Returns the operations of a step that write summaries of `tf.summary`.
-
-    The operations that make texts for them are returned, too, and all that take their results.
-
-    Args:
-      step: the graph of a core's step, a FuncGraph. The writers are in the session's graph.
-      results: what every step computes. A summary that no result waits for is not written.
-    """
+    """Returns the operations of a step that write summaries of `tf.summary` before `results`, with
+    the operations that make texts for them, and all that take their results."""
     writers = [inner for outer, inner in step.captures if outer.op.type == "SummaryWriter"]
     writing = {operation for writer in writers for operation in writer.consumers()}
     if not writing:
         return []
+    # A summary that no result waits for is not written, as in a session.
     found, waiting = set(), [o for o in graph_walk.all_before(results) if o in writing]
     while waiting:
         operation = waiting.pop()
@@ -62,20 +54,8 @@ def summary_writes(step: tf.Graph, results: list[tf.Operation]) -> list[tf.Opera
 
 
 class HostComputation:
-    """Holds a copy of a step's operations in the host's graph, the current graph.
-
-    Args:
-      step: the graph of a core's step, a FuncGraph.
-      operations: the operations of the step's graph that the host runs.
-      num_runs: of how many cores, from the first, the host gets the tensors.
-
-    Attributes:
-      tensors: the step's tensors to send. Their first axis is added, for the concatenation.
-      operations: the operations of the host that run for each core.
-
-    Raises:
-      ValueError: an operation updates a variable.
-    """
+    """Holds a copy of a step's operations in the host's graph, the current graph, which runs them
+    with the tensors of the first `num_runs` cores."""
 
     name = "outside_compilation"
 
@@ -87,6 +67,7 @@ class HostComputation:
         parts = _Parts(step, set(operations), Functions(graph_def.library))
         parts.add(wanted)
         with step.as_default():
+            # The tensors to send, with a first axis for the concatenation.
             self.tensors = [tensor[tf.newaxis] for tensor in parts.sent.values()]
         placeholders = [tf.placeholder(t.dtype, t.shape) for t in parts.sent.values()]
         self._placeholders, self._kept = placeholders, []
@@ -122,27 +103,25 @@ class HostComputation:
 
     def run(self, session: tf.Session, operations, values: list) -> None:
         """Runs operations with the values of one step, core after core."""
+        # In the order of the cores, so that prints of a step are always in one order.
         for core in range(self._num_runs):
             of_core = [value[core] for value in values]
             feed = dict(zip(self._placeholders, of_core, strict=True))
+            # First, and in a run of its own: the operations read the variables.
             if self._kept:
                 session.run(self._kept, feed)
             session.run(operations, feed)
 
 
 class _Parts:
-    """Collects what the host needs to run operations of a step.
-
-    Attributes:
-      copied: list of the operations to copy.
-      sent: dict, name of a tensor of the step that the copies take -> the tensor to send for it.
-      variables: the names in `sent` that are handles of variables, whose values are sent.
-      outer_of: dict, name of a captured tensor of the step -> the tensor of the host's graph.
-    """
+    """Collects what the host needs to run operations of a step."""
 
     def __init__(self, step, operations, functions):
         self._step, self._operations, self._functions = step, operations, functions
         self._captured = {inner.ref(): outer for outer, inner in step.captures}
+        # copied: operations. sent: name of a tensor that the copies take -> the tensor to send for
+        # it. variables: names in `sent` of handles, whose values are sent. outer_of: name of a
+        # captured tensor -> the tensor of the host's graph.
         self.copied, self.sent, self.variables, self.outer_of = [], {}, set(), {}
 
     def add(self, wanted):
@@ -192,13 +171,11 @@ class _Parts:
 def apart_from(
     on_host: set[tf.Operation], operations: Iterable[tf.Operation]
 ) -> list[tf.Operation]:
-    """Returns the operations of a step, and in place of those on the host what these wait for.
-
-    What comes from outside of the step is there before it, so it is left out.
-    """
+    """Returns the operations of a step, and in place of those on the host what these wait for."""
     others, known, waiting = [], set(), list(operations)
     while waiting:
         operation = waiting.pop()
+        # What comes from outside of the step is there before it.
         if operation in known or operation.type == "Placeholder":
             continue
         known.add(operation)
@@ -210,10 +187,8 @@ def apart_from(
 
 
 def without_host(operations: list[tf.Operation]) -> None:
-    """Lets no operation of the step's graph wait for what the host runs.
-
-    Instead it waits for what the host's operations wait for.
-    """
+    """Has the operations of the step's graph wait for what the host's operations wait for, and not
+    for the host."""
     on_host, effective = set(operations), effects(operations)
     if not effective:
         return

@@ -13,19 +13,11 @@ from bert_estimator.graph.variable_uses import CALLERS, Functions, Uses, functio
 
 
 class Library:
-    """Holds the functions that a graph's operations run, and copies with control dependencies.
-
-    Args:
-      library: a `FunctionDefLibrary`.
-
-    Attributes:
-      functions: the `Functions`.
-      rewritten: dict, name of a function that updates variables -> a copy of it, with control
-        dependencies between its reads and updates. `rewrite` fills the dict.
-    """
+    """Holds the functions that a graph's operations run, and copies with control dependencies."""
 
     def __init__(self, library):
         self.functions = Functions(library)
+        # Name of a function that updates variables -> its copy, with control dependencies.
         self.rewritten = {}
 
     def rewrite(self, node):
@@ -60,28 +52,22 @@ class Library:
 
 
 def separate(nodes, dtypes, library, updates_first=False):
-    """Gives each value that a step's variables take, and that is read, a handle of its own.
+    """Gives each value that a step's variables take, and that is read, a handle of its own; returns
+    the operations, which are changed, and a dict of the new handles: name -> the variable's handle.
 
-    Updates keep the variable's handle. A read takes the handle of the value that it is to see. Only
-    the operation that copies the value there writes to it, so it makes no difference when the read
-    runs.
-
-    Args:
-      nodes: the operations of the step; they are changed.
-      dtypes: dict, name of the placeholder of a variable's handle -> the variable's dtype (enum).
-      library: the `Library` of the functions that they run.
-      updates_first: whether the step does not train; see `variable_uses`.
-
-    Returns:
-      (the operations, a dict of the new handles: name of a placeholder that is not among the
-      operations -> name of the variable's placeholder). When the step starts, each new handle must
-      have the variable's value.
+    When the step starts, each new handle must have the variable's value. `dtypes` is a dict, name
+    of a variable's handle -> dtype (enum). If `updates_first`, the step does not train; see
+    `variable_uses`.
     """
     uses = Uses(nodes, {handle: handle for handle in dtypes}, library.functions, updates_first)
     nodes, handles, copied = list(uses.nodes), {}, {}
     for first, second in uses.chain():
         _wait_for(second, first)
+    # Updates keep the variable's handle. A read takes the handle of the value that it is to see.
+    # Only the operation that copies the value there writes to it, so it makes no difference when
+    # the read runs.
     for read in uses.reads:
+        # A variable that is never written to has one value.
         if read.variable not in uses.updates_of:
             continue
         key = (read.variable, read.update)
@@ -93,6 +79,7 @@ def separate(nodes, dtypes, library, updates_first=False):
                 value, copy = _copying(read.variable, name, dtypes[read.variable])
                 _wait_for(value, uses.updates[read.update])
                 if (following := uses.next_update(read)) is not None:
+                    # The copy must have read the value before the next update replaces it.
                     _wait_for(following, value)
                 nodes += [value, copy]
                 copied[key] = name, copy
@@ -107,17 +94,11 @@ def separate(nodes, dtypes, library, updates_first=False):
 
 def order(fetches, updates_first=False, apart=()):
     """Adds the control dependencies to a session's graph that give a step its meaning, as far as
-    they can: what two reads are to see may contradict each other in every order of the updates, and
-    what is in a condition or a loop stays as it is.
+    they can; returns pairs of names: a read, and an update that it races with.
 
-    Args:
-      fetches: structure of the tensors and operations that a step runs; what else is in it does not
-        matter.
-      updates_first: whether the step does not train; see `variable_uses`.
-      apart: structure of what is run without the step, and so must not wait for its updates.
-
-    Returns:
-      A list of pairs of operations' names: a read, and an update that it races with.
+    What two reads are to see may contradict each other in every order of the updates, and what is
+    in a condition or a loop stays as it is. `fetches` is what a step runs; `apart` is run without
+    the step, and so must not wait for its updates. If `updates_first`, the step does not train.
     """
     graph = tf.get_default_graph()
     operations = graph_walk.operations_of(fetches)
@@ -131,6 +112,8 @@ def order(fetches, updates_first=False, apart=()):
     uses = Uses(nodes, handles, Functions(graph_def.library), updates_first)
     elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
     edges = _edges_between_frames(uses, graph)
+    # If the edges have a circle, each is added only if it does not close one, and the rest are
+    # races.
     is_certain = _is_consistent(uses.nodes, edges)
     racing, ends = [], {}
     for first, second in edges:
@@ -147,11 +130,7 @@ def order(fetches, updates_first=False, apart=()):
 
 
 def _edges_between_frames(uses, graph):
-    """Returns pairs of operations of a session's graph: the second must run after the first.
-
-    Nothing can wait for an operation in a condition or a loop of the old kind. If the second is in
-    one, the variable waits where it enters it.
-    """
+    """Returns pairs of operations of a session's graph: the second must run after the first."""
     node_of = {node.name: node for node in uses.nodes}
     framed = in_frames([graph.get_operation_by_name(name) for name in node_of])
     # What reads nearly always comes after the update already, but a function that an operation runs
@@ -160,6 +139,8 @@ def _edges_between_frames(uses, graph):
     edges = []
     for first, second in uses.edges(lambda node: node.name in framed) + seen:
         if second.name in framed:
+            # Nothing can wait for an operation in a condition or a loop of the old kind. If the
+            # second is in one, the variable waits where it enters it.
             entries = _entries(graph.get_operation_by_name(second.name), framed)
             edges += [(first, node_of[each.name]) for each in entries]
         else:
@@ -168,13 +149,12 @@ def _edges_between_frames(uses, graph):
 
 
 def in_frames(operations):
-    """Returns the names of those operations, given in order, that may not run in each step.
-
-    They are in a condition or a loop of the old kind. An operation of a gradient need not belong to
-    a condition to use a tensor from one of its branches; what waits for it may not run either.
-    """
+    """Returns the names of those operations, given in order, that may not run in each step: they
+    are in a condition or a loop of the old kind."""
     framed = set()
     for operation in operations:
+        # An operation of a gradient need not belong to a condition to use a tensor from one of its
+        # branches; what waits for it may not run either.
         sources = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
         from_frame = any(
             source.type in ("Enter", "Switch")
@@ -200,8 +180,8 @@ def _entries(operation, framed):
 
 
 def _is_consistent(nodes, edges):
-    """Returns whether operations have an order with the first of each pair before the second; the
-    operations are changed."""
+    """Returns whether operations, which are changed, have an order with the first of each pair
+    before the second."""
     for first, second in edges:
         _wait_for(second, first)
     try:
@@ -212,13 +192,11 @@ def _is_consistent(nodes, edges):
 
 
 def _end(operation):
-    """Returns the operations to wait for if something must run after an operation.
-
-    This is the operation itself, unless it runs functions. A control dependency on such an
-    operation is met when its function begins. Its results come after the function's updates.
-    """
+    """Returns the operations to wait for if something must run after an operation."""
     if operation.type not in CALLERS:
         return [operation]
+    # A control dependency on an operation that runs a function is met when its function begins. Its
+    # results come after the function's updates.
     with tf.control_dependencies(None):
         results = [tensor for tensor in operation.outputs if tensor.dtype != tf.resource]
         return [tf.identity(tensor).op for tensor in results]

@@ -36,7 +36,7 @@ from bert_estimator.tpu.step.summaries import LocalSummaries
 
 
 class LocalStep:
-    """Runs one step in each loop, together with the hooks' fetches. See `interface.Step`."""
+    """Runs one step in each loop, together with the hooks' fetches; see `interface.Step`."""
 
     waited_secs = None  # The input is part of the step, so its time cannot be measured apart.
 
@@ -46,6 +46,8 @@ class LocalStep:
         spec = job.call_model_fn(self._inputs.features, self._inputs.labels)
         host_call = spec.host_call if isinstance(spec, TPUEstimatorSpec) else None
         if host_call is not None and job.mode == ModeKeys.TRAIN:
+            # What a Python function gets of a tensor shares its memory, and may be kept by the
+            # function.
             host_call = host_call[0], copied(host_call[1])
             spec = spec._replace(host_call=host_call)
         self._scalars = scalar_tensors(host_call)
@@ -55,6 +57,8 @@ class LocalStep:
         self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
         self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         if job.mode == ModeKeys.TRAIN:
+            # First resources, then the global step, then other references: each sees the
+            # dependencies that were added before, and does not contradict them.
             variable_versions.order([self._operation, self.spec.loss, self._scalars, host_call])
             hooks = [h for h in self.spec.training_hooks if isinstance(h, FetchEveryStep)]
             of_host = [hook.operations for hook in hooks]
@@ -110,6 +114,7 @@ class LocalStep:
             _, loss, scalars, predictions, hook_values = self._session.run(
                 fetches, hook_run.feed_dict, hook_run.options, hook_run.run_metadata
             )
+        # A Python function in the step may raise StopIteration, which ends the data too.
         except (tf.errors.OutOfRangeError, StopIteration) as error:
             raise feeds.EndOfInput from error
         self.predicted += predictions
@@ -135,16 +140,8 @@ _INTO_FRAMES = ("RefEnter", "RefSwitch")  # by which an update in a condition or
 
 
 def order(fetches: Any, is_tpu_estimator: bool) -> None:
-    """Has updates of the global step wait for what reads it, or the reads for the updates.
-
-    As in `variable_versions`, only what a step runs is ordered, and nothing waits for operations in
-    a condition or a loop.
-
-    Args:
-      fetches: structure of the tensors and operations that every step runs; what else is in it does
-        not matter.
-      is_tpu_estimator: whether a TPUEstimator runs the step, which has rule 3.
-    """
+    """Has updates of the global step wait for what reads it, or the reads for the updates;
+    `fetches` are what every step runs, and a TPUEstimator's step has rule 3."""
     global_step = tf.train.get_global_step()
     if hasattr(global_step, "handle"):  # a resource: `variable_versions` orders its reads
         return
@@ -153,29 +150,31 @@ def order(fetches: Any, is_tpu_estimator: bool) -> None:
     operations = tf.get_default_graph().get_operations()
     framed = variable_versions.in_frames([o for o in operations if o in run])
     reads = {reader: read for reader, read in reads.items() if reader.name not in framed}
+    # As in `variable_versions`, nothing waits for operations in a condition or a loop.
     for update in updates:
         before = set(graph_walk.all_before([update]))
         if update.type in _UPDATES and update.name not in framed and _may_run_at_once(before):
+            # Rule 2: what could run at once comes first.
             seeing = [reader for reader in reads if reader not in before]
             own = [r for r in reads if r in before and r.type not in variable_uses.CALLERS]
             if is_tpu_estimator and own:
+                # Rule 3.
                 seeing = _last_made(seeing, reads, update, operations)
             for reader in seeing:
                 reader._add_control_input(update)
         after = set(graph_walk.all_after([update]))
+        # Rule 1, and what rule 3 leaves: the update waits for all other reads.
         update._add_control_inputs([r for r in reads if r not in after and r not in before])
 
 
 def _last_made(readers, reads, update, operations):
-    """Returns the readers of the last read, if it was made before an update, or an empty list.
-
-    Operations that a library function made in a name scope of its own, such as
-    `tf.train.piecewise_constant`, share a read.
-    """
+    """Returns the readers of the last read, if it was made before an update, or an empty list."""
     number_of = {operation: number for number, operation in enumerate(operations)}
     last = max(readers, key=lambda reader: number_of[reads[reader]], default=None)
     if last is None or number_of[reads[last]] > number_of[update]:
         return []
+    # Operations that a library function made in a name scope of its own, such as
+    # `tf.train.piecewise_constant`, share a read.
     scope, scope_of_update = _scope(reads[last]), _scope(update)
     shares = [r for r in readers if _scope(reads[r]) == scope != scope_of_update]
     return shares or [last]
@@ -196,10 +195,7 @@ def _may_run_at_once(before):
 
 
 def copied(tensors: Any) -> Any:
-    """Copies the tensors of a structure that share the memory of the global step.
-
-    What a Python function gets of a tensor shares its memory, and may be kept by the function.
-    """
+    """Copies the tensors of a structure that share the memory of the global step."""
     global_step = tf.train.get_global_step()
     if hasattr(global_step, "handle"):
         return tensors
@@ -215,10 +211,8 @@ def copied(tensors: Any) -> Any:
 
 
 def _uses(global_step, run):
-    """Returns (reads, list of the operations that update the global step), of those run.
-
-    The reads are a dict, operation that reads -> the first operation by which it gets the value.
-    """
+    """Returns a dict of the operations that read the global step -> the first operation by which
+    each gets the value, and a list of the operations that update it, both of those in `run`."""
     reads, updates, seen = {}, [], set()
     (reference,) = global_step.op.outputs
     of_variable = (global_step.op, global_step.value().op)

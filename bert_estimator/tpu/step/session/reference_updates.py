@@ -33,14 +33,8 @@ _REFERENCES = ("VariableV2", "Variable")
 
 
 def order(fetches: Any) -> None:
-    """Adds the control dependencies to the default graph.
-
-    Nothing waits for operations in a condition or a loop of the old kind.
-
-    Args:
-      fetches: structure of the tensors and operations that every step runs; what else is in it does
-        not matter.
-    """
+    """Adds the control dependencies to the default graph, for a step that runs `fetches`; nothing
+    waits for operations in a condition or a loop of the old kind."""
     run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
     operations = tf.get_default_graph().get_operations()
     present = [operation for operation in operations if operation in run]
@@ -48,11 +42,14 @@ def order(fetches: Any) -> None:
     weights = {v.op for v in tf.trainable_variables() if v.op.type in _REFERENCES}
     sources = {operation: _sources(operation) for operation in present}
     uses = [_uses(operation, run, framed) for operation in present if operation in weights]
+    # Integers as sets of operations: a graph has thousands of them, and each is asked for all that
+    # come before it.
     bit_of = _bits(operation for use in uses for part in use for operation in part)
     seen, depth = _seen(sources, bit_of)
     waiting = collections.defaultdict(list)  # update -> operations that it is to wait for
 
     def add(update, first):
+        # One already comes after the other.
         if not (seen[update] & bit_of[first] or seen[first] & bit_of[update]):
             waiting[update].append(first)
 
@@ -62,6 +59,7 @@ def order(fetches: Any) -> None:
             for reader in readers:
                 add(update, reader)
         others = [update for update in updates if update not in of_batch]
+        # The order in which they usually become ready.
         in_turn = [*sorted(others, key=depth.get), *sorted(of_batch, key=depth.get)]
         for first, second in itertools.pairwise(in_turn):
             add(second, first)
@@ -69,14 +67,9 @@ def order(fetches: Any) -> None:
 
 
 def put_updates_first(fetches: Any, apart: Any) -> None:
-    """Adds the control dependencies to the default graph, in a step that does not train.
-
-    The order is rule 5 of `variable_uses`. TensorFlow 1.15.5 usually has it, too.
-
-    Args:
-      fetches: as for `order`.
-      apart: structure of what is run without the step, and so must not wait for its updates.
-    """
+    """Adds the control dependencies to the default graph, in a step that does not train, except to
+    what is run `apart` from it; the order is rule 5 of `variable_uses`, which TensorFlow 1.15.5
+    usually has, too."""
     run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
     elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
     present = [each for each in tf.get_default_graph().get_operations() if each in run]
@@ -95,6 +88,7 @@ def put_updates_first(fetches: Any, apart: Any) -> None:
     together = {operation: [*before, *waiting[operation]] for operation, before in sources.items()}
     for update, reader in pairs:
         together[reader].append(update)
+    # If all readers waited, some would wait for each other: in a circle, the update waits instead.
     circles = in_circles(together)
     for update, reader in pairs:
         first, second = (reader, update) if reader in circles else (update, reader)
@@ -103,12 +97,8 @@ def put_updates_first(fetches: Any, apart: Any) -> None:
 
 
 def _wait(sources, waiting):
-    """Has operations wait for others, except where they would wait for each other in a circle.
-
-    Args:
-      sources: operation -> the operations that it waits for already.
-      waiting: operation -> the operations that it is to wait for.
-    """
+    """Has operations wait for others, except where they would wait for each other in a circle;
+    `sources` says what each waits for already, `waiting` what it is to wait for."""
     # Reads of two variables may each come after the update of the other one.
     circles = in_circles({o: [*before, *waiting.get(o, ())] for o, before in sources.items()})
     for operation, firsts in waiting.items():
@@ -125,6 +115,7 @@ def _uses(variable, run, framed):
             if operation in known or operation not in run:
                 continue
             known.add(operation)
+            # What takes the output may read the variable's memory later than the operation itself.
             if operation.type in _MAY_SHARE_MEMORY:
                 waiting += operation.outputs
             if operation.name not in framed:
@@ -163,12 +154,7 @@ def _bits(operations):
 
 def _seen(sources, bit_of):
     """Returns two dicts: operation -> the bits of the operations that it comes after, as one
-    integer; and operation -> how many operations come before it, one after the other.
-
-    Args:
-      sources: operation -> the operations that it waits for.
-      bit_of: operation -> its bit, for the operations that matter.
-    """
+    integer; and operation -> how many operations come before it, one after the other."""
     seen, depth = {}, {}
     for operation in sorted_by(sources):
         bits = _BATCH if _draws(operation) else 0

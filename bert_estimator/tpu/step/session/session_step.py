@@ -21,7 +21,7 @@ from bert_estimator.tpu.step.summaries import StepSummaries
 
 
 class SessionStep:
-    """Runs a step with `use_tpu=True` in a session, on one core. See `interface.Step`."""
+    """Runs a step with `use_tpu=True` in a session, on one core; see `interface.Step`."""
 
     def __init__(self, job, input_fn, start_step):
         self._job = job
@@ -40,6 +40,7 @@ class SessionStep:
         ):
             spec = job.call_model_fn(features, labels)
         variables = [*tf.global_variables(), *tf.local_variables()]
+        # A session could feed them, but cores compute initial values before the first batch.
         initial_values.check(variables, self._placeholders)
         self._host = HostSide(job, spec, self._placeholders, start_step)
         self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
@@ -54,6 +55,7 @@ class SessionStep:
             self._host.tensors,
             tf.group(*outside_compilation.effects(on_host)),
         ]
+        # The host's operations run after the step, in runs of their own.
         apart = [self._host.operations, self.metric_values]
         variable_versions.order(self._fetches, updates_first=not is_training, apart=apart)
         self._summaries = None  # once `add_summaries` was called
@@ -82,6 +84,7 @@ class SessionStep:
             session.run(self._inputs.initializer)
         self._session = session
         fetches = [self._fetches, self._summarized]
+        # A callable saves what `session.run` does with fetches in each step.
         self._run = session.make_callable(fetches, feed_list=self._placeholders)
         self._host.start(session, self._inputs.drawer(session), limit, start_step)
 
@@ -117,11 +120,8 @@ class SessionStep:
         return result, values_for_hooks(hook_run, self._session, self.element_of_step)
 
     def _run_last_step(self, batch, hook_run, due):
-        """Runs the last step of a loop, with the hooks' options, and the summaries if they are due.
-
-        Returns:
-          (values of the fetches, values of the summaries' tensors).
-        """
+        """Runs the last step of a loop, with the hooks' options, and the summaries if they are due;
+        returns the values of the fetches and of the summaries' tensors."""
         return self._session.run(
             [self._fetches, self._summaries.tensors if due else []],
             dict(zip(self._placeholders, batch, strict=True)),
