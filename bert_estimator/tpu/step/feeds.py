@@ -33,14 +33,14 @@ class EndOfInput(Exception):
 
 
 class Infeed:
-    """Runs `draw()` repeatedly on a thread and hands the batches out in order. At most `limit`
-    batches are drawn (None: all), so that data is not consumed without being used, and `depth` may
-    wait."""
+    """Runs `draw()` on a thread, at most `limit` times (None: to the end of the data), and hands
+    the batches out in order; `depth` of them may wait."""
 
     def __init__(
         self, draw: Callable, limit: int | None = None, delay_secs: float = 0, depth: int = DEPTH
     ):
         self._draw = draw
+        # More would consume data that no step uses.
         self._limit = limit
         self._delay_secs = delay_secs
         self._depth = depth
@@ -112,7 +112,6 @@ class Infeed:
                 self._changed.notify_all()
 
     def _draw_all(self):
-        # `TPUConfig.initial_infeed_sleep_secs`
         self._stopping.wait(self._delay_secs)
         while True:
             with self._changed:

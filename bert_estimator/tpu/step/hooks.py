@@ -22,15 +22,13 @@ Fields: fetches (a dict, possibly empty), feed_dict, options (RunOptions or None
 
 class HookDriver:
     """Calls hooks in the order of `tf.train.MonitoredSession`: begin; after_create_session;
-    before_run and after_run around every loop; end.
-
-    `element_of_step` is a function of a tensor, an operation or a name; if it means something of
-    the step, which hooks cannot fetch, the function returns it, else None. `alone` says whether
-    there is only one host: several hosts must run the same loops.
-    """
+    before_run and after_run around every loop; end."""
 
     def __init__(self, hooks, element_of_step=lambda fetch: None, alone=True):
         self._hooks = list(hooks)
+        # `element_of_step` returns what a tensor, an operation or a name means, if it is in the
+        # step, where hooks cannot fetch it, else None. If not alone, several hosts must run the
+        # same loops.
         self._element_of_step, self._alone = element_of_step, alone
         self._coordinator = tf.train.Coordinator()  # until `after_create_session` gets another
         self.stop_requested = False  # whether a hook has asked to stop
@@ -58,9 +56,9 @@ class HookDriver:
         self.stop_requested |= self._coordinator.should_stop()
 
     def around(self, session, original_fetches, run_loop):
-        """Runs one loop of steps with the hooks around it: `run_loop` is a function of a `HookRun`
-        that returns (result, values by hook). It returns the result; None if a hook's `before_run`
-        asked to stop at once."""
+        """Runs one loop of steps with the hooks around it, by a function of a `HookRun` that
+        returns (result, values by hook); returns the result, or None if a hook stopped the run
+        before it."""
         context = tf.train.SessionRunContext(tf.train.SessionRunArgs(original_fetches), session)
         hook_run = self._before_run(context)
         if hook_run is None:
@@ -148,13 +146,11 @@ class HookDriver:
 
 def values_for_hooks(hook_run, session, element_of_step, known=None):
     """Returns the values that the hooks fetch after a loop, a dict by hook; `known` are tensors
-    whose values the step has computed. If a hook fetches a tensor of the step itself, the error
-    names the hook."""
+    whose values the step has computed."""
     if not hook_run.fetches:
         return {}
     try:
         return session.run(hook_run.fetches, {**(known or {}), **hook_run.feed_dict})
-    # Which error it is depends on the graph that the element is in, and on how the hook names it.
     except (tf.errors.InvalidArgumentError, LookupError, ValueError) as error:
         for hook, fetches in hook_run.fetches.items():
             for fetch in tf.nest.flatten(fetches):

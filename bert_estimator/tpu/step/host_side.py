@@ -122,9 +122,8 @@ class HostSide:
         start_step: int | None = None,
         depth: int = feeds.DEPTH,
     ) -> None:
-        """Starts the threads of the infeed and of the host functions, also after `stop`: `limit`
-        (None: all) and `depth` are the infeed's, and `start_step` (None: `step`) is the global step
-        before the next step."""
+        """Starts the threads, also after `stop`: the infeed draws at most `limit` batches (None:
+        all), for the steps after the global step `start_step` (None: `step`)."""
         if start_step is not None:
             self.step = start_step
         self._outfeeds = []

@@ -17,9 +17,8 @@ from bert_estimator.graph import graph_walk
 
 @contextlib.contextmanager
 def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) -> Iterator[None]:
-    """Surrounds code that builds a model in a step's graph: initial values go to the outer graph,
-    the session's. They must not depend on `inputs`, the step's placeholders, which may still
-    grow."""
+    """Surrounds code that builds a model in a step's graph: initial values go to `outer`, the
+    session's, and must not depend on `inputs`, the step's placeholders, which may still grow."""
 
     # What stands in the session's graph for operations of the step's. Variables that are made of
     # one random tensor start with equal values.

@@ -218,9 +218,8 @@ class Inputs:
         return kept
 
     def drawer(self, session: tf.Session, elements: int = 1) -> Callable[[], list[np.ndarray]]:
-        """Returns the function with which an `Infeed` draws a batch: a list of arrays, one for each
-        tensor, each with the rows of `elements` elements of the input. It raises `EndOfInput` if
-        there are not that many."""
+        """Returns the function with which an `Infeed` draws a batch: a list of arrays, with the
+        rows of `elements` elements of the input along axis 0; at the end it raises `EndOfInput`."""
         run = session.make_callable(self._tensors)
 
         def draw():

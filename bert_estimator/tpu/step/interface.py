@@ -64,11 +64,11 @@ class Step(Protocol):
         self, iterations: int, hook_run, visit: Callable[[LoopResult], bool]
     ) -> tuple[LoopResult, dict]:
         """Runs a loop of at most `iterations` steps; returns its result, and the values of the
-        hooks' fetches after it, a dict by hook. It raises EndOfInput if there are no more batches.
+        hooks' fetches after it, a dict by hook.
 
-        It ends early at a loss that is not finite, or if `visit` returns true. `visit` is called
-        again and again while the loop runs, also while it waits for data, with the result of the
-        steps that have ended.
+        It ends early at a loss that is not finite, or if `visit` returns true, which is called
+        again and again with the result so far, also while the loop waits for data. It raises
+        EndOfInput if there are no more batches.
         """
 
     def reached(self, global_step: int) -> None:
@@ -97,7 +97,6 @@ class LoopLength:
         if isinstance(iterations_per_loop, str):
             self._target_secs = int(iterations_per_loop[:-1]) * _UNIT_SECS[iterations_per_loop[-1]]
             self._steps = 1  # The first loop measures how long a step takes.
-        # The mean of 20 loops follows a change of speed, but not the jitter of one loop.
         self._step_secs = collections.deque(maxlen=20)
 
     def get(self) -> int:

@@ -52,13 +52,10 @@ class Library:
 
 
 def separate(nodes, dtypes, library, updates_first=False):
-    """Gives each value that a step's variables take, and that is read, a handle of its own; returns
-    the operations, which are changed, and a dict of the new handles: name -> the variable's handle.
-
-    When the step starts, each new handle must have the variable's value. `dtypes` is a dict, name
-    of a variable's handle -> dtype (enum). If `updates_first`, the step does not train; see
-    `variable_uses`.
-    """
+    """Gives each value of a step's variables that is read a handle of its own; returns the
+    operations, which are changed, and a dict, new handle -> the variable's, for the values at the
+    start."""
+    # `dtypes` has an enum for each handle. If `updates_first`, the step does not train.
     uses = Uses(nodes, {handle: handle for handle in dtypes}, library.functions, updates_first)
     nodes, handles, copied = list(uses.nodes), {}, {}
     for first, second in uses.chain():
@@ -94,12 +91,8 @@ def separate(nodes, dtypes, library, updates_first=False):
 
 def order(fetches, updates_first=False, apart=()):
     """Adds the control dependencies to a session's graph that give a step its meaning, as far as
-    they can; returns pairs of names: a read, and an update that it races with.
-
-    What two reads are to see may contradict each other in every order of the updates, and what is
-    in a condition or a loop stays as it is. `fetches` is what a step runs; `apart` is run without
-    the step, and so must not wait for its updates. If `updates_first`, the step does not train.
-    """
+    they can, except to what runs `apart`; returns pairs of names: a read, and an update it races
+    with."""
     graph = tf.get_default_graph()
     operations = graph_walk.operations_of(fetches)
     if not updates_first:
@@ -112,8 +105,8 @@ def order(fetches, updates_first=False, apart=()):
     uses = Uses(nodes, handles, Functions(graph_def.library), updates_first)
     elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
     edges = _edges_between_frames(uses, graph)
-    # If the edges have a circle, each is added only if it does not close one, and the rest are
-    # races.
+    # What two reads are to see may contradict each other in every order of the updates. Then an
+    # edge is only added if it does not close a circle, and the others are races.
     is_certain = _is_consistent(uses.nodes, edges)
     racing, ends = [], {}
     for first, second in edges:

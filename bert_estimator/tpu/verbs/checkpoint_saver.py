@@ -170,11 +170,9 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
     - The files of a checkpoint are on the disk before the state file names it, and before an
       earlier checkpoint is deleted. So a complete checkpoint survives a power loss.
     - If a checkpoint cannot be written, as on a full disk, nothing is left of it.
-    - It does not rewrite the checkpoint of `restored_step`, from which training resumes.
     - If the snapshot is possible, a thread writes the checkpoint while training goes on. Training
       waits for the thread before it saves again, and at its end. If a listener may read the
-      checkpoint in `after_save` (see `_reads`), training waits. An error of the write is raised
-      before the next loop.
+      checkpoint, training waits. An error of the write is raised before the next loop.
     """
 
     def __init__(self, config, scaffold, restored_step, listeners, finite, snapshot):

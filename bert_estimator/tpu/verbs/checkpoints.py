@@ -47,9 +47,8 @@ _warnings: set[str] = set()  # of this process
 
 
 def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
-    """Returns the path prefix of the newest complete checkpoint in a directory, or None; raises
-    NoWholeCheckpointError if all are damaged and one has a later step than 0. Unless `quiet`, it
-    warns of damaged checkpoints and of a state file that says something else."""
+    """Returns the path prefix of the newest complete checkpoint in a directory, or None, and warns
+    of what is wrong with later ones and with the state file, unless `quiet`."""
     # This process may be writing a checkpoint there.
     snapshot.wait_for(model_dir)
     problems, whole = {}, None
@@ -102,9 +101,8 @@ def last_written(model_dir: str | None) -> str:
 
 
 def to_read(model_dir: str | None, checkpoint_path: str | None, doing: str) -> str | None:
-    """Returns the path prefix of the checkpoint to evaluate or to predict with; None, with a
-    warning, if there is not any. If checkpoint_path is given but does not exist, it raises
-    ValueError."""
+    """Returns the path prefix of the checkpoint to evaluate or to predict with: checkpoint_path,
+    which must exist, or the newest; None, with a warning, if there is not any."""
     path = given_or_newest(model_dir, checkpoint_path)
     if path is None:
         tf.logging.warning(
@@ -184,8 +182,7 @@ def _read_step(prefix):
 
 def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = False) -> None:
     """Checks, before restoring, that a checkpoint holds all variables, in their shapes and types;
-    raises VariablesMissingError or VariablesDifferError. If `rounds`, it may have float32 for
-    variables of bfloat16."""
+    if `rounds`, it may have float32 for variables of bfloat16."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     problems = []

@@ -51,9 +51,8 @@ def evaluate(
     checkpoint_path: str | None,
     eval_dir: str,
 ) -> dict:
-    """Evaluates a job's model on `steps` batches (None: all); returns a dict with the mean `loss`,
-    each metric, and `global_step`. `opened` is a function of a checkpoint and `make_hooks`, such as
-    `opened_run` with its other arguments; a signal ends it as it ends `train`."""
+    """Evaluates a job's model, opened by a function of a checkpoint and `make_hooks`, on `steps`
+    batches (None: all); returns a dict with the mean `loss`, each metric, and `global_step`."""
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
     with hosts.noting_exit(), signalled as interrupts:
         path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
@@ -82,6 +81,7 @@ def evaluate(
             run.step.finish(run.session)
             results = _results(run, loop.losses)
             run.end()
+    # A signal, perhaps to the training whose listener calls this, is raised on all hosts.
     interrupts.raise_if_requested()
     tf.logging.info(
         "Evaluation at step %d over %d batches: %s",
@@ -97,10 +97,8 @@ def evaluate(
 
 
 class KeptEvaluation:
-    """Evaluates checkpoints one after the other, with one graph and one session, whose results
-    equal the results of `evaluate` bit for bit; it is a context manager. The `input_fn` must return
-    a Dataset, and the `model_fn` always do the same: they are called for the first checkpoint
-    only."""
+    """Evaluates checkpoints one after the other, with one graph and one session, for an `input_fn`
+    (of a Dataset) and a `model_fn` that always do the same; the results are `evaluate`'s."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, steps: int | None, eval_dir: str):
         self._job, self._steps, self._eval_dir = job, steps, eval_dir

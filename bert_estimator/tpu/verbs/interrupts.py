@@ -76,19 +76,18 @@ def _is_nobodys(handler):
 
 
 class Interrupts:
-    """Turns the first SIGINT or SIGTERM in its block into a request to stop, with the message
-    `consequence`.
+    """Turns the first SIGINT or SIGTERM in its block into a request to stop; a second signal ends
+    the process at once.
 
-    Training and evaluation look at `requested` after every step. A second signal ends the process
-    at once. If a training's listener evaluates, there is an `Interrupts` inside another: a request
-    to stop the inner one also stops the outer one, and entering another after a request raises at
-    once, on all hosts.
+    If a training's listener evaluates, there is an `Interrupts` inside another: a request to stop
+    the inner one also stops the outer one, and entering another after a request raises at once, on
+    all hosts.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, consequence: str, num_hosts: int = 1):
-        self._consequence = consequence
+        self._consequence = consequence  # what happens after the first signal
         self._alone = num_hosts == 1
         self._outermost = self
         self._requested = None  # a signal's number; only the outermost object's value is used

@@ -276,9 +276,8 @@ def _scaffold_of(job, step):
 def opened_session(
     job, scaffold: tf.train.Scaffold, checkpoint: str | None, is_default: bool = False
 ) -> Iterator[tf.Session]:
-    """Gives a session of the current graph with the variables of a checkpoint (None: with their
-    initial values), and closes it at the end. If `is_default`, initialization and checks are the
-    defaults, and are left out when there is nothing to do."""
+    """Gives a session of the current graph with the variables of a checkpoint (None: with initial
+    values); if `is_default`, initialization and checks are left out when there is nothing to do."""
     scaffold.finalize()
     # `tf.train.ChiefSessionCreator` does the same, but it also runs operations that do nothing. In
     # the graph of a large network, each run takes a tenth of a second.

@@ -32,9 +32,8 @@ def predict(
     checkpoint_path: str | None,
     yield_single_examples: bool,
 ) -> Iterator:
-    """Returns a generator of the predictions of a job's model (arrays, usually a dict), one example
-    or one batch at a time; it builds the model when it is first asked, and may be closed early.
-    `predict_keys` names the predictions to yield; None or an empty list means all."""
+    """Returns a generator of the predictions of a job's model (arrays, usually a dict), by example
+    or by batch, with the names in `predict_keys` (None or empty: all); it may be closed early."""
     # This is raised at the call, not when the first prediction is asked for.
     checkpoints.check_given(checkpoint_path)
     predictions = _predictions(

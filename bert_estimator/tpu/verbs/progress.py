@@ -52,8 +52,7 @@ class Progress:
 
     The listeners get a record, and the event file its rates, at the end of the first loop that
     reaches or passes a multiple of `log_step_count_steps`. So does the log, unless `log_every_secs`
-    is given: then `line` gives the lines, and `ticker.every` asks for them. `units_per_example` is
-    a dict such as {"tokens": 128}, for further rates.
+    is given: then `line` gives the lines, and `ticker.every` asks for them.
     """
 
     def __init__(self, config, batch_size, units_per_example, stop_step, listeners):

@@ -29,9 +29,8 @@ def train(
     steps: int | None,
     max_steps: int | None,
 ) -> None:
-    """Trains a job's model from the newest complete checkpoint of its model_dir, for so many
-    further `steps`, or to `max_steps`; if both are None, to the end of the data. After a signal it
-    saves, and raises KeyboardInterrupt or SystemExit on all hosts."""
+    """Trains a job's model from the newest complete checkpoint of its model_dir, for `steps`
+    further steps, or to the global step `max_steps`; without either, to the end of the data."""
     model_dir = job.config.model_dir
     if job.is_chief:
         # Only the chief changes model_dir.

@@ -67,9 +67,9 @@ def order(fetches: Any) -> None:
 
 
 def put_updates_first(fetches: Any, apart: Any) -> None:
-    """Adds the control dependencies to the default graph, in a step that does not train, except to
-    what is run `apart` from it; the order is rule 5 of `variable_uses`, which TensorFlow 1.15.5
-    usually has, too."""
+    """Adds the control dependencies of a step that does not train to the default graph, except to
+    what is run `apart` from it."""
+    # The order is rule 5 of `variable_uses`, which TensorFlow 1.15.5 usually has, too.
     run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
     elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
     present = [each for each in tf.get_default_graph().get_operations() if each in run]

@@ -84,7 +84,6 @@ class SessionStep:
             session.run(self._inputs.initializer)
         self._session = session
         fetches = [self._fetches, self._summarized]
-        # A callable saves what `session.run` does with fetches in each step.
         self._run = session.make_callable(fetches, feed_list=self._placeholders)
         self._host.start(session, self._inputs.drawer(session), limit, start_step)
 

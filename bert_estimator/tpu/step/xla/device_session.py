@@ -21,14 +21,8 @@ from bert_estimator.tpu.step.xla.per_core import PerCoreVariable
 
 
 class DeviceSession(SessionInterface):
-    """Wraps a session for hooks.
-
-    While a loop of steps runs, a run from another thread waits for the loop's end.
-
-    Args:
-      session: the `tf.Session` that holds the initial values.
-      variables: the resource variables, and `PerCoreVariable`s, that live on the devices.
-    """
+    """Wraps a session for hooks, with variables that live on the devices; while a loop of steps
+    runs, a run from another thread that needs them waits for the loop's end."""
 
     def __init__(self, session: tf.Session, variables: list[tf.Variable]):
         self._session = session
@@ -43,19 +37,12 @@ class DeviceSession(SessionInterface):
 
     @contextlib.contextmanager
     def on_devices(self, put: Callable[[dict], dict]) -> Iterator[list]:
-        """Lends the variables to the devices for a loop.
-
-        Args:
-          put: function of a dict of variable number -> value that copies the values to the devices
-            and returns a dict of variable number -> array.
-
-        Yields:
-          A list with an array on the devices for each variable. The caller replaces its elements
-          when the variables change.
-        """
+        """Lends the variables to the devices for a loop, as a list of arrays, whose elements the
+        caller replaces when the variables change; `put` copies a dict of number -> value there."""
         with self._lock:
             numbers = sorted(self._only_here)
             self._state = self._state or [None] * len(self._variables)
+            # Only what the devices do not have: between most loops, nothing was written.
             values = self._session.run({number: self._variables[number] for number in numbers})
             for number, value in put(values).items():
                 self._state[number] = value
@@ -63,6 +50,7 @@ class DeviceSession(SessionInterface):
             try:
                 yield self._state
             finally:
+                # After an error too: the devices may have updated them.
                 self._only_there = set(range(len(self._variables)))
 
     def bring(self, fetches) -> None:

@@ -53,6 +53,7 @@ def name_by_contents(graph_def: tf.GraphDef) -> None:
                 function.attr.pop(attribute, None)
             _number_arguments(function)
             function.signature.name = ""
+            # Without its name, and with the called functions' new names, which say what is in them.
             contents = function.SerializeToString(deterministic=True)
             names[name] = f"function_{hashlib.sha256(contents).hexdigest()[:32]}"
             function.signature.name = names[name]
@@ -66,7 +67,7 @@ def name_by_contents(graph_def: tf.GraphDef) -> None:
 
 
 def read_before_gathering(graph_def: tf.GraphDef) -> None:
-    """Has `tf.gather_nd` read a variable first. XLA does not have a kernel that does both."""
+    """Has `tf.gather_nd` read a variable first, since XLA does not have a kernel that does both."""
     library = graph_def.library.function
     for nodes, output in [(graph_def.node, ""), *((each.node_def, ":value:0") for each in library)]:
         for node in [node for node in nodes if node.op == "ResourceGatherNd"]:
@@ -111,20 +112,14 @@ LOWERED = lowered_step.KeptPrograms()
 
 
 def lowered(graph_def, inputs, outputs, after, variable_of, shapes, handles):
-    """Lowers a GraphDef to StableHLO, or returns what an equal call of this process gave.
+    """Lowers a GraphDef to StableHLO, or returns what an equal call of this process gave: the text;
+    and for each variable among the module's inputs, its number in the state.
 
     Args:
-      graph_def: the step, with inputs that nothing defines, for the values of `inputs` and the
-        handles of variables.
-      handles: dict, name of such a handle -> its name in `variable_of`.
-      inputs, outputs: lists of tensors of the step.
-      after: list of the operations that run in every step.
       variable_of: dict, name of a handle -> variable, in the order of the state. A variable's first
         handle has its value at the end of the step.
       shapes: dict, name of a handle -> shape of the variable, or of the part.
-
-    Returns:
-      The text; and for each variable among the module's inputs, its number in the state.
+      handles: dict, name of an input of graph_def that nothing defines -> its name in variable_of.
     """
     given = (graph_def, inputs, outputs, after, variable_of, shapes, handles)
     return LOWERED.get(_key(*given), lambda: _lower(*given))
@@ -168,6 +163,7 @@ def _lower(graph_def, inputs, outputs, after, variable_of, shapes, handles):
                 return_elements=names,
                 name="",
             )
+            # The state at the end is read after all that runs in every step.
             with tf.control_dependencies(found[len(outputs) :]):
                 returned = [tf.identity(tensor) for tensor in found[: len(outputs)]]
                 return returned + [stand_ins[name].read_value() for name in last_of.values()]
@@ -220,14 +216,11 @@ _LIBRARIES = tuple(
 
 
 def explained(error: Exception, graph: tf2.Graph) -> RuntimeError:
-    """Returns a RuntimeError that explains an error of TensorFlow's bridge to XLA.
-
-    Args:
-      error: the bridge's error.
-      graph: the graph that it was lowering.
-    """
+    """Returns a RuntimeError that explains an error of TensorFlow's bridge to XLA, which was
+    lowering a graph."""
     text = str(error)
     without_kernel = dict.fromkeys(_NO_KERNEL.findall(text))
+    # The step's own variables never have this operation: their handles are inputs.
     imported = [name for kind, name in without_kernel if kind == "VarHandleOp"]
     if imported:
         return RuntimeError(
@@ -256,16 +249,8 @@ def explained(error: Exception, graph: tf2.Graph) -> RuntimeError:
 
 
 def check_static(text: str, graph: tf2.Graph, names: list[str]) -> None:
-    """Checks that the shapes in a lowered step do not depend on values.
-
-    Args:
-      text: the step as StableHLO.
-      graph: the graph that it was lowered from.
-      names: names of the graph's operations that are in the step.
-
-    Raises:
-      RuntimeError: a shape does; the text names the operations that are the cause.
-    """
+    """Raises RuntimeError if shapes in a lowered step depend on values; the text names the
+    operations, of these names, that are the cause."""
     if "#stablehlo.bounds" not in text and "tensor<?" not in text:
         return
     found = ", ".join(

@@ -6,17 +6,8 @@ from tensorflow.python.ops import handle_data_util
 
 
 class PerCoreVariable:
-    """A variable of a step that is as many variables of the session, one for each core.
-
-    Args:
-      name: its name.
-      variables: the session's resource variables, in the order of the cores.
-
-    Attributes:
-      name, variables: as above.
-      dtype, slice_shape: the dtype and the shape of each variable.
-      shape: the shape of the value that a run of a session gives for it: [cores, *slice_shape].
-    """
+    """Holds a variable of a step that is as many variables of the session, one for each core, in
+    the order of the cores."""
 
     trainable = False
 
@@ -25,7 +16,7 @@ class PerCoreVariable:
         self.dtype = self.variables[0].dtype
         self.slice_shape = self.variables[0].shape
         self._values = tf.stack([variable.read_value() for variable in self.variables])
-        self.shape = self._values.shape
+        self.shape = self._values.shape  # [cores, *slice_shape]
 
     def _as_graph_element(self):  # what a session runs in its place
         return self._values
@@ -41,6 +32,7 @@ def handle(name: str, shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
     """Returns a placeholder, in the current graph, of the handle of a variable."""
     with tf.control_dependencies(None):
         placeholder = tf.placeholder(tf.resource, [], name)
+    # Operations infer the shapes of what they read from this.
     data = cpp_shape_inference_pb2.CppShapeInferenceResult.HandleData(is_set=True)
     data.shape_and_type.add(shape=shape.as_proto(), dtype=dtype.as_datatype_enum)
     handle_data_util.set_handle_data(placeholder, data)

@@ -30,21 +30,16 @@ _THREEFRY = 2  # the number of the algorithm, which is the same on all platforms
 
 @functools.cache
 def _seeds_of_process():
-    """Returns the two seeds of operations for which nobody gave a seed: others in each process, as
-    in TensorFlow, but the same on all hosts, which must run the same program."""
+    """Returns the two seeds of operations for which nobody gave a seed."""
+    # Others in each process, as in TensorFlow, but the same on all hosts, which must run the same
+    # program.
     seeds = np.array([secrets.randbits(31), secrets.randbits(31)], np.int32)
     return tuple(seeds if hosts.find().number == 1 else hosts.gather(seeds)[0])
 
 
 def _drawn(operation, node, key, shape):
-    """Draws floats by one of TensorFlow's stateless operations.
-
-    Args:
-      operation: the function of `tf.raw_ops`.
-      node: the `NodeDef` of the random operation.
-      key: uint64 [1].
-      shape: the input of the random operation.
-    """
+    """Draws floats of a shape by a function of `tf.raw_ops`, for the `NodeDef` of a random
+    operation and a key, uint64 [1]."""
     return operation(shape=shape, dtype=tf.as_dtype(node.attr["dtype"].type), **_start(key))
 
 
@@ -108,10 +103,8 @@ _CALLING = {"Case", "If", "PartitionedCall", "StatefulPartitionedCall", "Statele
 
 
 def replace(graph_def: tf.GraphDef) -> None:
-    """Replaces the random operations of a GraphDef and of its functions.
-
-    It warns of the operations that it cannot replace: they draw without a seed.
-    """
+    """Replaces the random operations of a GraphDef and of its functions, and warns if it
+    cannot replace an operation, which then draws without a seed."""
     functions, unseeded = {}, []
     library = graph_def.library.function
     _Seeds(library).give_to(graph_def.node)
@@ -132,15 +125,8 @@ def replace(graph_def: tf.GraphDef) -> None:
 
 
 class _Seeds:
-    """Gives the random operations without seeds the process's seeds, and each a number of its own.
-
-    It numbers the operations in the order in which a step calls them, so that the numbers are the
-    same on all hosts and in a step that is built again. A function with such operations is
-    copied for each call, since in a session each call draws other numbers.
-
-    Args:
-      library: the functions of a GraphDef, to which the copies are added.
-    """
+    """Gives the random operations without seeds the process's seeds, and each a number of its own;
+    copies of functions are added to `library`."""
 
     def __init__(self, library):
         self._library = library
@@ -149,6 +135,8 @@ class _Seeds:
         self._number = 0
 
     def give_to(self, nodes) -> None:
+        # In the order in which a step calls them, so that the numbers are the same on all hosts and
+        # in a step that is built again.
         for node in nodes:
             if _lacks_seeds(node):
                 first, second = _seeds_of_process()
@@ -165,6 +153,7 @@ class _Seeds:
 
     def _copy(self, name):
         """Copies a function, and gives seeds to its operations; returns the copy's name."""
+        # A copy for each call, since in a session each call draws other numbers.
         self._number += 1
         copy = function_pb2.FunctionDef()
         copy.CopyFrom(self._functions[name])
@@ -195,6 +184,7 @@ def _function_of(node):
 def _attributes(node):
     """Returns what decides what a random operation does: a `NodeDef` without names."""
     kept = node_def_pb2.NodeDef(op=node.op)
+    # Attributes that begin with "_" do not decide what it does.
     for name, value in node.attr.items():
         if name[0] != "_":
             kept.attr[name].CopyFrom(value)
@@ -243,17 +233,16 @@ def _call(node, function):
 
 
 class _SharedCounts(weakref.WeakKeyDictionary):
-    """Counts the operations without a seed of their own for a step and its functions together.
-
-    TensorFlow counts them for each graph, and the branches of conditions and the bodies of loops
-    are graphs of their own: their operations would have the seeds of the step's first operations.
-    """
+    """Counts the operations without a seed of their own for a step and its functions together."""
 
     def __init__(self, counts):
         super().__init__(counts)
         self.steps: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
 
     def _owner(self, graph):
+        # TensorFlow counts for each graph, and the branches of conditions and the bodies of loops
+        # are graphs of their own: their operations would have the seeds of the step's first
+        # operations.
         outer = graph
         while outer is not None and outer not in self.steps:
             outer = getattr(outer, "outer_graph", None)
@@ -273,13 +262,11 @@ _installing = threading.Lock()
 
 
 def count_together(step: tf.Graph) -> None:
-    """Has TensorFlow count together for a step: no two operations without a seed get the same seed.
-
-    Args:
-      step: the graph of a step that is not built yet. Graphs that are not steps, nor functions of
-        one, are counted as before, so that threads may build steps at once.
-    """
+    """Has TensorFlow count together for a step that is not built yet: no two operations without a
+    seed get the same seed."""
     with _installing:
+        # Graphs that are not steps, nor functions of a step, are counted as before, so that threads
+        # may build steps at once.
         if not isinstance(random_seed._graph_to_seed_dict, _SharedCounts):
             random_seed._graph_to_seed_dict = _SharedCounts(random_seed._graph_to_seed_dict)
         random_seed._graph_to_seed_dict.steps.add(step)

@@ -19,24 +19,15 @@ _NOT_ON_CORES = {
 def computed_in_step(
     step: tf.Graph, variable_handles: Iterable[tf.Tensor], present: set[str]
 ) -> bool:
-    """Makes a step compute what it takes from the session's graph, if it can.
-
-    It can if the tensor depends on constants and variables alone, as a learning rate does that is
-    made of the global step.
-
-    Args:
-      step: the step's graph, a FuncGraph.
-      variable_handles: the handles of the session's variables.
-      present: names of the step's operations that matter.
-
-    Returns:
-      Whether anything changed. Then `present` is out of date.
-    """
+    """Makes a step compute what it takes from the session's graph, if it can; returns whether
+    anything changed. Then `present`, names of the step's operations, is out of date."""
     handles = {tensor.op for tensor in variable_handles}
     changed = False
     for outer, inner in list(step.captures):
         if inner.op.name not in present or outer.op in handles:
             continue
+        # It can if the tensor depends on constants and variables alone, as a learning rate does
+        # that is made of the global step.
         operations = set(graph_walk.all_before([outer.op]))
         if not _are_repeatable([each.node_def for each in operations - handles], outer.graph):
             continue
@@ -53,6 +44,7 @@ def _replace(tensor, other):
         for place, each in enumerate(consumer.inputs):
             if each is tensor:
                 consumer._update_input(place, other)
+    # Control dependencies cannot be replaced one by one, so all are set anew.
     for waiting in list(tensor.op._control_outputs):
         firsts = [other.op if first is tensor.op else first for first in waiting.control_inputs]
         waiting._remove_all_control_inputs()
@@ -60,12 +52,7 @@ def _replace(tensor, other):
 
 
 def _are_repeatable(nodes, graph):
-    """Returns whether operations of the session's graph give the same in the step.
-
-    Args:
-      nodes: their NodeDefs.
-      graph: the graph, which has the functions that they run.
-    """
+    """Returns whether operations (NodeDefs) of the session's graph give the same in the step."""
     functions = {}
     if any(functions_of(node) for node in nodes):
         library = graph.as_graph_def().library.function

@@ -42,35 +42,18 @@ def check_tensorflow() -> None:
 
 
 class StepGraph:
-    """Holds the graph of one core's step, inside the current graph.
-
-    Args:
-      num_replicas: number of replicas that share a batch.
-      cores_per_replica: number of cores that share the model of a replica.
-      num_shards: number of replicas, one after the other, that may share the update of the weights.
-
-    Attributes:
-      num_replicas: as above.
-      inputs: list of the placeholders that `placeholder` made.
-      has_sums: whether an operation of the graph sums over the replicas.
-      variables: None until `lower` sets it: list of the session's variables that are the step's
-        state, in the state's order.
-      counters: list of those variables that count from 0 in each session; nothing else initializes
-        them.
-
-    Raises:
-      RuntimeError: this TensorFlow is too old to lower a step.
-    """
+    """Holds the graph of one core's step, inside the current graph; `num_shards` replicas, one
+    after the other, may share the update of the weights."""
 
     def __init__(self, num_replicas: int, cores_per_replica: int = 1, num_shards: int = 1):
         check_tensorflow()
         self.num_replicas = num_replicas
         self._num_shards = num_shards
         self._cores_per_replica = cores_per_replica
-        self.inputs = []
-        self.has_sums = False
-        self.variables = None
-        self.counters = []
+        self.inputs = []  # the placeholders that `placeholder` made
+        self.has_sums = False  # whether an operation sums over the replicas
+        self.variables = None  # once lowered: the session's variables of the step's state, in order
+        self.counters = []  # variables that a session starts at 0: nothing else initializes them
         self._on_host = []  # the operations of outside compilations
         self._per_core = {}  # name of the placeholder of a handle -> `PerCoreVariable`
         self._outer = tf.get_default_graph()
@@ -109,11 +92,9 @@ class StepGraph:
         self._share_variables()
 
     def _with_cached_read(self, next_creator, **given):
-        """Creates a variable; a variable with a caching device is read once, before all updates.
-
-        tf.scan, tf.map_fn and recurrent networks cache reads. TensorFlow's own cached read would be
-        outside of the step.
-        """
+        """Creates a variable; a variable with a caching device is read once, before all updates."""
+        # tf.scan, tf.map_fn and recurrent networks cache reads. TensorFlow's own cached read would
+        # be outside of the step.
         variable = next_creator(**{**given, "caching_device": None})
         if given.get("caching_device") is not None:
             with self._graph.as_default(), tf.control_dependencies(None):
@@ -193,14 +174,8 @@ class StepGraph:
     def host_computations(
         self, results, num_runs: int
     ) -> list[outside_compilation.HostComputation]:
-        """Returns what the host runs: outside compilations, and writers of summaries.
-
-        The current graph gets it.
-
-        Args:
-          results: structure of what every step computes.
-          num_runs: how many cores' outside compilations run for each step.
-        """
+        """Returns what the host runs, and adds it to the current graph: outside compilations of
+        `num_runs` cores, and writers of summaries that `results` wait for."""
         on_host = [operation for operation in self._on_host if operation.graph is self._graph]
         results = [o for o in graph_walk.operations_of(results) if o.graph is self._graph]
         known = set(on_host)
@@ -217,32 +192,24 @@ class StepGraph:
         return computations
 
     def lower(self, outputs: list[tf.Tensor], after, updates_first: bool = False) -> LoweredStep:
-        """Lowers the step.
-
-        Args:
-          outputs: list of tensors of this graph.
-          after: structure of operations and tensors that are computed in every step, or None.
-          updates_first: whether the step does not train; see `variable_uses`.
-
-        Returns:
-          A `LoweredStep`.
-
-        Raises:
-          RuntimeError: an operation has no XLA kernel; the text names it.
-        """
+        """Lowers the step, with these `outputs`, and with what is computed in every step (`after`,
+        or None); if `updates_first`, it does not train, see `variable_uses`."""
         with self._graph.as_default():
             outputs = [tf.identity(tensor) for tensor in outputs]  # An output may be an input.
         after = tf.nest.flatten(after) if after is not None else []
         after = [getattr(each, "op", each) for each in after]
+        # The host's operations are not in the step, but what they wait for is.
         after = outside_compilation.apart_from(set(self._on_host), after)
         results = [tensor.op for tensor in outputs]
         if self._shards is not None:
+            # This adds operations, so what is present is only known below.
             after += self._shards.complete(graph_walk.all_before(results + after))
         deciding = []
         if random_operations.are_in(graph_walk.all_before(results + after), self._graph):
             deciding = self._numbers_of_step(after)
         present = {each.name for each in graph_walk.all_before(results + after)}
         handles = [v.handle for v in self._session_variables()]
+        # Copied operations are present, too, and what they replace is not any more.
         if session_tensors.computed_in_step(self._graph, handles, present):
             present = {each.name for each in graph_walk.all_before(results + after)}
         variable_of, shapes, split_axes = self._variables_in(present)
@@ -256,6 +223,8 @@ class StepGraph:
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
         graph_lowering.check_static(text, self._graph, operations)
         self.variables = [v.deref() for v in split_axes]
+        # The program's arguments are the inputs, of which replica_id is the first, and then the
+        # variables, in the compiler's order.
         places = [order.index(_place(variable, self.variables)) for variable in deciding]
         text = random_keys.computed(text, [0, *(len(inputs) + place for place in places)])
         state = [
@@ -273,11 +242,7 @@ class StepGraph:
 
     def _numbers_of_step(self, after):
         """Returns the variables that tell steps apart, for random operations: the global step, and
-        how many steps had this global step before, in this session.
-
-        Args:
-          after: list of the operations that run in every step, which gets another.
-        """
+        how many steps had it before, in this session, whose update is added to `after`."""
         with self._outer.as_default(), tf.control_dependencies(None):
             turn = tf.Variable(
                 np.int64(0),
@@ -292,29 +257,24 @@ class StepGraph:
             if step is not None:
                 before = step.read_value()
                 with tf.control_dependencies(after):
+                    # Back to 0 when the step raises the global step.
                     following *= tf.cast(tf.equal(before, step.read_value()), tf.int64)
             after.append(turn.assign(following, read_value=False))
         self.counters.append(turn)
         return [turn] if step is None else [step, turn]
 
     def _variables_in(self, present):
-        """Returns which variables the step uses.
-
-        Args:
-          present: set of the names of the step's operations.
-
-        Returns:
-          Three dicts: name of the placeholder of a handle, of a variable or of the part that a core
-          holds -> the session's variable; the same names -> shape; and the variables' references ->
-          the axis along which a core holds a part, or None. A variable of which a core holds a part
-          comes last in the first two if it is used whole, too.
-        """
+        """Returns three dicts: name of a placeholder of a handle (a variable's or a part's) -> the
+        variable; the same names -> shape; and variables' references -> the axis of the part, or
+        None."""
         variable_of = {v.handle.ref(): v for v in self._session_variables()}
         held = self._shards.held if self._shards is not None else {}
         found, shapes, split_axes = {}, {}, {}
         for outer, inner in self._graph.captures:
             variable, name = variable_of.get(outer.ref()), inner.op.name
             part = held.get(name)
+            # The part comes first: the handle that comes first has the variable's value at the
+            # step's end. A variable that is also used whole has its whole handle after it.
             if part is not None and part.handle.op.name in present:
                 found[part.handle.op.name] = variable
                 shapes[part.handle.op.name] = part.shape.as_list()
@@ -350,22 +310,13 @@ class StepGraph:
             *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
             *self.counters,
         ]
+        # A core's slice is reached by the handle of the `PerCoreVariable` only.
         slices = {id(part) for each in self._per_core.values() for part in each.variables}
         return [v for v in variables if hasattr(v, "handle") and id(v) not in slices]
 
     def _with_open_ends(self, present, inputs, variable_of, updates_first):
-        """Returns a GraphDef of the operations that the outputs depend on, and its handles.
-
-        Inputs and variables' handles are not in it: they come from outside. Each operation sees the
-        values of variables that `variable_uses` defines. The handles are a dict, name of a handle
-        in the GraphDef -> name of the variable's handle in `variable_of`.
-
-        Args:
-          present: set of the operations' names.
-          inputs: list of the placeholders that are the step's inputs.
-          variable_of: what `_variables_in` returned.
-          updates_first: as for `lower`.
-        """
+        """Returns a GraphDef of the operations that are `present`, without inputs and variables'
+        handles, and a dict of its handles -> their names in `variable_of`."""
         replaced = {*variable_of, *(tensor.op.name for tensor in inputs)}
         graph_def = self._graph.as_graph_def()
         kept = [node for node in graph_def.node if node.name in present - replaced]
@@ -378,6 +329,8 @@ class StepGraph:
         self._fill_in_defaults(kept)
         del graph_def.node[:]
         graph_def.node.extend(kept)
+        # The order matters: random operations become calls of functions, whose reads and updates
+        # are ordered next; names by contents come last, when nothing changes any more.
         replica_operations.check(graph_def)
         random_operations.replace(graph_def)
         graph_lowering.read_before_gathering(graph_def)

@@ -25,12 +25,7 @@ from bert_estimator.tpu.step.xla import per_core
 
 
 class Collectives:
-    """Builds the exchanges between a step's replicas; their cores have consecutive numbers.
-
-    Args:
-      num_replicas: number of replicas.
-      cores_per_replica: number of cores that share the model of a replica, as in `CoreMesh`.
-    """
+    """Builds the exchanges between a step's replicas, whose cores have consecutive numbers."""
 
     def __init__(self, num_replicas: int, cores_per_replica: int):
         self._everyone = [list(range(num_replicas))]
@@ -47,12 +42,8 @@ class Collectives:
         return summed(tensor, groups)
 
     def permute(self, tensor: tf.Tensor, pairs: list[list[int]]) -> tf.Tensor:
-        """Returns the tensor of the replica that is paired with this one; zeros if none is.
-
-        Args:
-          tensor: of static shape.
-          pairs: list of [replica that sends, replica that receives].
-        """
+        """Returns the tensor, of static shape, of the replica that sends to this one by `pairs` of
+        [sender, receiver]; zeros if none does."""
         self._check_one_core("collective_permute")
         if not pairs:
             return tf.zeros_like(tensor)
@@ -134,17 +125,8 @@ _TILE = {-2: 8, -1: 128}
 
 
 class UpdateShards:
-    """Builds what an update needs of the cores that share it.
-
-    Args:
-      graph: the step's graph, a FuncGraph.
-      num_replicas: the number of all replicas.
-      number: how many of them, which follow each other, share an update.
-      replica_id: this core's number among all replicas, an int32 tensor [1] of the graph.
-
-    Attributes:
-      held: dict, name of the placeholder of a variable's handle -> the core's `HeldPart`.
-    """
+    """Builds what an update needs of the `number` replicas, which follow each other, that share it;
+    replica_id is this core's, an int32 tensor [1]."""
 
     def __init__(self, graph: tf.Graph, num_replicas: int, number: int, replica_id: tf.Tensor):
         self._graph = graph
@@ -155,21 +137,20 @@ class UpdateShards:
         # The groups that share an update, and the groups that have the same part.
         self._sharing = [list(range(start, start + number)) for start in starts]
         self._same_part = [[start + place for start in starts] for place in range(number)]
-        self.held = {}
+        self.held = {}  # name of the placeholder of a variable's handle -> the core's `HeldPart`
 
     def axis_of(self, variable: tf.Variable) -> int | None:
-        """Returns the axis along which a variable is divided; None if all cores update it whole.
-
-        They do if it is small, cannot be divided evenly, or is written to before its update; or if
-        this is its second update in a step, or an update in a branch or a loop: between several
-        updates, operations may use the whole variable.
-        """
+        """Returns the axis along which a variable is divided; None if all cores update it whole."""
         sizes = variable.shape.as_list()
+        # It is small, or of the old kind.
         if math.prod(sizes) < _LEAST_ELEMENTS or not hasattr(variable, "handle"):
             return None
+        # An update in a branch or a loop may run several times, or never.
         if tf.get_default_graph() is not self._graph:
             return None
         handle = self._graph.capture(variable.handle)
+        # It is written to before its update, or this is its second update in a step: between
+        # several updates, operations may use the whole variable.
         if handle.op.name in self.held or any(itertools.starmap(self._may_write, _uses(handle))):
             return None
         divisible = [axis for axis, size in enumerate(sizes) if size % self._number == 0]
@@ -189,6 +170,7 @@ class UpdateShards:
 
     def sum_part(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
         """Sums a tensor over all replicas; returns this core's part of the sum."""
+        # Within each host first; then only parts go over the slower connection between hosts.
         part = gen_xla_ops.xla_reduce_scatter(
             tensor, tf.constant(self._sharing), tf.constant(axis), reduce_op="Add"
         )
@@ -212,16 +194,8 @@ class UpdateShards:
         return self.held[name]
 
     def complete(self, present: Iterable[tf.Operation]) -> list[tf.Operation]:
-        """Makes uses of a whole variable right that come after the update of its part.
-
-        They wait for the whole new value. If they may write to it, the part gets what they wrote.
-
-        Args:
-          present: the operations of the step.
-
-        Returns:
-          Operations that must run in each step, too.
-        """
+        """Makes uses of a whole variable after the update of its part wait for the whole new value,
+        and the part get what they write; returns operations that must run in each step, too."""
         present, added = set(present), []
         for name, part in self.held.items():
             if present.isdisjoint(part.assigned):
@@ -238,6 +212,7 @@ class UpdateShards:
                     whole = self._whole(part)
                 with tf.control_dependencies([whole]):
                     written = tf.raw_ops.AssignVariableOp(resource=handle, value=whole)
+                # A read that came before the update in the graph has the old value, as it should.
                 for each in late:
                     each._add_control_input(written)
                 if writers:
@@ -261,19 +236,12 @@ class UpdateShards:
 
 @dataclasses.dataclass(frozen=True)
 class HeldPart:
-    """The part of a variable that a core holds, with what an update needs of a variable.
+    """Holds the part of a variable that a core holds, with what an update needs of a variable."""
 
-    Attributes:
-      handle: a placeholder of the step's graph.
-      dtype, shape: the dtype and the shape of the part.
-      axis: the axis along which the variable is divided.
-      assigned: list of the operations that assign it.
-    """
-
-    handle: tf.Tensor
+    handle: tf.Tensor  # a placeholder of the step's graph
     dtype: tf.DType
     shape: tf.TensorShape
-    axis: int
+    axis: int  # along which the variable is divided
     assigned: list[tf.Operation] = dataclasses.field(default_factory=list)
 
     def assign(self, value: tf.Tensor, read_value: bool = False) -> tf.Operation:

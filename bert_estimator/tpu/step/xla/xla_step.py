@@ -29,23 +29,8 @@ from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 
 class CoreModel:
-    """Builds a job's model on one core's share of the batch, in a graph of its own.
-
-    Args:
-      job: the `Job`.
-      inputs: the `Inputs`, whose tensors have the shapes of one host's batch.
-
-    Attributes:
-      graph: the `StepGraph`.
-      spec: what the model_fn returned. Its tensors are in the step's graph.
-      loss_holder: a placeholder in the session's graph for the mean loss over the cores.
-      summaries: the `DeviceSummaries` of the model.
-      partition: how the graph's inputs are split over the cores of a replica; see `DeviceLoop`.
-
-    Raises:
-      ValueError: a batch cannot be split among the cores; or the model is trained on several
-        cores, but does not sum anything over them.
-    """
+    """Builds a job's model on one core's share of the batch, in a graph of its own; the tensors of
+    `inputs` have the shapes of one host's batch."""
 
     def __init__(self, job, inputs):
         self._job = job
@@ -54,7 +39,7 @@ class CoreModel:
             lambda tensor: self.graph.placeholder(tensor.dtype, self._core_shape(tensor))
         )
         parts = parts_of_inputs(job, features, labels)
-        self.partition = parts if any(parts) else None
+        self.partition = parts if any(parts) else None  # of the inputs, see `DeviceLoop`
         with self.graph.building():
             spec = job.call_model_fn(features, labels)
             self._check_exchanges()
@@ -69,6 +54,7 @@ class CoreModel:
         config = job.config
         writes = job.mode == ModeKeys.TRAIN and config.model_dir and config.save_summary_steps
         self.summaries = DeviceSummaries(self.graph.summaries() if writes else [])
+        # In the session's graph, for hooks and summaries: the mean over the cores.
         self.loss_holder = tf.placeholder_with_default(np.float32(0), [], "mean_loss")
 
     @property
@@ -91,16 +77,9 @@ class CoreModel:
         return self.spec._replace(**replaced)
 
     def lower(self, scalars: list[tf.Tensor], sent: list[tf.Tensor]):
-        """Lowers the step.
-
-        Args:
-          scalars: list of one-value tensors of the step.
-          sent: list of tensors that the step sends to the host; each has a batch axis.
-
-        Returns:
-          A `LoweredStep`. Its outputs are, in this order: the loss, the scalars, the tensors that
-          are sent, and the tensors that the summaries are made of.
-        """
+        """Lowers the step; its outputs are the loss, the scalars, the tensors that are sent to the
+        host (each has a batch axis), and the tensors that the summaries are made of."""
+        # Casts and reshapes must be in the step's graph, and in the replica's context.
         with self.graph.building():
             # With a first axis of one, the cores' values can be put side by side.
             outputs = [tf.reshape(t, [1]) for t in (tf.cast(self._loss, tf.float32), *scalars)]
@@ -166,12 +145,7 @@ _CHUNKS_SECS = 10
 
 
 class XlaStep:
-    """Runs a step on the cores that the job's master names. See `interface.Step`.
-
-    Attributes:
-      lowered: the `LoweredStep`; see `CoreModel.lower` for its outputs.
-      variables: list of the session's variables that are the step's state, in its order.
-    """
+    """Runs a step on the cores that the job's master names; see `interface.Step`."""
 
     def __init__(self, job, input_fn, start_step):
         self._job, self._alone = job, job.hosts.number == 1
@@ -188,6 +162,7 @@ class XlaStep:
         self.spec = host_spec(self._model.session_spec(), placeholders)
         self._loop_length = LoopLength(job.tpu_config.iterations_per_loop)
         self._sent_structure = [len(tensors) for tensors in self._host.tensors]
+        # After the host functions are built, which say what the step sends.
         self.lowered = self._model.lower(
             list(self._host.scalars.values()),
             [tensor for tensors in self._host.tensors for tensor in tensors],
@@ -214,6 +189,7 @@ class XlaStep:
 
     def host_session(self, session):
         self._threads_session = session
+        # In each session anew: the counters are not in checkpoints.
         session.run([counter.initializer for counter in self._model.graph.counters])
         self._session = DeviceSession(session, self.variables)
         return self._session
@@ -258,6 +234,7 @@ class XlaStep:
             with self._session.on_devices(self._device_loop.put_state) as state:
                 self._start_chunks(iterations, state, functools.partial(visit, self._result))
                 self._chunks.drain()
+            # Host functions may read variables, and their thread must not wait for the next loop.
             self._session.bring(self._host.operations)
         # A histogram of values that are not finite fails. Its error would hide the loss's.
         losses = self._result.losses
@@ -293,12 +270,11 @@ class XlaStep:
                 return
 
     def _next_batches(self, number, interrupted):
-        """Returns a list of the next batches, at most `number`.
-
-        It always waits for the first batch. It waits for more only while the devices are busy. The
-        list is shorter, or empty, if `interrupted()` becomes true or an error comes. With several
-        hosts an error is raised at once: a shorter chunk would wait for the other hosts in vain.
-        """
+        """Returns a list of the next batches, at most `number`; it is shorter, or empty, if
+        `interrupted()` becomes true or an error comes."""
+        # It always waits for the first batch, and for more only while the devices are busy. With
+        # several hosts an error is raised at once: a shorter chunk would wait for the other hosts
+        # in vain.
         batches, start = [], time.perf_counter()
 
         def enough():
@@ -317,6 +293,7 @@ class XlaStep:
             if not batches or self._host.error or not self._alone:
                 raise
         if self._is_idle():
+            # Steps waited for input only since the devices had nothing to do.
             now = time.perf_counter()
             self.waited_secs += now - max(start, self._idle_since)
         return batches
@@ -348,16 +325,15 @@ class XlaStep:
         self._last = chunk.last
         for i in range(count):
             values = iter([output[i] for output in outputs])
+            # Each core has the mean over its rows, and all have equally many.
             loss = float(np.mean(next(values), dtype=np.float64))
             scalars = {name: float(next(values)[0]) for name in self._host.scalars}
             self._host.send([[next(values) for _ in range(n)] for n in self._sent_structure])
             self._result.add(loss, scalars)
 
     def _longest_loop(self):
-        """Returns how many steps a loop may have.
-
-        Evaluation runs all steps in one loop; prediction runs one step in each loop.
-        """
+        """Returns how many steps a loop may have."""
+        # Evaluation runs all steps in one loop; prediction runs one step in each loop.
         if self._job.mode == ModeKeys.TRAIN:
             return self._loop_length.most()
         return math.inf if self._job.mode == ModeKeys.EVAL else 1
