@@ -43,7 +43,6 @@ def train(
         if checkpoints.has_state(model_dir) and not checkpoints.is_listed(model_dir, restored):
             checkpoint_saver.complete_save(model_dir, restored)
     start_step = checkpoints.global_step_of(restored)
-    # All hosts must run the same steps: each waits for the others.
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps
     host_agreement.check_settings(
@@ -81,7 +80,6 @@ def train(
         loop.run()
     # This also waits until the chief has written the last checkpoint.
     hosts.agree_on("the step reached", loop.now)
-    # Only now: the hooks have ended, and the state is saved.
     interrupts.raise_if_requested()
 
 
