@@ -1,7 +1,5 @@
-"""How records are written in bytes: checksums of TFRecord files, and ids of records without masks.
-
-This module does not import TensorFlow, since workers that make records do not have it.
-"""
+"""How records are written in bytes: checksums and ids, without TensorFlow, which workers that make
+records do not have."""
 
 from collections.abc import Iterable
 
@@ -10,10 +8,9 @@ import numpy as np
 
 
 def masked_crc32c(strings: Iterable[bytes]) -> np.ndarray:
-    """Computes the checksums of byte strings as TFRecord stores them, uint32 [number of strings].
-
-    It is CRC-32C (Castagnoli), rotated right by 15 bits, plus 0xa282ead8.
-    """
+    """Computes the checksums of byte strings as TFRecord stores them, uint32 [number of
+    strings]."""
+    # It is CRC-32C (Castagnoli), rotated right by 15 bits, plus 0xa282ead8.
     crc = np.array([google_crc32c.value(string) for string in strings], np.uint32)
     return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
 

@@ -1,13 +1,9 @@
 """The manifest of a set of record files: what they hold, and how to tell that they are complete.
 
 The manifest lies beside the files as `manifest.<name of the first file>.json`. Its name begins with
-`manifest` so that a glob over the record files, such as `train*`, does not match it.
-
-Documents may be held out of training by a hash of their text, so the choice is the same in every
-run, on every machine and in every order of reading, and two equal documents are on the same side.
-If a document is so long that it is cut, the hash of its first piece decides for all pieces. The
-held-out records lie beside the training records, in a file whose name begins with `heldout.`, which
-the manifest of the training records names under `corpus["held_out"]`.
+`manifest` so that a glob over the record files, such as `train*`, does not match it. Held-out
+records lie beside the training records, in a file whose name begins with `heldout.`, which the
+manifest of the training records names under `corpus["held_out"]`.
 """
 
 import dataclasses
@@ -34,7 +30,7 @@ _OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be nul
 
 @dataclasses.dataclass(frozen=True)
 class RecordFile:
-    """Describes one record file: its name without directory, its size and its hash."""
+    """Describes one record file by its name without directory, its size and its hash."""
 
     name: str
     num_records: int
@@ -44,35 +40,24 @@ class RecordFile:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Describes the contents of a set of record files.
+    """Describes the contents of a set of record files."""
 
-    Attributes:
-      max_seq_length, max_predictions_per_seq: lengths of the features of every record.
-      vocab_size, vocab_sha256: size and hash of the vocabulary.
-      do_lower_case, strip_accents: what happened to the text, as in `tokenization.Casing`.
-      num_records: number of records in all files together.
-      files: the files, in order.
-      token_counts: name of the file with the counts of each id in the text, int64 [vocab_size].
-      token_counts_sha256: hash of that file.
-      corpus: facts about the text: at least sha256, documents, sentences and tokens; since records
-        can be packed, also `record_lengths` (file, sha256, mean).
-      creation: the settings of data creation.
-      vocab_file: name of the copy of the vocabulary beside the files; None in the manifests of
-        earlier versions, which kept no copy.
-      format_version: version of this format.
-    """
-
+    # The lengths of the features of every record.
     max_seq_length: int
     max_predictions_per_seq: int
     vocab_size: int
     vocab_sha256: str
+    # What happened to the text, as in `tokenization.Casing`; with `strip_accents` below.
     do_lower_case: bool
-    num_records: int
-    files: tuple[RecordFile, ...]
-    token_counts: str
+    num_records: int  # in all files together
+    files: tuple[RecordFile, ...]  # in order
+    token_counts: str  # name of the file with the counts of each id, int64 [vocab_size]
     token_counts_sha256: str
+    # Facts about the text: at least sha256, documents, sentences and tokens; since records can be
+    # packed, also `record_lengths` (file, sha256, mean).
     corpus: dict[str, Any]
-    creation: dict[str, Any]
+    creation: dict[str, Any]  # the settings of data creation
+    # The copy of the vocabulary beside the files; None in the manifests of earlier versions.
     vocab_file: str | None = None
     strip_accents: bool | None = None
     format_version: int = FORMAT_VERSION
@@ -122,14 +107,9 @@ def lengths_path(record_file: str) -> str:
 
 
 def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
-    """Copies a vocabulary into the directory of record files, unless it is there already.
-
-    The copy is named by its hash, so that sets of records in one directory share it.
-
-    Returns:
-      (name of the copy, its sha256).
-    """
+    """Copies a vocabulary beside record files; returns (name of the copy, its sha256)."""
     sha256 = sha256_of_file(vocab_file)
+    # It is named by its hash, so that sets of records in one directory share it.
     name = record_names.vocabulary_name(sha256, vocab_file.endswith(".model"))
     path = os.path.join(directory, name)
     if not (tf.io.gfile.exists(path) and sha256_of_file(path) == sha256):
@@ -150,11 +130,7 @@ def write_manifest(manifest: Manifest, path: str) -> None:
 
 
 def read_manifest(path: str) -> Manifest:
-    """Reads a manifest.
-
-    Raises:
-      ValueError: the file is not a manifest of this format version.
-    """
+    """Reads a manifest; raises ValueError if it is not of a known format version."""
     try:
         fields = remote.read_json(path)
         version = json_files.field(fields, "format_version", int, path)
@@ -165,6 +141,7 @@ def read_manifest(path: str) -> Manifest:
             )
             manifest = _checked(Manifest, fields, path)
             directory = os.path.dirname(path)
+            # A name with `..` would make this program read, or replace, files elsewhere.
             for name in _names(manifest):
                 paths.inside(directory, name)
             return manifest
@@ -230,13 +207,11 @@ def place(path: str) -> str:
 
 
 def digest(record_files: Sequence[str]) -> str:
-    """Returns a hash that differs between sets of records.
-
-    A file counts by its checksum if a manifest lists it, else by its name and size.
-    """
+    """Returns a hash that differs between sets of records."""
     listed = read_manifests_of(record_files)
     parts = []
     for path in record_files:
+        # A file counts by its checksum if a manifest lists it, else by its name and size.
         name, size = os.path.basename(path), tf.io.gfile.stat(path).length
         checksum = ""
         if path in listed:
@@ -252,11 +227,8 @@ def vocabularies(record_files: Sequence[str]) -> set[str]:
 
 
 def find_vocabulary(record_files: Sequence[str]) -> str | None:
-    """Finds the copy of the vocabulary beside record files; None if no manifest names one.
-
-    Raises:
-      ValueError: a copy that a manifest names is missing, or has changed.
-    """
+    """Finds the unchanged copy of the vocabulary beside record files; None if no manifest names
+    one."""
     for path, manifest in read_manifests_of(record_files).values():
         if manifest.vocab_file is None:
             continue
@@ -276,10 +248,8 @@ def find_vocabulary(record_files: Sequence[str]) -> str | None:
 
 
 def whole_words(manifest: Manifest) -> str | None:
-    """Returns a line that says of how many tokens --do_whole_word_mask changes the masks.
-
-    None without this option, and for the records of earlier versions.
-    """
+    """Returns a line that says of how many tokens --do_whole_word_mask changes the masks; None
+    without this option, and for the records of earlier versions."""
     single = manifest.corpus.get("whole_words")
     if single is None or not manifest.creation.get("do_whole_word_mask"):
         return None
@@ -322,12 +292,8 @@ def held_out_description(fraction: float, held_out: Manifest) -> dict[str, Any]:
 
 
 def find_held_out(record_files: Sequence[str]) -> list[str]:
-    """Returns the held-out records that lie beside training records; [] if no manifest names any.
-
-    Raises:
-      ValueError: a manifest names held-out records that are missing, or that were made with other
-        training records: they might hold text that is trained on.
-    """
+    """Returns the held-out records that lie beside training records; [] if no manifest names
+    any."""
     held_out_files = []
     for path, manifest in dict(read_manifests_of(record_files).values()).items():
         entry = manifest.corpus.get("held_out")
@@ -337,6 +303,8 @@ def find_held_out(record_files: Sequence[str]) -> list[str]:
         json_files.check(entry, dict, place)
         name = json_files.field(entry, "file", str, place)
         file = paths.inside(os.path.dirname(path), name)
+        # Held-out records that were made with other training records might hold text that is
+        # trained on.
         of_file = read_manifests_of([file]).get(file)
         checksums = {e.name: e.sha256 for e in of_file[1].files} if of_file else {}
         if checksums.get(name) != json_files.field(entry, "sha256", str, place):
@@ -350,12 +318,11 @@ def find_held_out(record_files: Sequence[str]) -> list[str]:
 
 
 def held_out_disagreement(record_files: Sequence[str]) -> str | None:
-    """Returns a warning if sets of training records do not hold out the same documents, or None.
-
-    The fraction decides which documents are held out. If one set holds out more than another, its
-    held-out text may be in the other, which is trained on, and the evaluation would look too good.
-    """
+    """Returns a warning if sets of training records do not hold out the same documents, or None."""
     listed = read_manifests_of(record_files)
+    # The fraction decides which documents are held out. If one set holds out more than another, its
+    # held-out text may be in the other, which is trained on, and the evaluation would look too
+    # good.
     first_of = {}  # fraction -> the first file of a set that holds out this much
     for path in record_files:
         corpus = listed[path][1].corpus if path in listed else {}

@@ -1,15 +1,8 @@
 """Pairs of segments laid out as examples, and masked, by google-research/bert's rules.
 
-Masks are drawn when records are made or, fresh in each epoch, while they are read.
-
-The masks of a record are a pure function of (seed, epoch, number of the record), so a resumed
-training, and one on several hosts, sees the masks of an uninterrupted one on one host (RoBERTa
-paper, section 4.1).
-
-The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and `[SEP]`
-included, at least 1 and at most `max_predictions_per_seq`. It is smaller if whole words do not fit,
-or if the sequence has too few tokens. Of the chosen tokens, 80 % become `[MASK]`, 10 % stay, and 10
-% become a random token (BERT paper, section 3.1, task 1).
+Masks are drawn when records are made or, fresh in each epoch, while they are read. They are a pure
+function of (seed, epoch, number of the record), so a resumed training, and one on several hosts,
+sees the masks of an uninterrupted one on one host (RoBERTa paper, section 4.1).
 
 Letters: B batch size, F sequence length, P predictions per sequence.
 """
@@ -24,23 +17,14 @@ from bert_estimator.tokenization import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """The rules of masking, and the facts about the vocabulary that they need.
+    """Holds the rules of masking, and the facts about the vocabulary that they need."""
 
-    Attributes:
-      masked_lm_prob: share of a sequence's tokens to predict (0.15 in the BERT paper).
-      max_predictions_per_seq: largest number of tokens to predict in a sequence.
-      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
-      vocab_size: number of ids; random replacements are drawn from all of them.
-      mask_id: id of `[MASK]`.
-      continuations: ids of the pieces that continue a word.
-    """
-
-    masked_lm_prob: float
+    masked_lm_prob: float  # share of a sequence's tokens to predict (0.15 in the BERT paper)
     max_predictions_per_seq: int
-    do_whole_word_mask: bool
-    vocab_size: int
+    do_whole_word_mask: bool  # either all pieces of a word are masked or none of them
+    vocab_size: int  # random replacements are drawn from all ids
     mask_id: int
-    continuations: frozenset[int]
+    continuations: frozenset[int]  # ids of the pieces that continue a word
 
     @classmethod
     def for_tokenizer(
@@ -50,7 +34,7 @@ class Masking:
         max_predictions_per_seq: int,
         do_whole_word_mask: bool,
     ) -> "Masking":
-        """Makes the rules for a tokenizer; the other arguments are attributes."""
+        """Makes the rules for a tokenizer."""
         tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
         return cls(
             masked_lm_prob=masked_lm_prob,
@@ -69,28 +53,16 @@ _MASKS_SEED = 0x3A5C0DE  # tells the masks from the order of the records
 
 @dataclasses.dataclass(frozen=True)
 class MaskedBatch:
-    """Holds the masked sequences of a batch.
+    """Holds the masked sequences of a batch."""
 
-    Attributes:
-      input_ids: the ids with masked tokens replaced, int64 [B, F].
-      positions: positions of the tokens to predict, ascending, then zeros, int64 [B, P].
-      labels: their original ids, int64 [B, P].
-      weights: 1 for predictions, 0 for padding, float32 [B, P].
-    """
-
-    input_ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
+    input_ids: np.ndarray  # int64 [B, F], with masked tokens replaced
+    positions: np.ndarray  # int64 [B, P], of the tokens to predict, ascending, then zeros
+    labels: np.ndarray  # int64 [B, P], their original ids
+    weights: np.ndarray  # float32 [B, P], 1 for predictions, 0 for padding
 
 
 class DynamicMasking:
-    """Draws the masks of batches.
-
-    Args:
-      masking: the rules.
-      seed: any integer; its lower 64 bits count.
-    """
+    """Draws the masks of batches; of the seed, the lower 64 bits count."""
 
     def __init__(self, masking: Masking, seed: int):
         self._masking = masking
@@ -101,23 +73,19 @@ class DynamicMasking:
     def mask(
         self,
         input_ids: np.ndarray,
-        is_maskable: np.ndarray,
-        lengths: np.ndarray,
-        numbers: np.ndarray,
-        epochs: np.ndarray,
+        is_maskable: np.ndarray,  # bool [B, F]; False for `[CLS]`, `[SEP]` and padding
+        lengths: np.ndarray,  # int64 [B], with `[CLS]` and `[SEP]`; 0 for padding
+        numbers: np.ndarray,  # int64 [B], of the records
+        epochs: np.ndarray,  # int64 [B], how often each record has come before
     ) -> MaskedBatch:
-        """Masks a batch.
-
-        Args:
-          input_ids: int64 [B, F], in [0, vocab_size).
-          is_maskable: bool [B, F]; False for `[CLS]`, `[SEP]` and padding.
-          lengths: int64 [B], numbers of tokens, `[CLS]` and `[SEP]` included; 0 for padding.
-          numbers, epochs: int64 [B], the records, and how often each has come before.
-        """
+        """Masks a batch of ids, int64 [B, F]."""
         rules = self._masking
         row_keys = keys(self._seed, epochs, numbers)
         places = np.arange(input_ids.shape[1], dtype=np.uint64) * np.uint64(GOLDEN)
         place_keys = mix(row_keys[:, None] + places)
+        # The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and
+        # `[SEP]` included, at least 1 and at most `max_predictions_per_seq`. It is smaller if whole
+        # words do not fit, or if the sequence has too few tokens.
         budgets = np.rint(lengths * rules.masked_lm_prob).astype(np.int64)
         budgets = np.clip(budgets, 1, rules.max_predictions_per_seq)
         if rules.do_whole_word_mask:
@@ -140,6 +108,7 @@ class DynamicMasking:
         per_row = np.bincount(rows, minlength=len(begins))
         order = np.lexsort((place_keys[rows, columns], rows))
         first = np.cumsum(per_row) - per_row
+        # All rows try their next words together, so there are as many rounds as a row has words.
         is_chosen = np.zeros(len(rows) + 1, bool)
         left = np.where(per_row > 0, budgets, 0)
         for rank in range(int(per_row.max(initial=0))):
@@ -164,6 +133,8 @@ class DynamicMasking:
         labels[rows, slots] = originals = input_ids[rows, columns]
         weights[rows, slots] = 1
         draws = mix(place_keys[rows, columns])
+        # Of the chosen tokens, 80 % become `[MASK]`, 10 % stay, and 10 % become a random token
+        # (BERT paper, section 3.1, task 1). The upper 53 bits of a draw are a float64 from 0 to 1.
         kinds = (draws >> np.uint64(11)) * 2.0**-53
         random_ids = ((mix(draws) >> np.uint64(32)) * np.uint64(rules.vocab_size)) >> np.uint64(32)
         masked = np.where(kinds < 0.9, originals, random_ids.astype(np.int64))
@@ -173,10 +144,8 @@ class DynamicMasking:
 
 
 def _smallest(place_keys, is_maskable, budgets):
-    """Chooses the places with the smallest keys: of each row as many as its budget, bool [B, F].
-
-    If there are fewer places, all are chosen.
-    """
+    """Chooses the places with the smallest keys: of each row as many as its budget, or all if there
+    are fewer, bool [B, F]."""
     # The lowest bit makes the keys of other places larger than all others.
     sortable = np.where(is_maskable, place_keys >> np.uint64(1), np.uint64(2**64 - 1))
     budgets = np.minimum(budgets, is_maskable.sum(axis=1))
@@ -186,13 +155,7 @@ def _smallest(place_keys, is_maskable, budgets):
 
 
 class MaskedExamples:
-    """Makes the features of examples of the tokens of two segments.
-
-    Args:
-      tokenizer: tokenizer of the tokens.
-      max_seq_length: F.
-      masking: draws the masks.
-    """
+    """Makes the features of examples of the tokens of two segments."""
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int, masking: DynamicMasking):
         self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
@@ -201,20 +164,13 @@ class MaskedExamples:
 
     def features(
         self,
-        tokens: np.ndarray,
-        lengths: np.ndarray,
-        labels: np.ndarray,
-        numbers: np.ndarray,
-        epochs: np.ndarray,
+        tokens: np.ndarray,  # integers [number of tokens]: ids of A, then of B, of each example
+        lengths: np.ndarray,  # int64 [B, 2], of A and of B, at most F - 3 together
+        labels: np.ndarray,  # int64 [B, 1], the next-sentence labels
+        numbers: np.ndarray,  # int64 [B]; the masks depend on it and on the epoch
+        epochs: np.ndarray,  # int64 [B]
     ) -> dict[str, np.ndarray]:
-        """Returns the features that `pretraining_records` describes, int64 or float32 [B, ...].
-
-        Args:
-          tokens: ids of A, then of B, of each example in turn; integers [number of tokens].
-          lengths: int64 [B, 2], numbers of tokens of A and of B, at most F - 3 together.
-          labels: int64 [B, 1], the next-sentence labels.
-          numbers, epochs: int64 [B], what the masks depend on; see `DynamicMasking.mask`.
-        """
+        """Returns the features that `pretraining_records` describes, int64 or float32 [B, ...]."""
         a, b = lengths[:, 0, None], lengths[:, 1, None]
         places = np.arange(self._max_seq_length)
         is_token = ((places > 0) & (places <= a)) | ((places > a + 1) & (places < a + b + 2))
@@ -223,6 +179,7 @@ class MaskedExamples:
         rows, ends = np.arange(len(ids)), (a + b)[:, 0] + 3
         ids[:, 0] = self._cls_id
         ids[rows, a[:, 0] + 1] = ids[rows, ends - 1] = self._sep_id
+        # A text may contain `[CLS]` or `[SEP]` themselves, which are not masked either.
         is_maskable = is_token & (ids != self._cls_id) & (ids != self._sep_id)
         masked = self._masking.mask(ids, is_maskable, ends, numbers, epochs)
         is_used = places < ends[:, None]

@@ -1,12 +1,8 @@
 """The order of training: a pure function of (seed, epoch, position), so resuming is arithmetic.
 
 The endless stream of training examples is a random permutation of all records, then another one,
-and so on. Any part of a permutation is computed without state and without memory: a Feistel network
-over the smallest sufficient power of two is applied until the result is the number of a record
-(cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
-
-In a mixture of several sets of records, each set has such a stream of its own. Of each 1000 places
-of the training stream, a set has its share of places, which lie in a random order.
+and so on. In a mixture of several sets of records, each set has such a stream of its own. Of each
+1000 places of the training stream, a set has its share of places, which lie in a random order.
 """
 
 import sys
@@ -30,37 +26,26 @@ SHARES = 1000
 
 
 class BatchOrder:
-    """Knows the records of each batch of one input pipeline.
-
-    Attributes:
-      num_batches: number of batches; sys.maxsize for training, which is endless.
-    """
+    """Knows the records of each of the `num_batches` batches of one input pipeline; training is
+    endless, which is sys.maxsize."""
 
     def __init__(
         self,
         num_records: int,
-        batch_size: int,
-        seed: int | None = None,
+        batch_size: int,  # of this pipeline
+        seed: int | None = None,  # of training; None: one pass in the records' own order
+        # The number of this pipeline; a global batch has a batch of each pipeline.
         invocation: int = 0,
         num_invocations: int = 1,
+        # (batch number, number of batches): from this batch number on, so many batches of the order
+        # are left out; the numbers of several pairs add up.
         skipped: Sequence[tuple[int, int]] = (),
+        # (number of records, share of `SHARES`) of each set of a mixture, in the order of the
+        # record numbers; empty if all records are one set.
         parts: Sequence[tuple[int, int]] = (),
+        # Of one pass, how many records are read, spread evenly over all; None means all.
         num_read: int | None = None,
     ):
-        """Sets the records and the batches.
-
-        Args:
-          num_records: number of records, at least 1.
-          batch_size: B, number of records in a batch of this pipeline.
-          seed: seed of the order of training; None means one pass in the records' own order.
-          invocation: number of this pipeline, from 0; a global batch has a batch of each pipeline.
-          num_invocations: number of pipelines.
-          skipped: (batch number, number of batches) pairs. From this batch number on, so many
-            batches of the order are left out; the numbers of several pairs add up.
-          parts: (number of records, share of `SHARES`) of each set of a mixture, in the order of
-            the record numbers; empty if all records are one set.
-          num_read: of one pass, how many records are read, spread evenly over all; None means all.
-        """
         self._skipped = tuple(skipped)
         self._num_read = min(num_records, num_read or num_records)
         self._num_records = num_records
@@ -79,14 +64,13 @@ class BatchOrder:
         return self.records(batch_number)[0]
 
     def records(self, batch_number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (record numbers, epochs) of a batch, each int64 [B].
-
-        The epoch says how often a record has come before. The number of padding is -1.
-        """
+        """Returns (record numbers, epochs) of a batch, each int64 [B]; the number of padding is -1,
+        and the epoch says how often a record has come before."""
         if self._seed is None:
             places = self._places(np.array([batch_number]))[0]
             numbers = spread(places, self._num_records, self._num_read)
             return np.where(places < self._num_read, numbers, -1), np.zeros_like(numbers)
+        # `first` counts the batches that are trained on, so the pairs do not shift each other.
         batch_number += sum(number for first, number in self._skipped if batch_number >= first)
         block_number, in_block = divmod(batch_number, self._block_size)
         if block_number != self._block_number:
@@ -108,24 +92,18 @@ def spread(places: np.ndarray, num_records: int, num_read: int) -> np.ndarray:
 
 
 def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.ndarray:
-    """Maps places in the endless training stream to record numbers.
-
-    Place `i` is place `i % num_records` of epoch `i // num_records`; within an epoch every record
-    occurs once. The values are pinned: they do not depend on library versions.
-
-    Args:
-      stream_indices: int64 array of any shape, not negative.
-      num_records: number of records, at least 1.
-      seed: any integer; its lower 64 bits count.
-
-    Returns:
-      int64 array of the same shape, in [0, num_records).
-    """
+    """Maps places in the endless training stream, int64 of any shape, to record numbers of the same
+    shape; of the seed, the lower 64 bits count."""
+    # Place `i` is place `i % num_records` of epoch `i // num_records`; within an epoch every record
+    # occurs once. The values are pinned: they do not depend on library versions.
     flat = np.asarray(stream_indices, np.int64).reshape(-1)
     epochs = (flat // num_records).astype(np.uint64)
     numbers = (flat % num_records).astype(np.uint64)
     bits = max(_MIN_BITS, (num_records - 1).bit_length())
     round_keys = _round_keys(seed, epochs)
+    # Any part of a permutation is computed without state and without memory: a Feistel network over
+    # the smallest sufficient power of two is applied until the result is the number of a record
+    # (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
     walking = np.arange(flat.size)
     while walking.size:
         numbers[walking] = _feistel(numbers[walking], round_keys[:, walking], bits)
@@ -136,17 +114,9 @@ def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.
 def mixed_order(
     stream_indices: np.ndarray, parts: Sequence[tuple[int, int]], seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Maps places in the endless stream of a mixture to record numbers and epochs.
-
-    Args:
-      stream_indices: int64 array of any shape, not negative.
-      parts: (number of records, share) of each set; the shares add up to `SHARES`.
-      seed: as for `record_order`. With one part, the order is the same.
-
-    Returns:
-      (record numbers, from 0 across the sets; how often each has come before): int64 arrays of
-      the same shape.
-    """
+    """Maps places in the endless stream of a mixture, int64 of any shape, to (record numbers from 0
+    across the sets, epochs); `parts` are as for `BatchOrder`."""
+    # One set has the order that it would have without a mixture.
     if len(parts) == 1:
         num_records = parts[0][0]
         return record_order(stream_indices, num_records, seed), stream_indices // num_records
@@ -156,6 +126,7 @@ def mixed_order(
     for part_number, (num_records, share) in enumerate(parts):
         in_share = share_order - first_share
         chosen = (in_share >= 0) & (in_share < share)
+        # The place in the set's own stream: its whole shares before, and its places in this one.
         places = stream_indices[chosen] // SHARES * share + in_share[chosen]
         part_seed = int(keys(seed, np.array([part_number]))[0])
         numbers[chosen] = first_record + record_order(places, num_records, part_seed)
@@ -184,19 +155,8 @@ def _feistel(numbers: np.ndarray, round_keys: np.ndarray, bits: int) -> np.ndarr
 
 
 def mixture(records: RecordFiles, patterns: str | Iterable[str]) -> list[tuple[int, int]]:
-    """Returns (number of records, share) of each pattern, for `order.BatchOrder`.
-
-    Args:
-      records: the opened files of the patterns.
-      patterns: comma-separated patterns with weights, or a list of them.
-
-    Returns:
-      A pair for each pattern; the shares add up to `order.SHARES`. Empty without weights.
-
-    Raises:
-      ValueError: `find_record_sets` refuses the patterns, or a pattern has too small a weight, or
-        does not have any record.
-    """
+    """Returns (number of records, share) of each pattern with a weight, for `BatchOrder`; []
+    without weights."""
     sets = find_record_sets(patterns)
     if sets[0][1] is None:
         return []

@@ -2,21 +2,10 @@
 
 Letters of the shapes: S sequences of a global batch, R rows, F length of a row in tokens, N slots.
 
-A batch has the sequences that it would have without packing. How they are dealt to rows is a
-function of their lengths alone, so a resumed training deals as an uninterrupted one does. Longest
-first, each sequence goes into the fullest row that has room for it: "best fit decreasing" needs at
-most 11/9 of the fewest rows, and 4 more (Johnson, 1973), and about the fewest in practice (Krell et
-al., 2021, "Efficient sequence packing without cross-contamination", section 3.1). Then the rows are
-numbered so that rows of few long sequences and rows of many short ones alternate.
-
-The rows of a global batch are divided into equal parts, one after the other: one for each core, or
-for each micro-batch of a core. In training the whole batch is dealt, and then divided. So what is
-in a row, and with it the row's dropout, does not depend on the number of parts. A part has a slot
-for each of its sequences, and empty slots, because all parts have the same number. Otherwise the
-sequences are divided, and each part is dealt by itself: then the slots are the batch.
-
-The words to predict are of the parts, too: each part has a number of them, which are at places of
-the part's tokens.
+A batch has the sequences that it would have without packing. The rows of a global batch are divided
+into equal parts, one after the other: one for each core, or for each micro-batch of a core. A part
+has a slot for each of its sequences, and a number of words to predict, which are at places of its
+tokens. All parts have the same number of slots and of words, so some of them are empty.
 """
 
 import bisect
@@ -41,37 +30,29 @@ _GOLDEN = 2654435769  # 2^32 times the golden ratio: places that it steps over l
 
 
 class PackingError(ValueError):
-    """A batch does not fit into the rows that were planned; the message says what to do."""
+    """Says that a batch does not fit into the rows that were planned, and what to do."""
 
 
 class Deal(NamedTuple):
-    """Says where the sequences of a global batch are.
+    """Says where the sequences of a global batch are."""
 
-    Attributes:
-      rows: int64 [S], the row of each sequence; -1 for sequences without tokens.
-      offsets: int64 [S], the place of its first token in the row.
-      num_rows: the number of rows that have a token.
-    """
-
-    rows: np.ndarray
-    offsets: np.ndarray
-    num_rows: int
+    rows: np.ndarray  # int64 [S], the row of each sequence; -1 for sequences without tokens
+    offsets: np.ndarray  # int64 [S], the place of its first token in the row
+    num_rows: int  # of the rows that have a token
 
 
 def deal(lengths: np.ndarray, row_length: int) -> Deal:
-    """Deals sequences to rows.
-
-    Args:
-      lengths: ints [S], the tokens of each sequence; 0 for what only pads a batch.
-      row_length: F.
-
-    Raises:
-      ValueError: a sequence is longer than a row.
-    """
+    """Deals sequences to rows by their numbers of tokens, ints [S]; 0 is for what only pads a
+    batch."""
     lengths = np.asarray(lengths)
     longest = lengths.max(initial=0)
     if longest > row_length:
         raise ValueError(f"a sequence has {longest} tokens, and a row has {row_length}")
+    # Longest first, each sequence goes into the fullest row that has room for it: "best fit
+    # decreasing" needs at most 11/9 of the fewest rows, and 4 more (Johnson, 1973), and about the
+    # fewest in practice (Krell et al., 2021, "Efficient sequence packing without
+    # cross-contamination", section 3.1). The lengths alone decide, so a resumed training deals as
+    # an uninterrupted one does.
     order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
     rows, offsets = np.full(len(lengths), -1), np.zeros(len(lengths), np.int64)
     num_rows, taken, begins = 0, [], []
@@ -88,6 +69,7 @@ def deal(lengths: np.ndarray, row_length: int) -> Deal:
             num_rows += 1
         taken.append(row)
         begins.append(row_length - room)
+        # A row that is full is forgotten: the search looks at rows with room alone.
         if room > length:
             if room - length not in rows_with:
                 rows_with[room - length] = []
@@ -101,16 +83,10 @@ def deal(lengths: np.ndarray, row_length: int) -> Deal:
 
 
 class Slots(NamedTuple):
-    """Says which sequences some parts hold, and where.
+    """Says which sequences some parts hold, and where."""
 
-    Attributes:
-      numbers: int64 [N], the number of each slot's sequence in the global batch; -1: empty.
-      starts: int64 [N], the place of its first token among the tokens of its part; 0: empty.
-      rows_of_part: the number of rows of a part.
-      num_parts: the number of parts.
-    """
-
-    numbers: np.ndarray
+    numbers: np.ndarray  # int64 [N], each slot's sequence in the global batch; -1 if it is empty
+    # int64 [N], the place of its first token among the tokens of its part; 0 if it is empty
     starts: np.ndarray
     rows_of_part: int
     num_parts: int
@@ -125,37 +101,22 @@ class Slots(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Says how the global batches of a pipeline are packed.
+    """Says how the global batches of a pipeline are packed."""
 
-    Attributes:
-      row_length: F.
-      num_parts: the number of parts of a global batch.
-      deals_parts: whether each part is dealt by itself.
-      rows_of_part: the number of rows of a part; None for as many as a batch needs.
-      slots_of_part: the number of slots of a part; None for as many as a batch needs.
-      predictions_of_part: the number of words to predict of a part; None for as many as a batch
-        needs.
-    """
-
-    row_length: int
+    row_length: int  # F
     num_parts: int
-    deals_parts: bool = False
+    deals_parts: bool = False  # whether each part is dealt by itself
+    # None stands for as many as a batch needs.
     rows_of_part: int | None = None
     slots_of_part: int | None = None
     predictions_of_part: int | None = None
 
     def slots(self, lengths: np.ndarray) -> Slots:
-        """Returns the slots of all parts of a global batch.
-
-        Args:
-          lengths: ints [S], the tokens of each sequence; 0 for what only pads a batch, and does not
-            get a slot.
-
-        Raises:
-          PackingError: the sequences do not fit into the rows, or are more than the slots.
-        """
+        """Returns the slots of all parts of a global batch, by its numbers of tokens, ints [S]; a
+        sequence of 0 tokens only pads the batch, and does not get a slot."""
         rows, offsets, num_rows = self._dealt(lengths)
         rows_of_part = self.rows_of_part or max(1, -(-num_rows // self.num_parts))
+        # Sequences without tokens have the row -1, so they are the first, and are left out.
         order = np.lexsort((offsets, rows))[np.count_nonzero(rows < 0) :]
         parts, row_in_part = np.divmod(rows[order], rows_of_part)
         counts = np.bincount(parts, minlength=self.num_parts)
@@ -171,11 +132,15 @@ class Packing:
         numbers = np.full(self.num_parts * slots_of_part, -1)
         starts = np.zeros_like(numbers)
         numbers[places] = order
+        # A start counts from the beginning of the part, since a core sees its own rows alone.
         starts[places] = row_in_part * self.row_length + offsets[order]
         return Slots(numbers, starts, rows_of_part, self.num_parts)
 
     def _dealt(self, lengths):
         """Deals the batch, or each part of it; returns a `Deal` with the rows of the batch."""
+        # In training the whole batch is dealt, and then divided. So what is in a row, and with it
+        # the row's dropout, does not depend on the number of parts. In a pass each part is dealt by
+        # itself, so that its slots are its sequences.
         if not self.deals_parts:
             return deal(lengths, self.row_length)
         parts = [deal(part, self.row_length) for part in np.split(lengths, self.num_parts)]
@@ -190,14 +155,13 @@ class Packing:
     def pack(
         self, slots: Slots, lengths: np.ndarray, batch: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Packs the sequences of some parts.
+        """Packs the sequences of some parts, whose features are [N, ...] by name.
 
         Args:
-          slots: the slots of the parts.
           lengths: ints [S], the tokens of each sequence of the global batch.
-          batch: features by name, [N, ...], of each slot's sequence. TOKEN_FEATURES are [N, T],
-            with T at least F, and each sequence is the beginning of its row there.
-            PREDICTION_FEATURES are [N, P], and are padding if their weight is 0.
+          batch: the features. TOKEN_FEATURES are [N, T], with T at least F, and each sequence is
+            the beginning of its row there. PREDICTION_FEATURES are [N, P]; words whose weight is 0
+            are padding.
 
         Returns:
           The features. TOKEN_FEATURES are int32 [R, F], where `input_mask` is the number of a
@@ -206,9 +170,6 @@ class Packing:
           the tokens of its part; and `sequence_numbers` int32 [N], the numbers of the sequences in
           the global batch; both are 0 for empty slots. PREDICTION_FEATURES are [predictions of the
           parts]; a position is the place among the tokens of the part.
-
-        Raises:
-          PackingError: there are more words to predict than the parts have room for.
         """
         num_rows = slots.num_parts * slots.rows_of_part
         parts = np.repeat(np.arange(slots.num_parts), len(slots.numbers) // slots.num_parts)
@@ -238,6 +199,7 @@ class Packing:
 
     def _predictions(self, slots, parts, batch):
         """Returns the words to predict of the parts, each with as many as the others."""
+        # An empty slot may hold the last sequence, gathered by the number -1: it does not count.
         is_used = (slots.numbers >= 0)[:, np.newaxis]
         owners, columns = np.nonzero(batch["masked_lm_weights"] * is_used)
         counts = np.bincount(parts[owners], minlength=slots.num_parts)
@@ -262,29 +224,20 @@ class Packing:
         rows = np.where(numbers < 0, -1, firsts // self.row_length)
         used = rows[rows >= 0]
         in_row = np.zeros_like(rows)
+        # The search finds the first slot of each row, since the rows of the slots are sorted.
         in_row[rows >= 0] = np.arange(len(used)) - np.searchsorted(used, used) + 1
         return in_row
 
 
 class Filling(NamedTuple):
-    """Says how full the rows of the batches of a pass or a training are.
+    """Says how full the rows of the batches of a pass or a training are."""
 
-    Attributes:
-      row_length: F.
-      rows: the number of rows of a batch, in the mean.
-      token_share: the share of the computed positions that are tokens.
-      empty_share: the share of the rows that are empty.
-      unpacked_share: the share of the positions that would be tokens if each sequence had a row of
-        this length of its own.
-      skips_empty: whether empty rows are not computed.
-    """
-
-    row_length: int
-    rows: float
-    token_share: float
-    empty_share: float
-    unpacked_share: float
-    skips_empty: bool
+    row_length: int  # F
+    rows: float  # of a batch, in the mean
+    token_share: float  # of the computed positions
+    empty_share: float  # of the rows
+    unpacked_share: float  # of the positions, if each sequence had a row of its own
+    skips_empty: bool  # whether empty rows are not computed
 
     def __str__(self) -> str:
         skipped = ", and are not computed" if self.skips_empty and self.empty_share else ""
@@ -310,20 +263,13 @@ def plan(
     predictions: Callable[[np.ndarray], np.ndarray] | None = None,
     skips_empty: bool = False,
 ) -> tuple[Packing, Filling]:
-    """Plans the rows of all batches of a pass or a training.
+    """Plans the rows of all batches; returns the packing, and how full its rows are.
 
     Args:
-      packing: a packing with as many rows, slots and predictions as a batch needs.
-      lengths_of: function of a batch's number that returns its lengths, as `Packing.slots` takes
-        them.
-      num_batches: the number of batches.
+      lengths_of: function of a batch's number that returns its lengths, for `Packing.slots`.
       is_static: whether all batches are to have the same number of rows, slots and predictions.
       predictions: function of lengths that returns how many words are to be predicted at most; None
         if there are no words to predict.
-      skips_empty: whether empty rows are not computed.
-
-    Returns:
-      (the packing, how full its rows are).
     """
     num_parts, tokens, used = packing.num_parts, 0, 0
     counts, words = [], []  # of each batch: the sequences, and the predictions, of each row
@@ -333,6 +279,7 @@ def plan(
         lengths = lengths_of(number)
         rows, _, num_rows = packing._dealt(lengths)
         rows, lengths = rows[rows >= 0], lengths[rows >= 0]
+        # The parts of a batch have the same number of rows: empty rows are added.
         num_rows = -(-max(num_rows, 1) // num_parts) * num_parts
         counts.append(np.bincount(rows, minlength=num_rows).astype(np.int32))
         tokens += int(lengths.sum())
@@ -344,7 +291,9 @@ def plan(
     if is_static:
         spare = _SPARE_DEVIATIONS if planned < num_batches else 0
         packing = _with_static_sizes(packing, batch_size, counts, words, spare)
+        # Small batches are padded to the rows of the largest one.
         all_rows = planned * packing.rows_of_part * num_parts
+    # A pass without any token would divide by 0.
     computed = max(used, 1) if skips_empty else all_rows
     filling = Filling(
         packing.row_length,
@@ -368,9 +317,12 @@ def _with_static_sizes(packing, batch_size, counts, words, spare):
         rows_of_part = max(1, -(-rows // num_parts))
 
     def most_of_part(of_batches):
+        # A part of a batch is `rows_of_part` rows, one after the other; the last one may have
+        # fewer.
         parts = [np.add.reduceat(rows, range(0, len(rows), rows_of_part)) for rows in of_batches]
         return max(1, _bound(np.concatenate(parts), spare))
 
+    # A part that is dealt by itself has a slot for each of its sequences, whatever their lengths.
     slots = batch_size // num_parts
     if not packing.deals_parts:
         slots = min(most_of_part(counts), batch_size)
@@ -383,26 +335,20 @@ def _with_static_sizes(packing, batch_size, counts, words, spare):
 
 
 def _bound(values, spare):
-    """Returns the greatest of integers, and so many standard deviations more."""
+    """Returns the greatest of some integers, and this many standard deviations more."""
     return math.ceil(np.max(values) + spare * np.std(values))
 
 
 @dataclasses.dataclass(frozen=True)
 class Packs:
-    """Says that rows are packed, and how.
+    """Says that rows are packed, and how."""
 
-    Attributes:
-      num_batches: the batches of the training; None for one pass.
-      micro_batch_size: sequences of a core's batch that are computed at a time; None for all.
-      is_static: whether all batches have the same number of rows, as by the rules of TPUs; else a
-        batch has as many as it needs.
-      skips_empty: whether empty rows are not computed, as in sessions.
-      report: gets how full the rows are.
-    """
-
-    num_batches: int | None = None
-    micro_batch_size: int | None = None
+    num_batches: int | None = None  # of the training; None for one pass
+    micro_batch_size: int | None = None  # sequences of a core's batch at a time; None for all
+    # Whether all batches have the same number of rows, as by the rules of TPUs; else a batch has as
+    # many as it needs.
     is_static: bool = True
+    # Whether empty rows are not computed, as in sessions.
     skips_empty: bool = False
     report: Callable[[Filling], None] = lambda filling: None
 
@@ -415,15 +361,8 @@ class Packs:
         num_cores: int,
         predictions: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> Packing:
-        """Returns the packing of sequences.
-
-        Args:
-          row_length: F.
-          lengths_of, predictions: as for `plan`.
-          num_batches: the number of batches of a pass.
-          core_batch: sequences of a core's batch.
-          num_cores: the number of cores, or of replicas that have several.
-        """
+        """Plans the packing of `num_batches` batches of a pass, or of the training's own number,
+        for `core_batch` sequences a core; `lengths_of` and `predictions` are as for `plan`."""
         num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
         packing = Packing(row_length, num_parts, deals_parts=self.num_batches is None)
         num_batches = self.num_batches or num_batches

@@ -25,33 +25,18 @@ _LARGEST_WEIGHT = float(tf.bfloat16.max)
 
 
 class Feature(NamedTuple):
-    """What one feature must be.
+    """Says what one feature must be."""
 
-    Attributes:
-      kind: the field of `tf.train.Feature` that holds the values.
-      length: number of values.
-      length_name: name of the argument that the length comes from; None for a fixed length.
-      last: the largest value that is allowed; the smallest is 0.
-      reason: why no larger value is allowed, a clause; or None if it needs no explanation.
-    """
-
-    kind: str
-    length: int
-    length_name: str | None = None
-    last: int | float = _INT32_END - 1
-    reason: str | None = None
+    kind: str  # the field of `tf.train.Feature` that holds the values
+    length: int  # number of values
+    length_name: str | None = None  # the argument that gives the length; None if it is fixed
+    last: int | float = _INT32_END - 1  # the largest value that is allowed; the smallest is 0
+    reason: str | None = None  # why no larger value is allowed, a clause
 
 
 class PretrainingFeatures:
-    """What the features of every record must be: their kinds, lengths and ranges.
-
-    Args:
-      max_seq_length: F, length of `input_ids`, `input_mask` and `segment_ids`.
-      max_predictions_per_seq: P, length of `masked_lm_positions`, `masked_lm_ids` and
-        `masked_lm_weights`.
-      vocab_size: size of the network's vocabulary. None: any ids that int32 can hold.
-      type_vocab_size: number of the network's segments. None: as for `vocab_size`.
-    """
+    """Says what the features of every record must be; without sizes of the network, ids only have
+    to fit int32."""
 
     def __init__(
         self,
@@ -92,38 +77,21 @@ class PretrainingFeatures:
     def check_values(
         self, records: RecordFiles, numbers: np.ndarray, values: Mapping[str, np.ndarray]
     ) -> None:
-        """Checks that all values of a batch lie in their ranges.
-
-        Args:
-          records: the files of the records.
-          numbers: int64 [B], numbers of the records.
-          values: name -> values of the feature, int64 or float32 [B, length].
-
-        Raises:
-          RecordError: a value is out of its range; the message names the first.
-        """
+        """Raises RecordError if values of B records, [B, length] by name, are out of their
+        ranges."""
         for name, feature in self._features.items():
             check_range(records, numbers, name, values[name], feature.last, feature.reason)
 
 
 def check_kinds(record: bytes, location: str, expected: Mapping[str, Feature]) -> None:
-    """Checks that a record is an example whose features have the right kinds and lengths.
-
-    Args:
-      record: the serialized example.
-      location: the file and the place of the record, for the message.
-      expected: name -> what the feature must be.
-
-    Raises:
-      RecordError: a feature is missing, or has another kind or length.
-    """
+    """Raises RecordError if a serialized example lacks a feature, or has another kind or length."""
     check_features(parsed(record, location).features.feature, location, expected)
 
 
 def check_features(
     features: Mapping[str, tf.train.Feature], location: str, expected: Mapping[str, Feature]
 ) -> None:
-    """Checks the features of a parsed record; `check_kinds` says how, and what it raises."""
+    """Checks the features of a parsed record, as `check_kinds` does."""
     for name, feature in expected.items():
         if name not in features:
             raise RecordError(
@@ -135,6 +103,7 @@ def check_features(
         length = len(getattr(features[name], kind).value) if kind else 0
         if (kind, length) == (feature.kind, feature.length):
             continue
+        # A length that comes from an argument may be right in the data, and wrong in the argument.
         if kind != feature.kind or not length or not feature.length_name:
             raise RecordError(
                 f"{location}: {name} has {length} values of kind {kind}; it must have "
@@ -147,15 +116,7 @@ def check_features(
 
 
 def parsed(record: bytes, location: str) -> tf.train.Example:
-    """Parses a serialized example.
-
-    Args:
-      record: the serialized example.
-      location: the file and the place of the record, for the message.
-
-    Raises:
-      RecordError: the record is not an example.
-    """
+    """Parses a serialized example; raises RecordError if it is not an example."""
     try:
         return tf.train.Example.FromString(record)
     except Exception as error:  # Protocol buffers' own error type has no stable public name.
@@ -172,21 +133,11 @@ def check_range(
     last: int | float,
     reason: str | None = None,
 ) -> None:
-    """Checks that values of a feature are from 0 to `last`; not-a-number is not.
-
-    Args:
-      records: the files of the records.
-      numbers: numbers of B records.
-      name: the feature.
-      values: int64 or float32 [B, ...].
-      last: the largest value that is allowed.
-      reason: why no larger value is allowed, a clause.
-
-    Raises:
-      RecordError: a value is out of range; the message names the first.
-    """
+    """Raises RecordError if values of a feature of B records, [B, ...], are not from 0 to `last`,
+    for a reason that is a clause."""
     if not values.size or (values.min() >= 0 and values.max() <= last):
         return
+    # Not-a-number is bad, too: no comparison with it is true.
     is_bad = ~((values >= 0) & (values <= last))
     row = int(np.argwhere(is_bad)[0][0])
     number = int(numbers[row])
@@ -204,22 +155,7 @@ def open_pretraining_records(
     max_predictions_per_seq: int,
     vocab_size: int | None = None,
 ) -> RecordFiles:
-    """Finds and indexes pretraining records, and checks that they are what the caller expects.
-
-    A file that a manifest lists is checked against it, any other file by its first record. If a
-    directory or a glob lacks files that a manifest lists, a warning says so.
-
-    Args:
-      input_files: comma-separated patterns, or a list of them.
-      max_seq_length: F.
-      max_predictions_per_seq: P.
-      vocab_size: size of the network's vocabulary, if it is to be checked.
-
-    Raises:
-      ValueError: no file matches, or a file holds records of other lengths or of another
-        vocabulary.
-      RecordError: a file is cut short, damaged or empty; the message names file and offset.
-    """
+    """Finds and indexes pretraining records, and checks that they are what the caller expects."""
     records = RecordFiles(find_record_files(input_files))
     listed = manifests.read_manifests_of(records.files)
     _warn_of_missing(input_files, listed)
@@ -227,12 +163,14 @@ def open_pretraining_records(
     first_record = 0
     for path in records.files:
         num_records = records.num_records_of(path)
+        # A manifest speaks for all records of a file. Of other files the first record is a sample.
         if path in listed:
             expected = (max_seq_length, max_predictions_per_seq, vocab_size)
             _check_manifest(*listed[path], path, num_records, expected)
         elif num_records == 0:
             raise RecordError(f"{path}: the file is empty. Create the data again.")
         else:
+            # The records of a file are alike; `PretrainingReader` checks each as it is read.
             example, location = records.read(first_record), records.location(first_record)
             check_kinds(example, location, features.kinds())
         first_record += num_records
@@ -244,11 +182,9 @@ def open_pretraining_records(
 def _warn_of_missing(
     input_files: str | Iterable[str], listed: Mapping[str, tuple[str, manifests.Manifest]]
 ) -> None:
-    """Warns if files that manifests list are not read.
-
-    Of a directory, all files are to be read. A glob may choose some of the files that exist.
-    """
+    """Warns if files that manifests list are not read."""
     read = {manifests.place(path) for path in listed}
+    # Of a directory, all files are to be read. A glob may choose some of the files that exist.
     for is_glob, files in enumerate(find_listed(input_files)):
         for path, manifest in dict(listed[file] for file in files if file in listed).items():
             directory = os.path.dirname(path)
@@ -287,6 +223,7 @@ def _check_manifest(
     expected: tuple[int, int, int | None],
 ) -> None:
     entry = next(entry for entry in manifest.files if entry.name == os.path.basename(path))
+    # The sizes tell a file that was exchanged; its hash would take as long as reading it.
     num_bytes = tf.io.gfile.stat(path).length
     if (entry.num_records, entry.num_bytes) != (num_records, num_bytes):
         raise RecordError(

@@ -29,15 +29,11 @@ from input_pipelines.records.record_reader import BadRecords, RecordError, Recor
 
 @dataclasses.dataclass(frozen=True)
 class RecordLengths:
-    """Holds the lengths of records.
+    """Holds the lengths of records."""
 
-    Attributes:
-      tokens: ints [number of records], with [CLS] and [SEP]; 0 for a record that is left out.
-      most_predictions: int64 [F + 1], how many words of a record of each length are to be predicted
-        at most.
-    """
-
+    # Ints [number of records], with [CLS] and [SEP]; 0 for a record that is left out.
     tokens: np.ndarray
+    # Int64 [F + 1], the most words to predict of a record of each length.
     most_predictions: np.ndarray
 
     @property
@@ -57,13 +53,8 @@ class RecordLengths:
 def evenly_spread(
     token_share: float, max_seq_length: int, max_predictions_per_seq: int
 ) -> RecordLengths:
-    """Returns lengths that are spread evenly around a mean.
-
-    Args:
-      token_share: the share of the positions that are tokens, above 0 and at most 1.
-      max_seq_length: F.
-      max_predictions_per_seq: the most words to predict of a record.
-    """
+    """Returns lengths that are spread evenly around a mean, a share of F that is above 0."""
+    # Above a half, the lengths would go beyond F: they are spread less then.
     longest = round(min(1.0, 2 * token_share) * max_seq_length)
     shortest = max(1, round((2 * token_share - 1) * max_seq_length))
     tokens = np.round(np.linspace(shortest, longest, 2**16)).astype(np.int64)
@@ -78,18 +69,8 @@ def read(
     kept_in: str | None = None,
     max_bad_records: int = 0,
 ) -> RecordLengths:
-    """Returns the lengths of records, from the files beside them, or by reading the records.
-
-    Args:
-      records: the records.
-      expected: what their features must be, if they have masks.
-      kept_in: the file for the lengths of records that were read; None to read them each time.
-      max_bad_records: how many records may be left out.
-
-    Raises:
-      ValueError: a file of lengths has changed since the records were made.
-      RecordError: a record is not what it should be.
-    """
+    """Returns the lengths of records, from files beside them, or by reading the records; `kept_in`
+    keeps what was read, and None reads it each time."""
     listed = manifests.read_manifests_of(records.files)
     most = np.zeros(expected["input_mask"].length + 1, np.int64)
     of_files, unknown, read_lengths = {}, [], functools.cache(_lengths_beside)
@@ -124,10 +105,7 @@ def _most_predictions(manifest):
 
 
 def _lengths_beside(manifest_path):
-    """Returns a dict of a record file's name -> the lengths of its records.
-
-    The file of lengths lies beside the manifest.
-    """
+    """Returns record file's name -> lengths of its records, of the file beside the manifest."""
     manifest = manifests.read_manifest(manifest_path)
     path = os.path.join(os.path.dirname(manifest_path), manifest.lengths_file)
     expected = manifest.corpus["record_lengths"]["sha256"]
@@ -144,10 +122,9 @@ def _lengths_beside(manifest_path):
 
 
 def _counted(files, listed, expected, bad_records):
-    """Reads records; returns (their lengths, `most_predictions` of records that have masks).
-
-    They are parsed without TensorFlow, whose threads are sized by the first session of a process.
-    """
+    """Reads records; returns (their lengths, `most_predictions` of records that have masks)."""
+    # Records are parsed without TensorFlow's parser: the first session of a process sizes the
+    # threads of all, and must be the session that trains.
     records = RecordFiles(files)
     longest = expected["input_mask"].length
     lengths = np.zeros(records.num_records, id_type(longest + 1))
@@ -179,12 +156,14 @@ def _length_of(records, number, kinds, longest):
     check_features(features, location, kinds)
     if "segment_lengths" in kinds:
         segments = np.array(features["segment_lengths"].int64_list.value)
+        # Each length is checked before their sum, which could wrap around.
         check_range(records, [number], "segment_lengths", segments[np.newaxis], longest - 3)
         length = segments.sum(keepdims=True) + 3
         check_range(records, [number], "segment_lengths", length[np.newaxis] - 3, longest - 3)
         return int(length[0]), 0
     mask = np.array(features["input_mask"].int64_list.value)
     check_range(records, [number], "input_mask", mask[np.newaxis], 1)
+    # The tokens of a packed sequence are the beginning of its row.
     if np.any(mask[1:] > mask[:-1]):
         raise RecordError(f"{location}: input_mask must be ones and then zeros to be packed")
     weights = np.array(features["masked_lm_weights"].float_list.value)

@@ -26,42 +26,22 @@ _FOOTER_BYTES = 4
 
 
 class RecordError(ValueError):
-    """A record or a record file that is not what it should be; the message names it.
-
-    Attributes:
-      number: number of the record, as `RecordFiles` counts; None if a whole file is meant.
-    """
+    """Says that a record or a record file is not what it should be, and names it."""
 
     def __init__(self, message: str, number: int | None = None):
         super().__init__(message)
+        # As `RecordFiles` counts; None if a whole file is meant.
         self.number = number
 
 
 def find_record_files(patterns: str | Iterable[str]) -> list[str]:
-    """Expands a comma-separated list of file patterns, or a list of them, to record files.
-
-    The files are sorted within each pattern, and a directory stands for its `*.tfrecord*`. Files
-    that `create_pretraining_data` writes beside the records are left out. These include held-out
-    records, unless the name in the pattern begins with `heldout.`. A pattern may end in a weight,
-    `:0.7`, which does not count here.
-
-    Raises:
-      ValueError: as `find_record_sets` raises it.
-    """
+    """Expands comma-separated patterns, or a list of them, to record files, sorted within each
+    pattern; a weight at its end, `:0.7`, does not count."""
     return [path for files, _ in find_record_sets(patterns) for path in files]
 
 
 def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], float | None]]:
-    """Expands patterns as `find_record_files`; returns (files, weight) of each pattern.
-
-    Without a weight at its end, the weight of a pattern is None. A file counts where it is first,
-    however it is spelled.
-
-    Raises:
-      ValueError: a pattern does not match any file, or matches files of several sets, or of a set
-        whose creation has not ended; or some patterns have a weight and others do not, or patterns
-        with weights share a file.
-    """
+    """Expands patterns as `find_record_files`; returns (files, weight or None) of each pattern."""
     if isinstance(patterns, str):
         patterns = patterns.split(",")
     sets: list[tuple[list[str], float | None]] = []
@@ -84,6 +64,7 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
                 f"{entry!r}: some patterns have a weight and others do not. Give each a weight, as "
                 "in a*.tfrecord:0.7,b*.tfrecord:0.3, or none."
             )
+        # A set of another number of files, left of before, may hold the same text again.
         record_names.check_one_set(matches)
         _check_finished(matches)
         places = {
@@ -94,6 +75,7 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
                 f"{entry!r} matches files that a pattern before it matches too. In a mixture, each "
                 "file belongs to one pattern."
             )
+        # A file counts where it is first, however it is spelled.
         files = []
         for path, place in places.items():
             if place not in seen:
@@ -105,13 +87,7 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
 
 
 def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
-    """Returns the files that are to be complete sets: (files of directories, files of globs).
-
-    A file that is given by its name need not be a complete set.
-
-    Args:
-      patterns: as for `find_record_files`.
-    """
+    """Returns the files that are to be complete sets: (files of directories, files of globs)."""
     if isinstance(patterns, str):
         patterns = patterns.split(",")
     of_directories, of_globs = [], []
@@ -119,6 +95,7 @@ def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
         matches = _matches(pattern)
         if tf.io.gfile.isdir(pattern):
             of_directories += matches
+        # A file that is given by its name need not be a complete set.
         elif matches != [pattern]:
             of_globs += matches
     return of_directories, of_globs
@@ -129,6 +106,8 @@ def _matches(pattern):
     if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), f"*{record_names.RECORDS}*")
     matches = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
+    # What data creation writes beside the records is left out. Held-out records are read only if
+    # the pattern's name asks for them, or they would be trained on.
     if os.path.basename(pattern).startswith(record_names.HELD_OUT_PREFIX):
         return matches
     return [path for path in matches if not record_names.is_companion(path)]
@@ -149,19 +128,10 @@ def _check_finished(record_files):
 
 
 class RecordFiles:
-    """Reads the records of several files, numbered from 0 across all files in their order.
-
-    Attributes:
-      files: the files.
-      num_records: number of records in all files.
-    """
+    """Reads the records of several files, numbered from 0 across all files in their order."""
 
     def __init__(self, files: Sequence[str]):
-        """Indexes the files.
-
-        Raises:
-          RecordError: a file is cut short or damaged; the message names file and offset.
-        """
+        """Indexes the files; raises RecordError if one is cut short or damaged."""
         self.files = list(files)
         offsets = [record_offsets(path) for path in self.files]
         lengths = [len(in_file) - 1 for in_file in offsets]
@@ -171,6 +141,7 @@ class RecordFiles:
         self.num_records = int(self._starts[-1])
         self._lock = threading.Lock()
         self._open_files = [_open(path) for path in self.files]
+        # Files stay open: small reads of a training would otherwise open one for each record.
         for file in self._open_files:
             weakref.finalize(self, file.close)
 
@@ -188,14 +159,7 @@ class RecordFiles:
         return self.read_all(np.array([number]))[0]
 
     def read_all(self, numbers: np.ndarray) -> list[bytes]:
-        """Reads records and verifies their checksums.
-
-        Args:
-          numbers: integer array [number of records].
-
-        Raises:
-          RecordError: a record is damaged; the message names file, record and offset.
-        """
+        """Reads records; raises RecordError with the number of the first that is damaged."""
         begins = self._begins[numbers] + _HEADER_BYTES
         sizes = self._ends[numbers] - begins
         files = self._file_numbers(numbers)
@@ -204,6 +168,7 @@ class RecordFiles:
         # A file that was cut short while it is read gives fewer bytes.
         damaged = np.array([len(data) for data in stored]) != sizes
         records = [data[:-_FOOTER_BYTES] for data in stored]
+        # A footer that is cut short is filled up, so that the checksums stay an array.
         footers = b"".join([data[-_FOOTER_BYTES:].rjust(_FOOTER_BYTES) for data in stored])
         damaged |= masked_crc32c(records) != np.frombuffer(footers, "<u4")
         if damaged.any():
@@ -217,6 +182,7 @@ class RecordFiles:
 
     def _read_at(self, file_number: int, begin: int, size: int) -> bytes:
         file = self._open_files[file_number]
+        # A remote file has one place to read at, which threads share; `pread` takes a place.
         if isinstance(file, tf.io.gfile.GFile):
             with self._lock:
                 file.seek(begin)
@@ -242,16 +208,13 @@ class RecordFiles:
 
 
 def record_offsets(path: str) -> np.ndarray:
-    """Finds the byte offsets of a file's records and of its end, int64 [number of records + 1].
-
-    The records' lengths are read and their checksums verified; their data is skipped.
-
-    Raises:
-      RecordError: the last record is cut short, or a length is damaged.
-    """
+    """Returns the byte offsets of a file's records and of its end, int64 [number of records +
+    1]."""
     file_bytes = tf.io.gfile.stat(path).length
     offsets = [0]
     headers = []
+    # Lengths are read, and data is skipped. A damaged length leads anywhere, so all checksums of
+    # lengths are verified before the end of the file is compared.
     with _open(path) as file:
         while offsets[-1] + _HEADER_BYTES <= file_bytes:
             file.seek(offsets[-1])
@@ -283,14 +246,7 @@ _log = logging.getLogger("tensorflow")
 
 
 class BadRecords:
-    """Counts and names the bad records that are left out.
-
-    Args:
-      most: the largest number of different records that may be left out; 0 leaves out none.
-
-    Raises:
-      ValueError: the number is negative.
-    """
+    """Counts and names the bad records that are left out, at most `most` different ones."""
 
     def __init__(self, most: int = 0):
         if most < 0:
@@ -308,11 +264,8 @@ class BadRecords:
         return np.array(sorted(self._numbers), np.int64)
 
     def skip(self, error: RecordError) -> bool:
-        """Counts and logs a bad record; returns whether it may be left out.
-
-        Args:
-          error: what is wrong with the record; it has a number.
-        """
+        """Counts and logs a bad record, whose error has a number; returns whether it may be left
+        out."""
         if len(self._numbers) >= self._most:
             if self.may_skip:
                 _log.warning("There are more than %d bad records.", self._most)

@@ -32,31 +32,18 @@ _READ_AT_ONCE = 256
 def unigram_cross_entropy(
     input_files: str | Iterable[str],
     token_counts: np.ndarray,
-    max_records: int | None = None,
-    max_bad_records: int = 0,
+    max_records: int | None = None,  # as many as an evaluation reads; None for all
+    max_bad_records: int = 0,  # that may be left out, as in `pretraining_input`
 ) -> float:
-    """Computes the mean cross-entropy of the masked tokens of records under unigram frequencies.
-
-    The probability of an id is (count + 1) / (sum of counts + V): one is added to each count, so
-    that a token which does not occur in the training text has a probability too (Laplace). Records
-    without masks get the masks that an evaluation gives them.
-
-    Args:
-      input_files: comma-separated patterns of record files, or a list of them.
-      token_counts: array [V], how often each id occurs in the training text.
-      max_records: number of records to use, as many as an evaluation reads; None for all.
-      max_bad_records: how many records may be left out, as in `pretraining_input`.
-
-    Returns:
-      The cross-entropy in nats per masked token, weighted with `masked_lm_weights`.
-
-    Raises:
-      ValueError: the records do not have any masked token, or have an id beyond V.
-    """
+    """Computes the mean cross-entropy in nats of the masked tokens of records under the counts of
+    each id in the training text, [V]."""
+    # The probability of an id is (count + 1) / (sum of counts + V): one is added to each count, so
+    # that a token which does not occur in the training text has a probability too (Laplace).
     counts = np.asarray(token_counts, np.float64) + 1.0
     nats = np.log(counts.sum()) - np.log(counts)
     total = total_weight = 0.0
     records = RecordFiles(find_record_files(input_files))
+    # Records without masks get the masks that an evaluation gives them.
     masker = open_masker(records.files, seed=None)
     bad_records = BadRecords(max_bad_records)
     end = min(records.num_records, max_records or records.num_records)
@@ -64,6 +51,7 @@ def unigram_cross_entropy(
     for first in range(0, end, _READ_AT_ONCE):
         numbers = spread(np.arange(first, min(first + _READ_AT_ONCE, end)), of, end)
         masked = None
+        # A bad record is left out, and the others are read again: its error names one record only.
         while masked is None and numbers.size:
             try:
                 masked = list(_masked(records, masker, numbers, len(nats)))
@@ -80,23 +68,12 @@ def unigram_cross_entropy(
 
 
 def frequencies(record_sets: Sequence[tuple[Sequence[str], float | None]]) -> np.ndarray | None:
-    """Returns how often each id occurs in the text of record files, float64 [vocab_size].
-
-    Args:
-      record_sets: (files, weight) of each set of a mixture; a weight of None is for sets that are
-        read one after the other. If there are weights, the counts are as if each set had its share
-        of the text.
-
-    Returns:
-      The counts, or None if a file has no manifest, or the counts are not beside it any more; then
-      a warning names them.
-
-    Raises:
-      ValueError: counts have changed since the records were made.
-    """
+    """Returns how often each id occurs in the text of record sets, (files, weight), float64
+    [vocab_size]; None if the counts are not known."""
     counts_of_sets = []
     for files, _ in record_sets:
         listed = manifests.read_manifests_of(files)
+        # Only manifests name counts; records of other programs do not have any.
         if len(listed) < len(files):
             return None
         counts = [_checked_counts(*entry) for entry in dict(listed.values()).items()]
@@ -105,6 +82,8 @@ def frequencies(record_sets: Sequence[tuple[Sequence[str], float | None]]) -> np
         counts_of_sets.append(np.sum(counts, axis=0, dtype=np.float64))
     if len({counts.shape for counts in counts_of_sets}) != 1:
         return None
+    # A weight of None is for sets that are read one after the other: each has its own size. With
+    # weights, the counts are as if each set had its share of the text.
     totals = [counts.sum() for counts in counts_of_sets]
     weights = [
         total if weight is None else weight
@@ -136,14 +115,12 @@ def _checked_counts(path, manifest):
 
 
 def _features(example: bytes, location: str, is_unmasked: bool) -> Mapping[str, tf.train.Feature]:
-    """Returns the features of a record.
-
-    Raises:
-      RecordError: it lacks a feature that is needed, or a feature has another kind or length.
-    """
+    """Returns the features of a record; raises RecordError if one is missing, or has another kind
+    or length."""
     features = parsed(example, location).features.feature
     expected = FEATURES
     if not is_unmasked:
+        # The baseline does not know P: any length will do, if ids and weights agree.
         has_ids = "masked_lm_ids" in features
         number = len(features["masked_lm_ids"].int64_list.value) if has_ids else 0
         expected = {

@@ -37,18 +37,9 @@ FEATURES = {
 
 
 def open_masker(record_files: Sequence[str], seed: int | None) -> "BatchMasker | None":
-    """Returns what makes batches of records without masks; None if the records have masks already.
-
-    Lengths, vocabulary and the rules of masking come from the records' manifest.
-
-    Args:
-      record_files: the files of the records.
-      seed: seed of the masks; None for the seed that the records were made with.
-
-    Raises:
-      ValueError: some records have masks and others do not, or their rules differ, or the
-        vocabulary beside them is missing.
-    """
+    """Returns what makes batches of records without masks, or None if the records have masks; a
+    seed of None is the seed that the records were made with."""
+    # Lengths, vocabulary and the rules of masking come from the records' manifest.
     listed = manifests.read_manifests_of(record_files)
     rules = {}
     for path in record_files:
@@ -87,13 +78,7 @@ def _rules_of(manifest_file, manifest):
 
 
 class BatchMasker:
-    """Makes batches of records without masks: tokens are put in their places, and masked.
-
-    Args:
-      tokenizer: tokenizer of the records' vocabulary.
-      max_seq_length: F.
-      masking: draws the masks.
-    """
+    """Makes batches of records without masks: tokens are put in their places, and masked."""
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int, masking: DynamicMasking):
         self._vocab_size = tokenizer.vocab_size
@@ -103,21 +88,12 @@ class BatchMasker:
     def features(
         self,
         records: RecordFiles,
-        numbers: np.ndarray,
-        epochs: np.ndarray,
-        values: Mapping[str, np.ndarray],
+        numbers: np.ndarray,  # int64 [B], of the records
+        epochs: np.ndarray,  # int64 [B], how often each record has come before
+        values: Mapping[str, np.ndarray],  # the features of `SPEC`, [B, ...]
     ) -> dict[str, np.ndarray]:
-        """Returns the features of static records, int64 or float32 [B, ...].
-
-        Args:
-          records: the files of the records.
-          numbers: int64 [B], numbers of the records.
-          epochs: int64 [B], how often each record has come before.
-          values: the features of `SPEC`, [B, ...].
-
-        Raises:
-          RecordError: lengths or ids do not fit; the message names the first record.
-        """
+        """Returns the features of static records, int64 or float32 [B, ...]; raises RecordError
+        with the number of the first record whose lengths or ids do not fit."""
         lengths, labels = values["segment_lengths"], values["next_sentence_labels"]
         tokens = self._tokens(records, numbers, lengths, values["token_ids"])
         return self._examples.features(tokens, lengths, labels, numbers, epochs)
@@ -132,6 +108,7 @@ class BatchMasker:
         # Each length is compared before their sum, which could wrap around.
         fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)
         fits &= totals > 0
+        # A record whose sizes are wrong would shift the tokens of all records after it.
         for is_good, rule in (
             (fits, f"segment_lengths must be two numbers from 0 to {longest} in sum"),
             (sizes == totals * width, f"token_ids must have {width} bytes for each token"),
