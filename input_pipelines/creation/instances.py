@@ -9,17 +9,13 @@ three differences:
    text.
 3. Whether an instance is short is drawn for each instance, not once for a whole document.
 
-Without `random_next_sentence` the task is sentence order instead (ALBERT paper, section 3.1): B
-is always a neighbour of A in the text, and half of the time the two are swapped.
+Without `random_next_sentence` the task is sentence order instead (ALBERT paper, section 3.1): B is
+always a neighbour of A in the text, and half of the time the two are swapped.
 
-Tokenized documents are one array of ids, with the places at which their sentences begin.
-
-On disk, pairs are dealt to the buckets in which they will be shuffled. A bucket is a part of the
-records that fits into memory. The pairs of a file, in a random order, are dealt to the buckets in
-turn. Which bucket is the first depends on how many pairs the files before it have; so all buckets
-have the same number of pairs, give or take one. A file is `<path>.pairs`, with the pairs of each
-residue of their places divided by the number of buckets, and `<path>.npz`, which says where each
-residue's pairs are and which tokens are in pairs, and is written last.
+On disk, pairs are dealt to buckets, the parts of the records that are shuffled in memory. A file is
+`<path>.pairs`, with the pairs of each residue of their places divided by the number of buckets, and
+`<path>.npz`, which says where each residue's pairs are and which tokens are in pairs, and is
+written last.
 """
 
 import dataclasses
@@ -41,31 +37,19 @@ TokenizedDocument = Sequence[Sequence[int]]
 
 
 class FlatText:
-    """Holds documents one after the other.
-
-    Args:
-      ids: integer array [number of tokens].
-      sentence_lengths: integer array [number of sentences], numbers of tokens, all positive.
-      document_lengths: integer array [number of documents], numbers of sentences, all positive.
-      numbers: integer array [number of documents]: the number of each document in the whole text,
-        of which these documents may be a part.
-
-    Attributes:
-      ids: as above.
-      starts: the place in `ids` at which each sentence begins, then the end of the last sentence.
-      first_sentences: the first sentence of each document, then the end of the last document.
-      numbers: as above.
-    """
+    """Holds tokenized documents one after the other, as one array of ids with the places at which
+    their sentences begin."""
 
     def __init__(
         self,
-        ids: np.ndarray,
-        sentence_lengths: np.ndarray,
-        document_lengths: np.ndarray,
-        numbers: np.ndarray,
+        ids: np.ndarray,  # integers [number of tokens]
+        sentence_lengths: np.ndarray,  # integers [number of sentences], in tokens, positive
+        document_lengths: np.ndarray,  # integers [number of documents], in sentences, positive
+        numbers: np.ndarray,  # integers [number of documents], their places in the whole text
     ):
         self.ids = ids
         # Single elements of lists are read several times as fast as elements of arrays.
+        # The last element of both is the end of the last sentence or document.
         self.starts: list[int] = [0, *np.cumsum(sentence_lengths, dtype=np.int64).tolist()]
         self.first_sentences: list[int] = [0, *np.cumsum(document_lengths).tolist()]
         self.numbers: list[int] = numbers.tolist()
@@ -86,11 +70,8 @@ class FlatText:
         return len(self.numbers)
 
     def end_of(self, first: int, last: int, length: int) -> int:
-        """Returns the end of the fewest sentences from `first` on that have `length` tokens.
-
-        It is `last` if the sentences before sentence `last` have fewer tokens. `length` is
-        positive.
-        """
+        """Returns the end of the fewest sentences from `first` on that have `length` tokens, a
+        positive number; `last` if the sentences before it have fewer."""
         starts = self.starts
         return min(bisect_left(starts, starts[first] + length, first, last + 1), last)
 
@@ -101,35 +82,25 @@ _RANGES_AT_ONCE = 1024
 
 
 class Span(NamedTuple):
-    """Says which tokens are segments: A begins at `a` and ends before `a_end`, and so does B.
-
-    `is_random_next` is True if B does not follow A in the text, but is random or comes before A.
-    """
+    """Says which tokens are segments: A begins at `a` and ends before `a_end`, and so does B."""
 
     a: int
     a_end: int
     b: int
     b_end: int
-    is_random_next: bool
+    is_random_next: bool  # also if B comes before A
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Holds pairs of segments; n is their number.
+    """Holds n pairs of segments."""
 
-    Attributes:
-      tokens: ids of A, then of B, of each pair in turn; integers [number of tokens].
-      lengths: numbers of tokens of A and of B, int64 [n, 2]; all are positive.
-      labels: 1 if B is random or comes before A, else 0; int64 [n].
-      keys: numbers that differ between the pairs of a turn, int64 [n].
-      turns: the pass over the text that made each pair, int64 [n].
-    """
-
+    # Ids of A, then of B, of each pair in turn; integers [number of tokens].
     tokens: np.ndarray
-    lengths: np.ndarray
-    labels: np.ndarray
-    keys: np.ndarray
-    turns: np.ndarray
+    lengths: np.ndarray  # int64 [n, 2], of A and of B; all are positive
+    labels: np.ndarray  # int64 [n], 1 if B is random or comes before A, else 0
+    keys: np.ndarray  # int64 [n], which differ between the pairs of a turn
+    turns: np.ndarray  # int64 [n], the pass over the text that made each pair
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -187,15 +158,8 @@ def taken(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.nda
 
 
 def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> tuple[Pairs, np.ndarray]:
-    """Makes the pairs of all documents of a text, in the documents' order.
-
-    Returns the pairs, and which tokens of the text are in any of them, bool [number of tokens].
-
-    Args:
-      text: the documents; random next segments are drawn from them.
-      settings: the settings of data creation.
-      turn: number of the pass, from 0 to `dupe_factor` - 1; each has other random choices.
-    """
+    """Makes the pairs of all documents of a text, in order, in a pass; returns them, and which
+    tokens of the text are in any of them, bool [number of tokens]."""
     spans: list[int] = []
     counts = []
     for index in range(len(text)):
@@ -210,6 +174,8 @@ def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> tuple[P
     numbers = np.repeat(np.array(text.numbers, np.int64), counts)
     starts, ends = table[:, [0, 2]], table[:, [1, 3]]
     lengths = ends - starts
+    # Each segment adds 1 where it begins and takes 1 where it ends: the running sum says how many
+    # segments a token is in, without a loop over the tokens.
     depths = np.zeros(len(text.ids) + 1, np.int32)
     np.add.at(depths, starts, 1)
     np.add.at(depths, ends, -1)
@@ -227,10 +193,8 @@ def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> tuple[P
 def spans_of_document(
     text: FlatText, index: int, settings: CreationSettings, turn: int
 ) -> Iterator[Span]:
-    """Yields the pairs of a document; see `make_pairs`. Neither segment is empty.
-
-    Together the segments have at most `max_seq_length` - 3 tokens.
-    """
+    """Yields the pairs of a document, of at most `max_seq_length` - 3 tokens, without empty
+    segments."""
     rng = random.Random(f"{settings.random_seed}/{turn}/{text.numbers[index]}")
     uniform, starts = rng.random, text.starts
     longest = settings.max_seq_length - 3
@@ -258,6 +222,7 @@ def spans_of_document(
         if is_single:
             # A single sentence without other text is split in halves.
             a_end = a + (b_end - a + 1) // 2
+        # The rest of a document may be one token, which does not give a pair.
         if a_end == b_end:
             continue
         if not draws_next and uniform() < 0.5:
@@ -287,16 +252,15 @@ def truncated(span: Span, most: int, rng: random.Random) -> Span:
 def _random_sentence(
     text: FlatText, index: int, start: int, end: int, rng: random.Random
 ) -> tuple[int, int] | None:
-    """Draws a random sentence of another document; returns it and the end of its document.
-
-    If there is only one document, the sentence is drawn from it, but not from `start` to `end` and
-    not the sentence after them. Returns None if it has no other sentence.
-    """
+    """Draws a random sentence of another document; returns it and the end of its document, or None
+    if there is no other sentence."""
     if len(text) > 1:
         other = rng.randrange(len(text) - 1)
         other += other >= index
         first, last = text.first_sentences[other : other + 2]
         return first + rng.randrange(last - first), last
+    # The only document: not from `start` to `end`, and not the sentence after them, which is the
+    # true next one.
     last = text.first_sentences[1]
     before, after = start, max(0, last - end - 1)
     if before + after == 0:
@@ -312,15 +276,11 @@ _ROWS = np.dtype(
 
 
 def write_pairs(pairs: Pairs, used: np.ndarray, path: str, num_buckets: int, seed: int) -> None:
-    """Writes pairs to a file.
-
-    Args:
-      pairs: the pairs.
-      used: which tokens of the text are in them.
-      path: the file's path without suffix.
-      num_buckets: the number of buckets.
-      seed: any integer; decides which pairs meet in a bucket.
-    """
+    """Writes pairs to the files of a path without suffix; the seed decides which pairs meet in a
+    bucket, and `used` says which tokens of the text are in pairs."""
+    # In a random order, pairs are dealt to the buckets in turn. Which bucket is the first depends
+    # on how many pairs the files before have, so all buckets have the same number, give or take
+    # one.
     order = np.argsort(keys(seed ^ _DEALING_SEED, pairs.turns, pairs.keys), kind="stable")
     offsets, counts = [0], []
     with disk_files.writer(path + ".pairs", "wb") as file:
@@ -334,6 +294,7 @@ def write_pairs(pairs: Pairs, used: np.ndarray, path: str, num_buckets: int, see
             offsets.append(file.tell())
             counts.append(len(dealt))
     with disk_files.writer(path + ".npz", "wb") as file:
+        # It is written last, since a file of pairs without it does not count.
         np.savez(
             file,
             offsets=np.array(offsets),
@@ -355,7 +316,7 @@ def num_pairs(path: str) -> int:
 
 
 def num_used(paths: Sequence[str]) -> int:
-    """Returns how many tokens of a text are in the pairs of some of its files, one for a turn."""
+    """Returns how many tokens of a text are in the pairs of any of its files, one for a turn."""
     whole = np.uint8(0)
     for path in paths:
         with np.load(path + ".npz") as index:
@@ -364,13 +325,7 @@ def num_used(paths: Sequence[str]) -> int:
 
 
 def read_pairs(path: str, residue: int, id_type: np.dtype) -> Pairs:
-    """Reads the pairs whose places have a residue.
-
-    Args:
-      path: the file's path without suffix.
-      residue: from 0 to the number of buckets - 1.
-      id_type: the type of the tokens that were written.
-    """
+    """Reads the pairs whose places have a residue, of the file at a path without suffix."""
     with np.load(path + ".npz") as index:
         start, end = index["offsets"][residue : residue + 2].tolist()
         count = int(index["counts"][residue])

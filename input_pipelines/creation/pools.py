@@ -1,8 +1,5 @@
 """What runs the tasks of a creation: processes of this machine, or an Apache Beam runner.
 
-The processes are started afresh (spawn), so they have neither TensorFlow nor the memory of this
-process. They end when this process ends, in whatever way.
-
 A Beam runner is the machines of Dataflow, Flink or Spark, or processes here. The tasks read and
 write files, so all machines must see the text, the vocabulary and the directory of the records
 under the same paths: on a network disk, or a mounted bucket. The machines need this package and
@@ -27,7 +24,7 @@ from bert_estimator.system import disk_files
 
 
 class WorkerError(RuntimeError):
-    """A worker failed for a reason that is not the user's; the message names the task."""
+    """Says that a worker failed for a reason that is not the user's, and names the task."""
 
 
 def available_cores() -> int:
@@ -38,11 +35,7 @@ def available_cores() -> int:
 
 
 class WorkerPool:
-    """Runs functions on tasks; a context manager.
-
-    Args:
-      num_workers: the number of processes; 0 for this process itself.
-    """
+    """Runs functions on tasks in this many processes, or in this process itself if it is 0."""
 
     def __init__(self, num_workers: int):
         self._num_workers = num_workers
@@ -63,21 +56,12 @@ class WorkerPool:
         self, function: Callable[[Any], Any], tasks: Sequence[Any], describe: Callable[[Any], str]
     ) -> Iterator[tuple[int, Any]]:
         """Calls a function with each task; yields (number of the task, result) as they are ready.
-
-        Args:
-          function: function of one argument. Like tasks and results, it must be small, and known
-            to `pickle`.
-          tasks: the tasks.
-          describe: returns what a task does, for an error's message, such as "reading a.txt".
-
-        Raises:
-          ValueError, OSError: as the function raises them.
-          WorkerError: the function raised anything else in a worker, or the worker ended.
-        """
+        Function, tasks and results are pickled, so they must be small."""
         if not self._num_workers:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return
+        # Tasks are popped from the end, so in their order.
         waiting = list(enumerate(tasks))[::-1]
         while len(self._workers) < min(self._num_workers, len(tasks)):
             self._start_worker()
@@ -92,10 +76,13 @@ class WorkerPool:
                 yield number, result
 
     def _start_worker(self) -> None:
+        # Processes are started afresh, so they have neither TensorFlow nor the memory of this
+        # process, nor its threads' locks as they were.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), name="worker", daemon=True)
         process.start()
+        # Else the end of the worker would not be seen: this process would hold the pipe open.
         theirs.close()
         self._workers[ours] = process
 
@@ -110,6 +97,7 @@ class WorkerPool:
     def _result(self, connection, what: str) -> Any:
         try:
             succeeded, result, text = connection.recv()
+        # The kernel may have killed it. Its exit code is known only once it has been joined.
         except (EOFError, ConnectionResetError):
             process = self._workers[connection]
             process.join()
@@ -120,6 +108,7 @@ class WorkerPool:
             ) from None
         if succeeded:
             return result
+        # These are the user's errors: wrong text or a full disk, which need no traceback.
         if isinstance(result, (ValueError, OSError)):
             raise result
         raise WorkerError(f"the worker that was {what} failed:\n{text}")
@@ -128,6 +117,7 @@ class WorkerPool:
 def _work(connection) -> None:
     """Does tasks until this process is terminated, or the process that started it has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one acts
+    # A killed parent cannot terminate its workers, which would go on with the task, and write.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -145,6 +135,7 @@ def _work(connection) -> None:
 def _sendable(error: Exception) -> Exception | None:
     """Returns an error that the other process can read, or None."""
     try:
+        # An error with arguments of its own may be written, and fail only when it is read.
         pickle.loads(pickle.dumps(error))
     except Exception:
         return None
@@ -157,16 +148,8 @@ def _end_with_parent() -> None:
 
 
 class BeamPool:
-    """Runs functions on tasks, as `WorkerPool` does, each list of tasks as a pipeline.
-
-    Args:
-      runner: the runner's name, such as "DirectRunner".
-      options: the options of Beam and of its runner, as on a command line.
-      directory: where the results of tasks are written for a while; all machines see it.
-
-    Raises:
-      ValueError: Apache Beam is not installed.
-    """
+    """Runs functions on tasks, as `WorkerPool` does, each list of tasks as a pipeline whose results
+    pass through a directory that all machines see."""
 
     def __init__(self, runner: str, options: Sequence[str], directory: str):
         self._beam = import_beam()
@@ -183,16 +166,7 @@ class BeamPool:
     def run(
         self, function: Callable[[Any], Any], tasks: Sequence[Any], describe: Callable[[Any], str]
     ) -> Iterator[tuple[int, Any]]:
-        """Calls a function with each task; yields (number of the task, result).
-
-        Args:
-          function, tasks: as for `WorkerPool.run`.
-          describe: returns what a task does, for an error's message.
-
-        Raises:
-          ValueError: as the function raises it.
-          WorkerError: the pipeline failed, or its machines do not see the directory.
-        """
+        """Calls a function with each task; yields (number of the task, result) in order."""
         with tempfile.TemporaryDirectory(prefix=".beam.", dir=self._directory) as directory:
             path = os.path.join(directory, "results")
             try:
@@ -200,6 +174,7 @@ class BeamPool:
             except Exception as error:
                 what = f"{describe(tasks[0])} with {self._runner}"
                 raise WorkerError(f"{what}: {type(error).__name__}: {error}") from error
+            # The pipeline has written the results, but on another machine's disk.
             if not os.path.exists(path):
                 raise WorkerError(
                     f"the machines of {self._runner} do not see {self._directory}: write to a "
@@ -219,6 +194,7 @@ class BeamPool:
             _ = (
                 pipeline
                 | "tasks" >> beam.Create(list(enumerate(tasks)))
+                # Without it, a runner may fuse all steps and run the tasks one after the other.
                 | "spread" >> beam.Reshuffle()
                 | function.__name__ >> beam.Map(functools.partial(_called, function))
                 | "gather" >> beam.combiners.ToList()
@@ -227,11 +203,7 @@ class BeamPool:
 
 
 def import_beam() -> ModuleType:
-    """Imports Apache Beam.
-
-    Raises:
-      ValueError: it is not installed.
-    """
+    """Imports Apache Beam; raises ValueError if it is not installed."""
     try:
         import apache_beam
         import apache_beam.options.pipeline_options

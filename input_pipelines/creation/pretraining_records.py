@@ -65,9 +65,9 @@ def write_pretraining_records(
     """Makes the instances of documents and writes them, shuffled, to record files.
 
     A file gets its name when it is complete, and the manifest is written last. The same arguments
-    give the same bytes, whatever the number of workers. Unfinished work is in a directory beside
-    the first file, `.<name>.work`; a worker takes 0.4 to 0.6 GB of memory, whatever the text is.
-    If the documents are parts of files, the same call resumes what a killed one has left.
+    give the same bytes, whatever the number of workers; a worker takes 0.4 to 0.6 GB of memory,
+    whatever the text is. If the documents are parts of files, the same call resumes what a killed
+    one has left in a directory beside the first file, `.<name>.work`.
 
     Args:
       documents: parts of text files, or documents as sequences of sentences.
@@ -76,10 +76,10 @@ def write_pretraining_records(
       output_files: files in one directory, which exists; existing files are replaced.
       settings: the settings of the instances.
       corpus_description: more facts about the text, for the manifest.
-      masking: one of `MASKINGS`: "static" masks are in the records; "dynamic" ones are drawn while
-        training, by the settings in the manifest.
+      masking: "static" masks are in the records; "dynamic" ones are drawn while training, by the
+        settings in the manifest.
       pool: what runs the tasks; None for this process itself.
-      progress: what is created, for the lines on stderr that say how it goes on; None for silence.
+      progress: what is created, for the lines on stderr; None for silence.
 
     Returns:
       The manifest.
@@ -121,6 +121,8 @@ def write_pretraining_records(
                 f"the text (documents: {text.num_documents}, tokens: {text.num_tokens}) gives 0 "
                 "instances: an instance needs two tokens. Give more text."
             )
+        # The first stage has taken hours, perhaps: records of two vocabularies must not get a
+        # manifest.
         _check_vocabulary(work)
         # An old manifest must not describe new files if this program ends between the two.
         path = manifests.manifest_path(output_files[0])
@@ -135,21 +137,19 @@ def write_pretraining_records(
 
 
 class _NothingToWriteError(ValueError):
-    """There are no records to write, so there is nothing to resume."""
+    """Says that there are no records to write, so there is nothing to resume."""
 
 
 class EmptySideError(_NothingToWriteError):
-    """All documents are held out, or none of them."""
+    """Says that all documents are held out, or none of them."""
 
 
 @contextlib.contextmanager
 def _directory_of_work(work: stages.Work) -> Iterator[None]:
-    """Makes a directory, and removes it unless it has what the same command can resume from.
-
-    What an earlier command has left for its own resumption stays if this command fails.
-    """
+    """Makes a directory, and removes it unless it has what the same command can resume from."""
     directory = work.directory
     os.makedirs(directory, exist_ok=True)
+    # What an earlier command has left for its own resumption stays if this command fails.
     was_of_use = _is_of_use(directory)
     try:
         record_names.list_files(directory, work.output_files)
@@ -168,20 +168,11 @@ def _is_of_use(directory):
 
 
 def _run(pool, progress, function, tasks, what, sizes=None, unit="parts") -> list[Any]:
-    """Runs tasks; returns their results in the tasks' order.
-
-    Args:
-      pool: the pool.
-      progress: as in `write_pretraining_records`.
-      function: function of a task.
-      tasks: the tasks.
-      what: what the function does, or a function of a task that says so.
-      sizes: the size of each task, and
-      unit: its unit, for the progress; without them the tasks are counted.
-    """
+    """Runs tasks; returns their results in order. `what` is a text, or a function of a task."""
     sizes = sizes or [1] * len(tasks)
     describe = what if callable(what) else lambda _: what
     line = Progress(f"{progress}, {describe(tasks[0])}", sum(sizes), unit) if progress else None
+    # Results come as they are ready. Without sizes, the progress counts the tasks.
     results = {}
     for number, result in pool.run(function, tasks, describe):
         results[number] = result
@@ -196,6 +187,7 @@ def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
     """Tokenizes the text; returns it, with a hash of what it was made of."""
     documents = documents if isinstance(documents, Sequence) else list(documents)
     parts = [part for part in documents if isinstance(part, TextPart)]
+    # Documents in memory have no file by which a later call could tell that they are the same.
     if not parts:
         path = os.path.join(work.directory, "tokens")
         tokenized_text.write_part(documents, tokenizer, path)
@@ -260,6 +252,7 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
     )
     with tf.io.gfile.GFile(lengths_path, "wb") as file:
         np.save(file, lengths, allow_pickle=False)
+    # The lengths are fields of the manifest itself; the other settings are its `creation`.
     settings = dataclasses.asdict(work.settings)
     return manifests.Manifest(
         max_seq_length=settings.pop("max_seq_length"),

@@ -1,14 +1,12 @@
 """Turns pairs of segments into serialized examples, with masks or without, and into TFRecord files.
 
 `pretraining_records` describes the features of examples with masks, `unmasked_records` the features
-of packed examples. This module does not import TensorFlow.
+of packed examples. `record_reader` describes a TFRecord file. This module does not import
+TensorFlow.
 
 `Example.SerializeToString(deterministic=True)` gives the same bytes: features in the order of their
 names, and numbers packed. The bytes of n examples are computed as a table of n rows, in which each
 byte has a column of its own; bytes that an example does not have are left out at the end.
-
-A record in a file is its length (8 bytes, little-endian), the checksum of the length (4 bytes), its
-data, and the checksum of the data (4 bytes).
 """
 
 import functools
@@ -28,13 +26,8 @@ _FIRST_FIELD, _SECOND_FIELD = b"\x0a", b"\x12"
 
 
 class Columns:
-    """Holds some neighbouring columns of the table.
-
-    Args:
-      parts: pairs of uint8 [n, width], the bytes, and bool [n, width], which bytes each row has;
-        None instead of the second array means all of them.
-      sizes: int64 [n], how many of the bytes each row has; None to count them.
-    """
+    """Holds some neighbouring columns of the table: pairs of bytes, uint8 [n, width], and which of
+    them each row has, bool [n, width] or None for all."""
 
     def __init__(
         self, parts: list[tuple[np.ndarray, np.ndarray | None]], sizes: np.ndarray | None = None
@@ -45,6 +38,7 @@ class Columns:
             sizes = np.full(len(content), content.shape[1])
             if kept is not None:
                 sizes = np.count_nonzero(kept, axis=1)
+        # int64 [n], how many of the bytes each row has: lengths come before what they measure.
         self.sizes = sizes
 
     def __add__(self, other: "Columns") -> "Columns":
@@ -79,11 +73,8 @@ def examples(features: Mapping[str, Columns]) -> list[bytes]:
 
 
 def int64_feature(values: np.ndarray) -> Columns:
-    """Serializes integers [n, k], with k > 0.
-
-    Raises:
-      ValueError: a number is negative.
-    """
+    """Serializes integers [n, k], with k > 0, which are not negative."""
+    # A negative number would take ten bytes, which `_varints` does not make.
     if values.size and values.min() < 0:
         raise ValueError(f"{values.min()} is negative; only numbers from 0 on are written.")
     return _list(_INT64_LIST, _varints(values))
@@ -115,6 +106,7 @@ def _constant(value: bytes, like: Columns) -> Columns:
 
 def _name(name: str) -> bytes:
     encoded = name.encode()
+    # Its length is one byte.
     if len(encoded) > 127:
         raise ValueError(f"the feature's name {name!r} has more than 127 bytes")
     return _FIRST_FIELD + bytes([len(encoded)]) + encoded
@@ -123,6 +115,7 @@ def _name(name: str) -> bytes:
 def _varints(values: np.ndarray) -> Columns:
     """Returns numbers [n, k] in groups of 7 bits, the lowest first; each but the last has a bit."""
     most = int(values.max(initial=0))
+    # Nearly all features but ids are so small: one byte a number, without a table of groups.
     if most < 128:
         return Columns([(values.astype(np.uint8), None)])
     groups = -(-most.bit_length() // 7)
@@ -130,6 +123,7 @@ def _varints(values: np.ndarray) -> Columns:
     shifts = np.arange(0, 7 * groups, 7, dtype=values.dtype)
     shifted = values[:, :, None] >> shifts
     kept = shifted > 0
+    # Zero has a byte, too.
     kept[:, :, 0] = True
     content = (shifted & np.array(0x7F, values.dtype)).astype(np.uint8)
     content[:, :, :-1] |= kept[:, :, 1:].astype(np.uint8) << np.uint8(7)
@@ -151,12 +145,7 @@ _AT_ONCE = 256
 
 
 class StaticRecords:
-    """Serializes pairs as `tf.train.Example`s with masks, which depend on seed, turn and key.
-
-    Args:
-      tokenizer: tokenizer of the pairs' tokens.
-      settings: the settings of data creation.
-    """
+    """Serializes pairs as `tf.train.Example`s with masks, which depend on seed, turn and key."""
 
     def __init__(self, tokenizer: Tokenizer, settings: CreationSettings):
         rules = Masking.for_tokenizer(
@@ -185,11 +174,7 @@ class StaticRecords:
 
 
 class PackedRecords:
-    """Serializes pairs as `tf.train.Example`s without masks.
-
-    Args:
-      tokenizer: tokenizer of the pairs' tokens.
-    """
+    """Serializes pairs as `tf.train.Example`s without masks."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._dtype = id_type(tokenizer.vocab_size)

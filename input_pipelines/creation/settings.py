@@ -1,7 +1,5 @@
-"""The settings of the creation of pretraining records.
-
-NumPy is not imported here: the flags and `--help` need the defaults, at once.
-"""
+"""Holds the settings of data creation, without NumPy: the flags and `--help` need the defaults at
+once."""
 
 import dataclasses
 
@@ -10,29 +8,16 @@ _MOST_PASSES = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class CreationSettings:
-    """Holds the settings of data creation; names and defaults are google-research/bert's flags.
+    """Holds the settings of data creation; names and defaults are google-research/bert's flags."""
 
-    Attributes:
-      max_seq_length: largest number of tokens of an instance, `[CLS]` and both `[SEP]` included.
-      max_predictions_per_seq: largest number of tokens to predict in an instance.
-      masked_lm_prob: share of an instance's tokens to predict.
-      short_seq_prob: share of the instances that are made for a random shorter length.
-      dupe_factor: number of passes over the text, each with other random choices.
-      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
-      random_next_sentence: whether half of the second segments are random (BERT); if not, half of
-        the pairs are swapped (ALBERT). The name is ALBERT's.
-      random_seed: seed of all random choices.
-
-    Raises:
-      ValueError: a value is out of its range; the message begins with its name.
-    """
-
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    dupe_factor: int = 10
-    do_whole_word_mask: bool = False
+    max_seq_length: int = 128  # tokens, `[CLS]` and both `[SEP]` included
+    max_predictions_per_seq: int = 20  # the most tokens to predict in an instance
+    masked_lm_prob: float = 0.15  # share of an instance's tokens to predict
+    short_seq_prob: float = 0.1  # share of the instances of a random shorter length
+    dupe_factor: int = 10  # passes over the text, each with other random choices
+    do_whole_word_mask: bool = False  # either all pieces of a word are masked or none of them
+    # Half of the second segments are random (BERT), or half of the pairs are swapped (ALBERT, which
+    # has the name).
     random_next_sentence: bool = True
     random_seed: int = 12345
 
@@ -49,6 +34,7 @@ class CreationSettings:
             "dupe_factor", 1 <= self.dupe_factor <= _MOST_PASSES, f"from 1 to {_MOST_PASSES}"
         )
 
+    # A message begins with the setting's name, so that a command can put -- before it.
     def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
         if not is_allowed:
             raise ValueError(f"{name} is {getattr(self, name)}; it must be {allowed}.")

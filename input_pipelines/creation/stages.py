@@ -66,40 +66,28 @@ def check_unchanged(vocab_file: str, sha256: str, current_sha256: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Says what to make, and where; all tasks of a creation share it.
+    """Says what to make, and where; all tasks of a creation share it."""
 
-    Attributes:
-      directory: where unfinished work is.
-      vocab_file, vocab_sha256, casing: the tokenizer's file, its hash, and its casing.
-      settings: the settings of data creation.
-      is_dynamic: whether the records have no masks.
-      output_files: the record files.
-      num_groups, num_buckets: sizes of the second and third stage, by `planned`; 0 before.
-      parts: paths of the tokenized parts; empty before `planned`.
-      stage: the name of the subdirectory of the pairs and pieces.
-    """
-
-    directory: str
+    directory: str  # where unfinished work is
     vocab_file: str
     vocab_sha256: str
     casing: Casing
     settings: CreationSettings
-    is_dynamic: bool
+    is_dynamic: bool  # whether the records have no masks
     output_files: tuple[str, ...]
+    # The sizes of the second and third stage; 0 and empty before `planned`.
     num_groups: int = 0
     num_buckets: int = 0
-    parts: tuple[str, ...] = ()
-    stage: str = ""
+    parts: tuple[str, ...] = ()  # paths of the tokenized parts
+    stage: str = ""  # the subdirectory of the pairs and pieces
 
     def planned(self, text: TokenizedText, identity: str) -> "Work":
-        """Returns this work with the sizes of all stages, which depend on the size of the text.
-
-        Args:
-          text: the tokenized text.
-          identity: a hash of the parts of the text.
-        """
+        """Returns this work with the sizes of all stages, by the text and a hash of its parts."""
+        # A bucket is shuffled in memory, and belongs to one file, so each file has a whole number.
         buckets = text.num_tokens * self.settings.dupe_factor / _BUCKET_TOKENS
         per_file = max(1, round(buckets / len(self.output_files)))
+        # The directory's name is a hash of all that pairs and pieces are made of: other settings
+        # never resume with these.
         described = [
             _VERSION,
             identity,
@@ -165,6 +153,7 @@ def pair_tasks(work: Work) -> list[tuple[Work, int, tuple[int, ...]]]:
 def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
     """Makes the pairs of a group, of some turns; the task is (work, group, turns)."""
     work, group, turns = task
+    # The text of a group is loaded only if a turn is left, since that takes most of the memory.
     left = [t for t in turns if not instances.pairs_are_written(work.pair_file(group, t))]
     if not left:
         return len(turns)
@@ -191,10 +180,7 @@ def piece_tasks(work: Work) -> list[tuple[Work, int, list[int]]]:
 
 
 def write_piece(task: tuple[Work, int, list[int]]) -> int:
-    """Writes the records of a bucket, shuffled.
-
-    The task is (work, bucket, the bucket of the first pair of each file of pairs).
-    """
+    """Writes the records of a bucket, shuffled, for (work, bucket, first bucket of each file)."""
     work, bucket, firsts = task
     index = shard_of(work, bucket)
     files = [work.piece(bucket), work.piece(bucket) + ".json"]
@@ -207,6 +193,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
             for path, first in zip(work.pair_files(), firsts, strict=True)
         ]
     )
+    # Sorted by random keys: the order does not depend on the order in which files are read.
     order = keys(work.settings.random_seed ^ _ORDER_SEED, pairs.turns, pairs.keys)
     pairs = pairs.chosen(np.argsort(order, kind="stable"))
     maker = serializer(work.tokenizer, work.settings, work.is_dynamic)
@@ -217,6 +204,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
             digest.update(content)
             size += len(content)
             file.write(content)
+    # With [CLS] and both [SEP].
     _write_lengths(pairs.lengths.sum(axis=1) + 3, work.settings, work.piece(bucket))
     facts = {"num_records": len(pairs), "num_bytes": size, "sha256": digest.hexdigest()}
     _write_facts(facts, work.piece(bucket))
@@ -254,6 +242,7 @@ def join_pieces(task: tuple[Work, int]) -> dict[str, int | str]:
                         digest.update(block)
                         file.write(block)
             file.flush()
+            # A file that has its name is complete on the disk, even if the machine loses power.
             os.fsync(file.fileno())
         os.replace(temporary, path)
         disk_files.sync(directory or ".")
@@ -267,6 +256,7 @@ def join_pieces(task: tuple[Work, int]) -> dict[str, int | str]:
         _write_lengths(lengths, work.settings, _joined_facts(work, index))
         _write_facts(joined, _joined_facts(work, index))
         for piece in pieces:
+            # The facts are written, so a killed creation does not ask for the pieces any more.
             os.remove(piece)
             os.remove(piece + ".lengths.npy")
     facts = json_files.read(_joined_facts(work, index) + ".json")
@@ -284,6 +274,7 @@ def _is_joined(work: Work, index: int) -> bool:
     path = work.output_files[index]
     if not all(map(os.path.exists, (facts, lengths, path))):
         return False
+    # Size and time are enough to see a change; a hash would read all records at each resumption.
     status, known = os.stat(path), json_files.read(facts)
     return (status.st_size, status.st_mtime_ns) == (known["num_bytes"], known["changed"])
 

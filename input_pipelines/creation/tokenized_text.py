@@ -26,18 +26,13 @@ def write_part(
     documents: Iterable[Sequence[str]],
     tokenizer: Tokenizer,
     path: str,
+    # Reason -> number of documents that are not among `documents`, once all are read.
     left_out: Mapping[str, int] | None = None,
+    # A sentence with more tokens is split, as `_Splitter` says; None for no splitting.
     longest: int | None = None,
 ) -> None:
-    """Tokenizes documents, which are sequences of sentences; skips sentences without tokens.
-
-    Args:
-      documents: the documents.
-      tokenizer: the tokenizer.
-      path: the part's path.
-      left_out: reason -> number of documents that are not among `documents`, once all are read.
-      longest: a sentence with more tokens is split, as `_Splitter` says; None for no splitting.
-    """
+    """Tokenizes documents, which are sequences of sentences, to the files of a path; skips
+    sentences without tokens."""
     encode = _Splitter(tokenizer, longest).encode if longest else lambda s: [tokenizer.encode(s)]
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
@@ -56,9 +51,11 @@ def write_part(
             document_lengths.append(len(encoded))
             ids = np.array([i for sentence in encoded for i in sentence])
             counts += np.bincount(ids, minlength=len(counts))
+            # A token is a whole word if a word begins with it, and another with the token after it.
             begins = ~continues[ids]
             num_whole += np.count_nonzero(begins & np.append(begins[1:], True))
             file.write(ids.astype(id_type(len(counts))).tobytes())
+    # It is written last: the ids without it are not a part.
     with disk_files.writer(path + ".npz", "wb") as file:
         np.savez(
             file,
@@ -74,12 +71,7 @@ def write_part(
 
 
 class _Splitter:
-    """Tokenizes lines that may hold several sentences.
-
-    A line is split into its sentences if it has more than `longest` tokens, so that lines that are
-    sentences stay as they are. What then has more than `_NO_SENTENCE` tokens does not have marks
-    of sentences, as Thai does not, and is cut between words.
-    """
+    """Tokenizes lines that may hold several sentences."""
 
     def __init__(self, tokenizer: Tokenizer, longest: int):
         self._tokenizer, self._longest = tokenizer, longest
@@ -87,12 +79,15 @@ class _Splitter:
     def encode(self, line: str) -> list[list[int]]:
         """Returns the ids of each sentence of a line."""
         ids = self._tokenizer.encode(line)
+        # A line is split only if it is long, so that lines that are sentences stay as they are.
         if len(ids) <= self._longest:
             return [ids]
         encoded = list(map(self._tokenizer.encode, sentences.split(line)))
         return [part for ids in encoded for part in self._parts(ids)]
 
     def _parts(self, ids):
+        # What is longer does not have marks of sentences, as Thai does not: it is cut between
+        # words.
         if len(ids) <= _NO_SENTENCE:
             return [ids]
         tokens = self._tokenizer.convert_ids_to_tokens(ids)
@@ -111,28 +106,18 @@ def is_written(path: str) -> bool:
 
 
 class TokenizedText:
-    """Describes the text of some parts together.
-
-    Args:
-      paths: paths of the parts, as for `write_part`.
-
-    Attributes:
-      paths: as above.
-      token_counts: counts of each id, int64 [vocab_size].
-      num_read: the number of documents, with and without tokens.
-      num_whole: the number of tokens that are whole words.
-      num_documents, num_sentences: how many have tokens.
-      left_out: reason -> number of documents that were left out.
-      first_documents: the number of the first document of each part, and of what follows the last.
-      sha256: hash of the text if there is one part, else of the hashes of the parts' texts.
-    """
+    """Describes the text of some parts together, by their paths."""
 
     def __init__(self, paths: Sequence[str]):
         self.paths = list(paths)
         digests = []
+        # The number of the first document of each part, and of what follows the last.
         self.first_documents = [0]
+        # Documents with and without tokens; tokens that are whole words; sentences with tokens.
         self.num_read = self.num_whole = self.num_sentences = 0
+        # int64 [vocab_size]
         self.token_counts = np.zeros(0, np.int64)
+        # reason -> number of documents
         self.left_out: Counter[str] = Counter()
         for path in paths:
             with np.load(path + ".npz") as part:
@@ -148,6 +133,8 @@ class TokenizedText:
                 reasons = part["reasons"].tolist()
                 self.left_out.update(dict(zip(reasons, part["left_out"].tolist(), strict=True)))
         self.num_documents = self.first_documents[-1]
+        # One part has the hash of its text, whichever files it came from; more have a hash of
+        # hashes.
         whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
         self.sha256 = whole.hex()
 
@@ -172,6 +159,7 @@ class TokenizedText:
             starts = np.concatenate([[0], np.cumsum(sentence_lengths)])
             firsts = np.concatenate([[0], np.cumsum(document_lengths)])
             begins, ends = starts[firsts[:-1]], starts[firsts[1:]]
+            # The chosen documents lie anywhere: only the pages that hold them are read.
             tokens = np.memmap(path + ".ids", dtype, "r")
             ids.append(taken(tokens, begins[chosen], (ends - begins)[chosen]))
             sentences.append(taken(sentence_lengths, firsts[:-1][chosen], document_lengths[chosen]))
