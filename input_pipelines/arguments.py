@@ -15,23 +15,15 @@ _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
 
 def run(define_flags: Callable[[], None], main: Callable[[list[str]], int]) -> NoReturn:
-    """Runs a command with the arguments of this process, which ends with its exit code.
-
-    Args:
-      define_flags: defines the flags of the command.
-      main: function of the program's name and its arguments that returns the exit code.
-    """
+    """Runs a command with the arguments of this process, which ends with the exit code of
+    `main`."""
     define_flags()
     console.run(main)
 
 
 def help_text(description: str, names: Iterable[str]) -> str:
-    """Returns what --help prints: the description, then the flags that are needed, and the others.
-
-    Args:
-      description: what the command does.
-      names: names of flags of absl.
-    """
+    """Returns what --help prints: the description, then the needed ones of absl's flags of these
+    names, then the others."""
     of_command = [flags.FLAGS[name] for name in names]
     groups = {
         heading: [_entry(flag) for flag in of_command if _is_required(flag) == required]
@@ -65,18 +57,8 @@ def _entry(flag):
 def exit_code(
     name: str, description: str, create: Callable[[flags.FlagValues], str], argv: list[str]
 ) -> int:
-    """Runs a command; prints its help, its summary, or on stderr the error that ended it.
-
-    Args:
-      name: name of the command, for error messages.
-      description: the text before the flags in the help.
-      create: function of the flags that does the work and returns a summary in words. A ValueError
-        or an OSError says that flags or files cannot work.
-      argv: the program's name, then its arguments.
-
-    Returns:
-      The exit code, see `console.exit_code`.
-    """
+    """Runs a command, whose `create` returns a summary in words; prints its help, its summary, or
+    on stderr the error that ended it. `argv` begins with the program's name."""
 
     def body():
         _parse(argv)
@@ -84,19 +66,16 @@ def exit_code(
 
     if console.has_answered(argv, lambda: help_text(description, own_flags(flags.FLAGS))):
         return 0
+    # These errors say that flags or files cannot work; any other error is a bug, with a traceback.
     return console.exit_code(name, argv, body, expected=(ValueError, OSError, flags.Error))
 
 
 def _parse(argv):
-    """Parses the arguments.
-
-    Raises:
-      ValueError: an argument is not a flag, a value cannot be one, or a flag is missing.
-      flags.Error: likewise; the message is absl's.
-    """
+    """Parses the arguments; raises ValueError or absl's own error if they are wrong."""
     try:
         rest = flags.FLAGS(argv)[1:]
     except flags.IllegalFlagValueError:
+        # absl names one missing flag, and in words of its own; here all are named.
         required = filter(_is_required, map(flags.FLAGS.__getitem__, flags.FLAGS))
         missing = [f"--{flag.name}" for flag in required if flag.value is None]
         if not missing:
@@ -117,16 +96,7 @@ def _check_numbers(values):
 
 
 def check_names_a_file(flag: str, path: str) -> None:
-    """Checks that a file of this name can be written.
-
-    Args:
-      flag: the flag that names the file.
-      path: its path.
-
-    Raises:
-      FileNotFoundError: the directory does not exist.
-      ValueError: the path names a directory, or nothing.
-    """
+    """Checks that a file of this name can be written, for the flag that names it."""
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise FileNotFoundError(
             f"--{flag}: the directory of {path!r} does not exist. Create it first."
@@ -136,18 +106,10 @@ def check_names_a_file(flag: str, path: str) -> None:
 
 
 def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
-    """Checks that a command does not read the file that it writes.
-
-    Args:
-      flag: the flag that names the output.
-      path: the output.
-      input_files: the files that the command reads.
-
-    Raises:
-      ValueError: the output, or what it is called until it is complete, is among the input.
-    """
+    """Checks that a command does not read the file that it writes."""
     # Two names of one remote file are equal as URLs, and not as names of its copies.
     path = remote.shown(path)
+    # Under the second name the output lies until it is complete.
     places = {paths.place(path), paths.place(path + disk_files.ENDING)}
     for input_file in map(remote.shown, input_files):
         if paths.place(input_file) in places:

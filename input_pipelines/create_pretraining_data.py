@@ -142,13 +142,7 @@ def _define_flags_of_examples(defaults):
 
 
 def create(values: flags.FlagValues) -> str:
-    """Creates the records that the flags ask for; returns a summary in words.
-
-    Raises:
-      ValueError: a flag or the text cannot work; the message says which.
-      FileNotFoundError: the vocabulary or the directory of the output does not exist.
-      lock.InUseError: another process writes these files.
-    """
+    """Creates the records that the flags ask for; returns a summary in words."""
     if paths.is_remote(values.output_file) and values.runner:
         raise ValueError(
             f"--output_file={values.output_file}: must be a directory that all machines of "
@@ -159,10 +153,8 @@ def create(values: flags.FlagValues) -> str:
 
 
 def _create(values, output_file, there):
-    """Makes record files in a directory of this machine; returns what `create` asks for.
-
-    `there` are the names in the remote directory that the records are for, or None.
-    """
+    """Makes record files on this machine, or for a remote directory with the names `there`; returns
+    what `remote_output.create` asks for."""
     asked = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
     if asked["dupe_factor"] is None:
         is_dynamic = values.masking == "dynamic"
@@ -193,6 +185,7 @@ def _create(values, output_file, there):
         arguments.check_output("output_file", path, [*input_files, vocab_file])
     with named("vocab_file"):
         tokenizer = open_tokenizer(vocab_file, values.do_lower_case, values.strip_accents)
+    # Two commands of one output would delete each other's unfinished work.
     with lock.held_for(output_files[0]):
         return _write(
             values, input_files, options, vocab_file, tokenizer, output_files, settings, there
@@ -271,6 +264,8 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             manifest = write([path], once, {}, True, "Held-out records")
         except pretraining_records.EmptySideError as error:
             raise ValueError(f"--eval_fraction: {error}") from None
+        # The manifest of the training records names the held-out ones by their hash, so that
+        # records of another creation are not taken for them.
         description = {"held_out": manifests.held_out_description(fraction, manifest)}
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
         files += manifests.files_of(path, manifest)

@@ -46,14 +46,7 @@ def define_flags() -> None:
 
 
 def create(values: flags.FlagValues) -> str:
-    """Creates the text that the flags ask for; returns a summary in words.
-
-    Raises:
-      ValueError: a flag or the text cannot work; the message says which.
-      FileNotFoundError: the directory of the output does not exist.
-      OSError: the output cannot be written.
-      lock.InUseError: another process writes it.
-    """
+    """Creates the text that the flags ask for; returns a summary in words."""
     return remote_output.create(values, "output_file", functools.partial(_create, values))
 
 

@@ -52,14 +52,7 @@ def define_flags() -> None:
 
 
 def create(values: flags.FlagValues) -> str:
-    """Creates the vocabulary that the flags ask for; returns a summary in words.
-
-    Raises:
-      ValueError: a flag or the text cannot work; the message says which.
-      FileNotFoundError: the directory of the vocabulary does not exist.
-      OSError: the vocabulary cannot be written.
-      lock.InUseError: another process writes it.
-    """
+    """Creates the vocabulary that the flags ask for; returns a summary in words."""
     return remote_output.create(values, "vocab_file", functools.partial(_create, values))
 
 
@@ -76,6 +69,7 @@ def _create(values, path, there):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
     arguments.check_output("vocab_file", path, files)
+    # The text is read only below, when all flags have been checked: this is a generator.
     documents = read_documents(files, progress, options, chosen)
     sentences = (sentence for document in documents for sentence in document)
     is_model = path.endswith(".model")

@@ -41,29 +41,19 @@ def create(
     make: Callable[[str, list[str] | None], tuple[str, list[str]]],
     vocab_file: str | None = None,
 ) -> str:
-    """Makes files, and uploads them if they are to be in remote storage.
+    """Makes files, and uploads them if they are to be in remote storage; returns a summary.
 
     Args:
-      values: the flags of the command; its text is --input_file.
       flag: the name of the flag that names the output: files, with commas between them.
       make: function of the output, as paths of this machine, and of the names of the files that the
         remote directory holds (None if the output is not remote). It makes the files, and returns
         a summary in words and their paths.
-      vocab_file: the vocabulary that the command reads, if it does.
-
-    Returns:
-      The summary.
-
-    Raises:
-      ValueError: the output does not name files in one remote directory.
-      storage.StorageError: the file system cannot be used. If an upload failed, the text says where
-        the files are kept.
-      lock.InUseError: another process of this machine writes them.
     """
     output = values[flag].value
     if not paths.is_remote(output):
         return make(output, None)[0]
     with contextlib.ExitStack() as stack:
+        # A bucket that cannot be reached is found before hours of work, not after.
         with named(flag):
             directory, names = _split(output)
             remote.check(directory)
@@ -79,6 +69,7 @@ def create(
                 "summary": summary,
                 "files": {os.path.basename(path): _version(path) for path in made_files},
             }
+            # It is written when all files are: with it, the same command only uploads.
             with disk_files.writer(os.path.join(folder, _MADE)) as writer:
                 json.dump(made, writer)
         else:
@@ -118,6 +109,7 @@ def _staged(output: str, directory: str) -> Iterator[str]:
         try:
             yield folder
         except BaseException as error:
+            # Half-written files alone are of no use to the command that resumes.
             if all(name.endswith(disk_files.ENDING) for name in os.listdir(files)):
                 shutil.rmtree(folder)
             elif not isinstance(error, remote.StorageError):
@@ -159,6 +151,8 @@ def _identity(values: flags.FlagValues, vocab_file: str | None) -> str:
             else [os.path.abspath(path), _version(path)]
             for path in texts
         ]
+    # The text counts by sizes and times, since a hash would read all of it; the small vocabulary by
+    # its hash.
     described = [__version__, sorted(given.items()), versions, _hash_of(vocab_file)]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
 

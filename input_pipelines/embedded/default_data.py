@@ -31,53 +31,28 @@ _CORPUS = "corpus_fingerprint"  # a key in it
 
 @dataclasses.dataclass(frozen=True)
 class DefaultData:
-    """Names the files of the embedded default data.
-
-    Attributes:
-      vocab_file: the vocabulary.
-      train_files, held_out_files: record files.
-      token_counts_file: counts of each id in the training text, for `unigram`.
-    """
+    """Names the files of the embedded default data."""
 
     vocab_file: str
     train_files: list[str]
     held_out_files: list[str]
-    token_counts_file: str
+    token_counts_file: str  # counts of each id in the training text, for `unigram`
 
 
 def make(
     output_dir: str,
-    vocab_size: int,
-    max_seq_length: int,
+    vocab_size: int,  # tokens of the vocabulary, which is trained on the corpus
+    max_seq_length: int,  # tokens of an example, padding included
     max_predictions_per_seq: int,
-    dupe_factor: int,
+    dupe_factor: int,  # passes over the training text; the held-out text gets one pass
     seed: int,
     *,
-    masking: str,
+    masking: str,  # one of `pretraining_records.MASKINGS`
     do_whole_word_mask: bool = False,
     may_replace: bool = True,
 ) -> DefaultData:
-    """Makes the data in `output_dir`, unless complete data with the same settings is there already.
-
-    The directory gets its name when it is complete. Data made with other settings, by another
-    Python or from another corpus is replaced.
-
-    Args:
-      output_dir: directory for this data alone.
-      vocab_size: number of tokens of the vocabulary, which is trained on the corpus.
-      max_seq_length: number of tokens of an example, padding included.
-      max_predictions_per_seq: largest number of masked tokens of an example.
-      dupe_factor: number of passes over the training text; the held-out text gets one pass.
-      seed: seed of all random choices.
-      masking: one of `pretraining_records.MASKINGS`.
-      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
-      may_replace: whether data with other settings is replaced; if not, it is an error.
-
-    Raises:
-      ValueError: `output_dir` holds other files, or other data that may not be replaced, or a
-        setting is out of its range or unknown.
-      lock.InUseError: another process is making the data.
-    """
+    """Makes the data in a directory of its own, unless complete data with the same settings is
+    there; if it may not be replaced, other data is an error."""
     check_masking(masking)
     creation = CreationSettings(
         max_seq_length=max_seq_length,
@@ -138,6 +113,8 @@ def _make(
     # Written last, since a directory without this file does not count as complete.
     with open(os.path.join(incomplete, _SETTINGS_FILE), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2)
+    # The old data goes only when the new data is complete. A directory with files in it cannot be
+    # replaced by renaming, so the old one is moved out of the way first.
     replaced = output_dir.rstrip(os.sep) + ".replaced"
     shutil.rmtree(replaced, ignore_errors=True)
     if os.path.isdir(output_dir):
@@ -196,17 +173,14 @@ def _paths(directory: str) -> DefaultData:
 
 
 def _is_complete(directory: str, settings: dict[str, Any], any_corpus: bool) -> bool:
-    """Returns whether the directory was made with these settings and its files are unchanged.
-
-    Args:
-      directory: the directory of the data.
-      settings: the settings.
-      any_corpus: whether the corpus may be another Python's or another version's.
-    """
+    """Returns whether the directory was made with these settings, of this or any corpus, and its
+    files are unchanged."""
     paths = _paths(directory)
     try:
         made_with = json_files.read(os.path.join(directory, _SETTINGS_FILE))
         if any_corpus:
+            # The corpus of another Python, or of another version of this program, counts as this
+            # one.
             made_with[_CORPUS] = settings[_CORPUS]
         if made_with != settings:
             return False
@@ -217,6 +191,7 @@ def _is_complete(directory: str, settings: dict[str, Any], any_corpus: bool) -> 
             checksums[VOCAB_FILE] = manifest.vocab_sha256
             if manifest.lengths_file is not None:
                 checksums[manifest.lengths_file] = manifest.corpus["record_lengths"]["sha256"]
+            # A training that resumes must read the same bytes, so all files are hashed.
             for name, sha256 in checksums.items():
                 if manifests.sha256_of_file(os.path.join(directory, name)) != sha256:
                     return False

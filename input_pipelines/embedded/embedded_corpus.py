@@ -5,11 +5,8 @@ It has two sources, which are read as text and parsed with `ast`, but never impo
 1. the language reference in `pydoc_data/topics.py`, one document per topic;
 2. the docstrings of the standard library's modules, one document per module.
 
-Prose is kept; doctests, code, tables, headings and signatures are dropped.
-
-A document is a list of sentences (str), as in google-research/bert's input format: one sentence
-per line, a blank line between documents. The order is deterministic: topics by name, then modules
-by path. The text depends on the Python version alone, so `Corpus` records the version and a hash.
+Prose is kept; doctests, code, tables, headings and signatures are dropped. A document is a list of
+sentences (str). The order is deterministic: topics by name, then modules by path.
 """
 
 import ast
@@ -50,32 +47,22 @@ _MIN_PLAIN_SHARE = 0.75
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Holds the corpus, split by document into two parts without a common sentence.
+    """Holds the corpus, split by document into two parts without a common sentence."""
 
-    Attributes:
-      train: documents to train on, each a non-empty list of sentences.
-      held_out: documents to evaluate on, about `HELD_OUT_SHARE` of the words.
-      sha256: hash of the text of both parts, hexadecimal.
-      python_version: version of the Python whose standard library was read, such as "3.11.7".
-    """
-
+    # Non-empty lists of sentences; the held-out ones are about `HELD_OUT_SHARE` of the words.
     train: list[list[str]]
     held_out: list[list[str]]
+    # The text depends on the Python version alone, such as "3.11.7"; the hash is of both parts.
     sha256: str
     python_version: str
 
 
 def load(standard_library: str | None = None) -> Corpus:
-    """Reads, cleans and splits the corpus.
-
-    Args:
-      standard_library: directory of the standard library; None for the running Python's.
-
-    Raises:
-      FileNotFoundError: the directory lacks Python sources (a stripped or zipped Python).
-    """
+    """Reads, cleans and splits the corpus of the standard library in a directory; None for the
+    running Python's."""
     root = directory_of_sources(standard_library)
     train, held_out = split(without_repetitions(documents(root)))
+    # A stripped or zipped Python lacks its sources.
     if not train or not held_out:
         raise FileNotFoundError(
             f"the standard library at {root} has no text to train on: this Python lacks its "
@@ -88,11 +75,9 @@ def load(standard_library: str | None = None) -> Corpus:
 
 
 def fingerprint(standard_library: str | None = None) -> str:
-    """Hashes the files that `load` reads and this module: the same hash means the same corpus.
-
-    It takes a tenth of a second, while `load` takes seconds.
-    """
+    """Hashes the files that `load` reads and this module: the same hash means the same corpus."""
     root = directory_of_sources(standard_library)
+    # It takes a tenth of a second, while `load` takes seconds.
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for path in [root / _TOPICS, *sources(root)]:
         source = path.read_bytes() if path.is_file() else b""
@@ -109,11 +94,9 @@ def documents(root: Path) -> Iterator[list[list[str]]]:
 
 
 def without_repetitions(paragraphs_of_documents: Iterable[list[list[str]]]) -> list[list[str]]:
-    """Drops every paragraph seen before, joins the rest, and drops documents left empty.
-
-    The language reference prints many sections twice (alone and within their chapter), and
-    overridden methods inherit docstrings by copy.
-    """
+    """Drops every paragraph seen before, joins the rest, and drops documents left empty."""
+    # The language reference prints many sections twice (alone and within their chapter), and
+    # overridden methods inherit docstrings by copy.
     seen = set()
     result = []
     for paragraphs in paragraphs_of_documents:
@@ -131,13 +114,11 @@ def without_repetitions(paragraphs_of_documents: Iterable[list[list[str]]]) -> l
 def split(
     all_documents: list[list[str]], held_out_share: float = HELD_OUT_SHARE
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Splits documents into (train, held out), both in their original order.
-
-    Documents are held out in the order of the sha256 of their text until they have the share of
-    the words. Held-out sentences that occur in the training part too are then dropped.
-    """
+    """Splits documents into (train, held out), both in their original order."""
     sizes = [sum(len(sentence.split()) for sentence in document) for document in all_documents]
     hashes = [hashlib.sha256("\n".join(document).encode()).digest() for document in all_documents]
+    # Documents are held out in the order of the sha256 of their text until they have the share of
+    # the words: a random choice that is the same everywhere.
     chosen = set()
     words_left = held_out_share * sum(sizes)
     for index in sorted(range(len(all_documents)), key=hashes.__getitem__):
@@ -149,6 +130,7 @@ def split(
     trained_sentences = {sentence for document in train for sentence in document}
     held_out = []
     for index in sorted(chosen):
+        # A held-out sentence that is trained on, too, would make the evaluation look too good.
         document = [s for s in all_documents[index] if s not in trained_sentences]
         if document:
             held_out.append(document)
@@ -244,6 +226,7 @@ def _topics(path: Path) -> Iterator[str]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     """Yields the docstrings of a module, its classes and functions, in source order."""
+    # A stack instead of `ast.walk`, which does not keep the order of the source.
     pending = [parse(path)]
     while pending:
         node = pending.pop()

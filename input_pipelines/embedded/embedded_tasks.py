@@ -11,25 +11,8 @@ The first three are made of `embedded_corpus` with its split, so the examples fo
 held out of pretraining too. The last is made of the standard library's functions, split by module.
 Each text occurs with both labels, so neither the majority nor the words alone tell them apart.
 
-Tagged words (code_words): which words of a sentence were written as one name of the code? In the
-sentences of `embedded_corpus`, names such as `reinit_subcommands`, `sys.executable` and
-`NodeVisitor` become the words that they are made of, and all words are lower-cased. So only the
-sentence tells "file mode" from `file_mode`. The first word of a name has the tag B-CODE, its other
-words have I-CODE. The sentences to evaluate on were held out of pretraining, too.
-
-Questions, the default of run_squad.py. The texts are docstrings of the standard library's
-functions; an answer is the part of a text that follows a word which announces it:
-
-    What does NAME return?       "Return" ...
-    What does NAME raise?        "Raise" ...
-    On which condition?          "if" or "when" ...
-    What is NAME used for?       "used to", "useful for" ...
-    What is the default?         "defaults to" ...
-
-up to the end of the clause. If a text has several parts of the kind, each is right. Questions of a
-kind that a text does not have are impossible, as in SQuAD 2.0. So the questions do not need
-knowledge, but the kind has to be told from the question, the announcing word to be found, and the
-clause's end. Texts are split by module, so no text of the held-out questions was trained on.
+Tagged words (code_words): which words of a sentence were written as one name of the code?
+Questions, the default of run_squad.py: which part of a docstring answers them?
 """
 
 import ast
@@ -55,11 +38,7 @@ _HELD_OUT_MODULES = 0.1
 
 
 def load_task(name: str) -> EmbeddedTask[Example]:
-    """Makes a task by its name, one of TASKS; the same Python gives the same task.
-
-    Raises:
-      FileNotFoundError: this Python lacks its sources; see `embedded_corpus.load`.
-    """
+    """Makes a task by its name, one of TASKS; the same Python gives the same task."""
     return TASKS[name]()
 
 
@@ -100,6 +79,7 @@ def neighbours() -> EmbeddedTask[Example]:
         _generator(f"{len(pairs)} pairs").shuffle(pairs)
         for place, (first, second) in enumerate(pairs):
             yield Example(first, second, 1)
+            # The pair before it in a random order: from another place but for a few.
             yield Example(first, pairs[place - 1][1], 0)
 
     return _of_corpus("does the second sentence follow the first?", ("elsewhere", "follows"), both)
@@ -109,6 +89,7 @@ def summary() -> EmbeddedTask[Example]:
     """Makes the task to tell a function's own summary from another function's summary."""
     root = embedded_corpus.directory_of_sources()
     train, held_out = {}, {}  # module -> its functions
+    # A module is on one side as a whole, since summaries are exchanged within it.
     for path in embedded_corpus.sources(root):
         module = path.relative_to(root).as_posix()
         is_held_out = _generator(module).random() < _HELD_OUT_MODULES
@@ -175,6 +156,10 @@ def _generator(text: str) -> random.Random:
     return random.Random(hashlib.sha256(text.encode()).digest())
 
 
+# In the sentences of `embedded_corpus`, names such as `reinit_subcommands`, `sys.executable` and
+# `NodeVisitor` become the words that they are made of, and all words are lower-cased. So only the
+# sentence tells "file mode" from `file_mode`. The first word of a name has the tag B-CODE, its
+# other words have I-CODE. The sentences to evaluate on were held out of pretraining, too.
 CODE_TAGS = (entities.OUTSIDE, "B-CODE", "I-CODE")
 
 _OUTSIDE, _BEGIN, _INSIDE = range(3)
@@ -187,11 +172,7 @@ _AROUND = "\"'()[],;:.!?"
 
 
 def load_tags() -> EmbeddedTask[Sentence]:
-    """Makes the task; the same Python gives the same task.
-
-    Raises:
-      FileNotFoundError: this Python lacks its sources; see `embedded_corpus.load`.
-    """
+    """Makes the task; the same Python gives the same task."""
     corpus = embedded_corpus.load()
     question = "which words were written as one name of the code?"
     return EmbeddedTask(question, CODE_TAGS, *map(_sentences, (corpus.train, corpus.held_out)))
@@ -225,6 +206,10 @@ _WORDS_OF_TEXT = range(6, 81)
 _CLAUSE = r"([^,.;:()]*[^,.;:()\s])(?=[,.;:()]|$)"
 _SENTENCE = re.compile(r"[^.!?]*[.!?]?")
 
+# An answer is the part of a docstring that follows a word which announces it, up to the end of the
+# clause. If a text has several parts of the kind, each is right. So the questions do not need
+# knowledge, but the kind has to be told from the question, the announcing word to be found, and the
+# clause's end.
 # Question -> what announces its answer. The announcing words of a kind are not in another kind.
 _KINDS = {
     "What does {} return?": rf"\b[Rr]eturn(?:s|ing)? {_CLAUSE}",
@@ -245,11 +230,7 @@ class EmbeddedQuestions:
 
 
 def load_questions() -> EmbeddedQuestions:
-    """Makes the questions; the same Python gives the same questions.
-
-    Raises:
-      FileNotFoundError: this Python lacks its sources, or its docstrings.
-    """
+    """Makes the questions; the same Python gives the same questions."""
     questions = EmbeddedQuestions([], [])
     root = embedded_corpus.directory_of_sources()
     seen: set[str] = set()
@@ -258,6 +239,8 @@ def load_questions() -> EmbeddedQuestions:
         is_held_out = _share(module) < _HELD_OUT_MODULES
         side = questions.held_out if is_held_out else questions.train
         for name, text in _texts(embedded_corpus.parse(path)):
+            # Texts are split by module, and a text counts once, so no text of the held-out
+            # questions was trained on.
             if text not in seen:
                 seen.add(text)
                 side += _questions(f"{module}:{name}:{len(seen)}", name, text)
@@ -270,10 +253,8 @@ def load_questions() -> EmbeddedQuestions:
 
 
 def nearest_sentences(questions: Sequence[Question]) -> dict[str, str]:
-    """Answers each question by the sentence that has most of its words: id -> sentence.
-
-    It is a baseline: it reads the question and the text, but does not know any kind of question.
-    """
+    """Answers each question by the sentence that has most of its words: id -> sentence."""
+    # It is a baseline: it reads the question and the text, but does not know any kind of question.
     answers = {}
     for question in questions:
         asked = set(squad_metrics.normalize(question.text).split())
@@ -298,6 +279,8 @@ def _questions(place: str, name: str, text: str) -> Iterator[Question]:
             yield question_of
         else:
             impossible.append(question_of)
+    # Questions of a kind that a text does not have are impossible, as in SQuAD 2.0. A text that
+    # answers none of them does not give any question.
     if is_answered and impossible and _share(place) < _IMPOSSIBLE:
         yield impossible[int(_share(place + " kind") * len(impossible))]
 

@@ -32,17 +32,16 @@ class Duplicates(Protocol):
 
 
 class ExactDuplicates:
-    """Remembers documents by hashes of 8 bytes of their words, whatever their case and spaces.
-
-    It takes at most 32 bytes of memory for each document. Among 10 million documents, a document is
-    mistaken for another with a probability of 3 in a million.
-    """
+    """Remembers documents by hashes of 8 bytes of their words, whatever their case and spaces: at
+    most 32 bytes of memory for each."""
 
     def __init__(self):
         self._hashes = HashSet()
 
     def is_new(self, document: Sequence[str]) -> bool:
         text = " ".join(_words(document))
+        # Among 10 million documents, one is mistaken for another with a probability of 3 in a
+        # million.
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return self._hashes.add(int.from_bytes(digest, "big"))
 
@@ -58,15 +57,14 @@ class NearDuplicates:
     def is_new(self, document: Sequence[str]) -> bool:
         signature = self.signature(document).reshape(_BANDS, _ROWS)
         bands = [_band_hash(band) for band in signature]
+        # All bands are remembered, also if the first one is known: `all` of a generator would stop.
         added = [hashes.add(band) for hashes, band in zip(self._bands, bands, strict=True)]
         return all(added)
 
     def signature(self, document: Sequence[str]) -> np.ndarray:
-        """Returns the MinHash of a document, uint64 [112].
-
-        The share of equal numbers of two signatures estimates the share of sequences of words that
-        the documents have in common.
-        """
+        """Returns the MinHash of a document, uint64 [112]."""
+        # The share of equal numbers of two signatures estimates the share of sequences of words
+        # that the documents have in common.
         hashes = np.array([_word_hash(word) for word in _words(document)] or [0], np.uint64)
         length = min(_WORDS, len(hashes))
         sequences = np.zeros(len(hashes) - length + 1, np.uint64)
@@ -81,10 +79,8 @@ class NearDuplicates:
 
 
 class HashSet:
-    """A set of hashes of 64 bits, which are random.
-
-    It takes at most 32 bytes of memory for each hash, also while it grows, and besides 0.2 MB.
-    """
+    """Holds random hashes of 64 bits, in at most 32 bytes of memory for each, also while it grows,
+    and 0.2 MB."""
 
     def __init__(self):
         self._slots = np.zeros(_FEWEST_SLOTS, np.uint64)  # 0 is an empty slot
@@ -95,6 +91,7 @@ class HashSet:
 
     def add(self, value: int) -> bool:
         """Adds a hash; returns whether it is new."""
+        # 0 stands for an empty slot.
         value = value or 1
         # Then the slots and twice as many, in which they grow, are 4 slots for each hash.
         if 4 * self._number >= 3 * len(self._slots):

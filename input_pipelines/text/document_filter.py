@@ -1,10 +1,5 @@
 """Leaves out short documents, documents of few letters, and documents in other languages.
 
-Spaces separate words. Each ideograph is a word, as for the tokenizer (`wordpiece.is_cjk`). In other
-scripts that are written without spaces (Thai, Lao, Burmese, Khmer, Tibetan, Hiragana and Katakana),
-each letter is a word together with the signs on it, since where their words end is not known
-without a dictionary.
-
 `py3langid` detects languages, from the beginning of a document. It errs now and then, mostly in
 texts of a few words.
 """
@@ -17,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from bert_estimator.tokenization.wordpiece import CJK_BLOCKS
 
+# Spaces separate words. Each ideograph is a word, as for the tokenizer (`wordpiece.is_cjk`). In
+# these scripts, which are written without spaces, each letter is a word together with the signs on
+# it, since where their words end is not known without a dictionary.
 _WITHOUT_SPACES = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x0F00, 0x0FFF),  # Tibetan
@@ -49,11 +47,10 @@ def words_of(document: Sequence[str]) -> list[str]:
 
 
 def share_of_letters(document: Sequence[str]) -> float:
-    """Returns the share of the characters, without whitespace, that are letters or signs on them.
-
-    Signs are Unicode's marks, such as accents and the vowels of Indian scripts.
-    """
+    """Returns the share of the characters, without whitespace, that are letters or signs on
+    them."""
     numbers = Counter("".join("".join(document).split()))
+    # Signs are Unicode's marks, such as accents and the vowels of Indian scripts.
     letters = sum(
         number for char, number in numbers.items() if unicodedata.category(char)[0] in "LM"
     )
@@ -67,24 +64,14 @@ _SHORT, _FEW_LETTERS, _OTHER_LANGUAGES = "short", "of too few letters", "in othe
 
 
 class DocumentFilter:
-    """Leaves documents out, and counts them.
-
-    Args:
-      min_words: the least number of words of a document, as `words_of` tells them.
-      min_letters: the least share of its characters, without spaces, that are letters.
-      language: the code of its language, such as "en"; "" for any language.
-
-    Attributes:
-      left_out: reason -> number of documents; with the reasons that are looked for, also if 0.
-
-    Raises:
-      ValueError: the language is not known, or py3langid is not installed.
-    """
+    """Leaves out documents that have fewer words, or a smaller share of letters, or another
+    language than these, and counts them by reason; a language of "" is any."""
 
     def __init__(self, min_words: int, min_letters: float, language: str):
         self._min_words, self._min_letters, self._language = min_words, min_letters, language
         if language:
             check_language(language)
+        # A reason that is looked for is counted, also if it is 0; the others are not in the report.
         looked_for = {_SHORT: min_words, _FEW_LETTERS: min_letters, _OTHER_LANGUAGES: language}
         self.left_out = Counter({reason: 0 for reason, value in looked_for.items() if value})
 
@@ -96,6 +83,7 @@ class DocumentFilter:
         return reason is None
 
     def _reason(self, document: Sequence[str]) -> str | None:
+        # A document is counted once, for the first reason that holds.
         if self._min_words and len(words_of(document)) < self._min_words:
             return _SHORT
         if self._min_letters and share_of_letters(document) < self._min_letters:
@@ -133,6 +121,7 @@ def check_language(language: str) -> None:
 def _identifier():
     """Returns the detector of languages; it takes a tenth of a gigabyte."""
     try:
+        # The package is optional, and its model is loaded only if a language is asked for.
         from py3langid import langid
     except ImportError:
         raise ValueError(

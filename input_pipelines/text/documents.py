@@ -2,8 +2,8 @@
 
 Plain text is in google-research/bert's input format by default: UTF-8 with one sentence a line and
 an empty line between documents. The end of a file ends a document too. `text_formats` has the other
-formats, whose texts are split into sentences; `text_files` says how files may be packed. Files are
-cut into parts (`TextPart`), which several processes can read at the same time.
+formats; `text_files` says how files may be packed. Files are cut into parts (`TextPart`), which
+several processes can read at the same time.
 """
 
 import dataclasses
@@ -33,26 +33,18 @@ _PART_BYTES = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions:
-    """Says how text files are read; the names are flags of the commands that read them.
+    """Says how text files are read; the names are flags of the commands that read them."""
 
-    Attributes:
-      text_field: the key of the text in JSON lines, or its column in parquet.
-      split_sentences: one of `SPLITTING`. Without splitting, each line is a sentence.
-      document_per_file: whether a file of plain text is one document, in spite of empty lines.
-      min_words, min_letters, language: which documents are left out, as `DocumentFilter` says.
-
-    Raises:
-      ValueError: a value is out of its range; the message begins with its name.
-    """
-
-    text_field: str = "text"
-    split_sentences: str = "auto"
-    document_per_file: bool = False
+    text_field: str = "text"  # the key of JSON lines, or the column of parquet
+    split_sentences: str = "auto"  # one of `SPLITTING`; by "no" each line is a sentence
+    document_per_file: bool = False  # in spite of empty lines in plain text
+    # Which documents are left out, as `DocumentFilter` says.
     min_words: int = 0
     min_letters: float = 0.0
     language: str = ""
 
     def __post_init__(self):
+        # A message begins with an option's name, so that a command can put -- before it.
         if self.min_words < 0:
             raise ValueError(f"min_words is {self.min_words}; it must be 0 or more.")
         if not 0 <= self.min_letters <= 1:
@@ -67,25 +59,13 @@ _DEFAULT = TextOptions()
 
 
 def find_files(patterns: Sequence[str], vocab_file: str = "") -> list[str]:
-    """Expands glob patterns and directories to files, each file only once, however it is spelled.
-
-    The files are sorted within each pattern. A directory stands for all files in it and below it,
-    links to other directories included, except for files and directories whose names begin with a
-    dot. Records, and what lies beside them, are left out (`record_names.is_text`), unless a file is
-    given by its name. The vocabulary is left out, too.
-
-    Args:
-      patterns: the patterns.
-      vocab_file: the vocabulary, which may lie in the directory of the texts.
-
-    Raises:
-      ValueError: no pattern is given, a pattern does not match any file of text, or a file that is
-        given by its name is the vocabulary.
-    """
+    """Expands glob patterns and directories to files, sorted within each pattern, but without the
+    vocabulary; each file comes only once, however it is spelled."""
     place_of_vocabulary = os.path.realpath(vocab_file) if vocab_file else None
     files: dict[str, str] = {}  # the place of each file -> its path
     for pattern in patterns:
         matches = _matches(pattern)
+        # Records, and what lies beside them, are left out, unless a file is given by its name.
         texts = [path for path in matches if path == pattern or record_names.is_text(path)]
         if place_of_vocabulary is not None:
             if os.path.realpath(pattern) == place_of_vocabulary:
@@ -108,16 +88,16 @@ def _matches(pattern):
 
 
 def _files_below(directory):
-    """Returns the files below a directory, sorted; links to directories are followed.
-
-    A link counts only if it leads to a directory that is not reached without it. So links may lead
-    in circles.
-    """
+    """Returns the files below a directory, sorted, without names that begin with a dot; links to
+    directories are followed."""
+    # A link counts only if it leads to a directory that is not reached without it. So links may
+    # lead in circles.
     files, visited, roots = [], set(), [directory]
     for root in roots:  # which grows by the links
         for parent, subdirectories, names in os.walk(root):
             place = os.path.realpath(parent)
             if place in visited:
+                # An emptied list keeps `os.walk` from going down.
                 subdirectories.clear()
                 continue
             visited.add(place)
@@ -138,15 +118,10 @@ def total_bytes(files: Sequence[str]) -> int:
 
 
 class Piece(NamedTuple):
-    """A document, or a part of a document that is cut because it has too many sentences.
-
-    Attributes:
-      sentences: the sentences.
-      is_first: whether the document begins with them.
-    """
+    """Holds a document, or a part of a document that is cut because it has too many sentences."""
 
     sentences: list[str]
-    is_first: bool
+    is_first: bool  # whether the document begins with these sentences
 
 
 def read_documents(
@@ -155,10 +130,8 @@ def read_documents(
     options: TextOptions = _DEFAULT,
     chosen: DocumentFilter | None = None,
 ) -> Iterator[list[str]]:
-    """Yields the documents of the files, each a non-empty list of non-empty sentences.
-
-    A document of more than `MOST_SENTENCES` sentences comes in pieces; see `read_pieces`.
-    """
+    """Yields the documents of the files; a document of more than `MOST_SENTENCES` sentences comes
+    in pieces."""
     return (piece.sentences for piece in read_pieces(files, progress, options, chosen))
 
 
@@ -168,18 +141,8 @@ def read_pieces(
     options: TextOptions = _DEFAULT,
     chosen: DocumentFilter | None = None,
 ) -> Iterator[Piece]:
-    """Yields the documents of the files, which are not empty, in pieces of `MOST_SENTENCES`.
-
-    Args:
-      files: paths.
-      progress: counts the bytes that have been read.
-      options: how the files are read.
-      chosen: a filter of the options, which counts; None for a new one.
-
-    Raises:
-      ValueError: a file cannot be read, is damaged or is not UTF-8 (the message gives the offset of
-        the first bad byte), or the files do not contain any document, or all are left out.
-    """
+    """Yields the documents of the files, which are not empty, in pieces of `MOST_SENTENCES`; a
+    `chosen` filter of None is a new one."""
     chosen = chosen or options.new_filter()
     is_any = False
     for path in files:
@@ -217,20 +180,17 @@ def no_text(
 
 
 def is_held_out(document: Sequence[str], fraction: float) -> bool:
-    """Returns whether a document, a sequence of sentences, is among a fraction of all documents.
-
-    The documents of a smaller fraction are among the documents of a larger fraction.
-    """
+    """Returns whether a document, a sequence of sentences, is among a fraction of all documents."""
+    # A hash of the text decides, so the choice is the same in every run, on every machine and in
+    # every order of reading, and two equal documents are on the same side. The documents of a
+    # smaller fraction are among the documents of a larger fraction.
     digest = hashlib.blake2b("\n".join(document).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
 def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:
-    """Returns whether a file may be read in parts that begin after empty lines.
-
-    Raises:
-      ValueError: the file cannot be read, or has markup.
-    """
+    """Returns whether a file may be read in parts that begin after empty lines."""
+    # A packed file cannot be read from its middle on, and one document must stay in one part.
     if text_files.packing(path) or paths.is_remote(path) or options.document_per_file:
         return False
     return _format(path) == "plain"
@@ -253,16 +213,9 @@ def pieces_of_file(
     options: TextOptions = _DEFAULT,
     progress: Progress | None = None,
 ) -> Iterator[Piece]:
-    """Yields all documents of a file, in pieces of at most `MOST_SENTENCES` sentences.
-
-    `read_pieces`, which leaves some documents out, says what is raised.
-
-    Args:
-      path: the file.
-      start, end: the bytes at which the first document begins and the last document ends, if
-        `is_plain`.
-      options, progress: as for `read_pieces`.
-    """
+    """Yields all documents of a file, or of its bytes from `start` to `end` if `is_plain`, in
+    pieces of at most `MOST_SENTENCES` sentences."""
+    # A part that begins later is plain, and its first line may look like another format.
     kind = "plain" if start else _format(path)
     with text_files.opened(path, progress) as file:
         if kind == "plain":
@@ -281,10 +234,7 @@ def pieces_of_file(
 
 
 def _format(path) -> str:
-    """Returns the format of a file, by its name or by its first line that is not empty.
-
-    Raises ValueError if the line begins a document with markup.
-    """
+    """Returns the format of a file, by its name or by its first line that is not empty."""
     with text_files.opened(path) as file:
         line = file.readline(_LOOKED_AT).removeprefix(b"\xef\xbb\xbf")
         while line and not line.strip():
@@ -292,6 +242,7 @@ def _format(path) -> str:
         if line.strip() in text_formats.OPENING:  # JSON may be broken into lines here
             line += file.readline(_LOOKED_AT)
         goes_on = not line.endswith(b"\n") and bool(file.read(1))
+    # The file may be an old Macintosh's, whose lines end at carriage returns.
     if not line.endswith(b"\n"):
         line = line.lstrip().split(b"\r")[0]
     return text_formats.of_file(path, line.lstrip(), goes_on)
@@ -307,8 +258,10 @@ def _plain_pieces(lines, options) -> Iterator[Piece]:
     kept: list[str] = []
     is_first = True
     for line in itertools.chain(lines, [None]):
+        # None ends the last document, as an empty line does.
         text = line and line.strip()
         is_end = line is None or not (text or options.document_per_file)
+        # An empty line stays within a document: it ends a paragraph, and so a sentence.
         if text or (splits and not is_end):
             kept.append(text)
         if is_end or len(kept) >= MOST_SENTENCES:
@@ -329,24 +282,16 @@ def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 @dataclasses.dataclass(frozen=True)
 class TextPart:
-    """Names some whole documents of a file.
-
-    Attributes:
-      path: the file.
-      start: the byte at which the documents begin.
-      end: the byte at which they end.
-      version: the size of the file, and the time of its last change; for a remote file, another
-        number that changes when its content does.
-      options: how the file is read.
-      side: (fraction, whether its documents are meant or all others) of `is_held_out`;
-        None for all documents.
-    """
+    """Names some whole documents of a file, from one byte to another."""
 
     path: str
     start: int
     end: int
+    # The size of the file, and the time of its last change; of a remote file, another number that
+    # changes when its content does.
     version: tuple[int, int]
     options: TextOptions = _DEFAULT
+    # (fraction, whether its documents are meant or all others) of `is_held_out`; None for all.
     side: tuple[float, bool] | None = None
 
     @property
@@ -362,13 +307,9 @@ class TextPart:
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
 
     def documents(self, chosen: DocumentFilter | None = None) -> Iterator[list[str]]:
-        """Yields the documents; see `read_documents`, whose errors this raises.
-
-        Args:
-          chosen: a filter of the options, which counts the documents of both sides that it leaves
-            out; None for a new one.
-        """
+        """Yields the documents; a `chosen` filter counts what it leaves out, on both sides."""
         chosen = chosen or self.options.new_filter()
+        # Only a part of plain text ends within its file.
         end = self.end if self.end < self.version[0] else None
         is_meant = True
         pieces = pieces_of_file(self.path, self.start, end, self.options)
@@ -387,18 +328,9 @@ def split_files(
     side: tuple[float, bool] | None = None,
     part_bytes: int = _PART_BYTES,
 ) -> list[TextPart]:
-    """Cuts files of plain text at the beginnings of documents; other files are parts as they are.
-
-    The parts do not depend on the machine.
-
-    Args:
-      files: paths.
-      options, side: attributes of the parts.
-      part_bytes: the least number of bytes of a part, but for the last part of a file.
-
-    Raises:
-      ValueError: a file cannot be read.
-    """
+    """Cuts files of plain text at the beginnings of documents, after `part_bytes` or more; other
+    files are parts as they are."""
+    # The parts do not depend on the machine, since the hash of the text is made of their hashes.
     parts = []
     for path in files:
         if paths.is_remote(path):

@@ -1,8 +1,5 @@
 """Names of record files and of what lies beside them, and which files belong together.
 
-A pattern of a user, such as `data/*`, may match what this project's commands write beside records
-and texts, but these files are neither records nor text.
-
 The files of a set of 8 are `train-00000-of-00008.tfrecord` and so on, and the only file of a set
 without numbers is `train.tfrecord`. Files with one name but other numbers of files are other sets.
 While a set is made, the directory of its unfinished work lists its files. This module does not
@@ -47,19 +44,15 @@ def is_manifest(path: str) -> bool:
 
 
 def is_companion(path: str) -> bool:
-    """Returns whether a file lies beside training records without being one of them.
-
-    It is a manifest, counts, a vocabulary, held-out records, or a file that is not complete.
-    """
+    """Returns whether a file lies beside training records without being one of them: a manifest,
+    counts, a vocabulary, held-out records, or a file that is not complete."""
     return _is_about_records(path) or os.path.basename(path).startswith(HELD_OUT_PREFIX)
 
 
 def is_text(path: str) -> bool:
-    """Returns whether a file may be a user's text: not records, nor what lies beside them.
-
-    What a killed command has left of its output is not text either. The names of held-out
-    records do not count, since a text may be called `heldout.txt`, too.
-    """
+    """Returns whether a file may be a user's text: not records, nor what lies beside them."""
+    # What a killed command has left of its output is not text either. The names of held-out records
+    # do not count, since a text may be called `heldout.txt`, too.
     name = os.path.basename(path)
     return not (RECORDS in name or name.endswith(disk_files.ENDING) or _is_about_records(path))
 
@@ -83,21 +76,16 @@ def shard_names(path: str, number: int) -> list[str]:
 
 
 def set_of(path: str) -> tuple[str, int]:
-    """Returns the path of a file without its numbers, and how many files its set has.
-
-    A file without numbers is the only file of its set; its number of files counts as 0.
-    """
+    """Returns the path of a file without its numbers, and how many files its set has; 0 for a file
+    without numbers."""
     name, ending = os.path.splitext(path)
+    # `train.tfrecord` and `train-00000-of-00001.tfrecord` are two sets, which are never mixed.
     numbered = _NUMBERED.fullmatch(name)
     return (numbered[1] + ending, int(numbered[2])) if numbered else (path, 0)
 
 
 def check_one_set(paths: Sequence[str]) -> None:
-    """Checks files that a pattern matches.
-
-    Raises:
-      ValueError: files with one name belong to sets of different numbers of files.
-    """
+    """Raises ValueError if files with one name belong to sets of different numbers of files."""
     first: dict[str, tuple[int, str]] = {}
     for path in paths:
         name, number = set_of(path)
@@ -111,14 +99,8 @@ def check_one_set(paths: Sequence[str]) -> None:
 
 
 def other_sets(output_files: Sequence[str], entries: Sequence[str] | None = None) -> list[str]:
-    """Returns what exists under the name of the given files, but for another number of files.
-
-    This is record files, and directories of unfinished work.
-
-    Args:
-      output_files: the files, which are in one directory.
-      entries: the names of what is in the directory; None: they are listed.
-    """
+    """Returns record files, and directories of unfinished work, that have the name of the given
+    files but another number of files; `entries` are the names in their directory, if known."""
     directory = os.path.dirname(output_files[0])
     entries = os.listdir(directory or ".") if entries is None else entries
     of_output = dict(map(set_of, output_files))
@@ -145,11 +127,10 @@ def list_files(work: str, output_files: Sequence[str]) -> None:
 
 
 def unfinished_files(directory: str) -> dict[str, str]:
-    """Returns a dict of the files in a directory that are still to be made -> the work's directory.
-
-    A set that is complete may be among them, if it was there before, or if its creation was killed
-    at its very end.
-    """
+    """Returns a dict of the files in a directory that are still to be made -> the work's
+    directory."""
+    # A set that is complete may be among them, if it was there before, or if its creation was
+    # killed at its very end.
     files = {}
     for name in sorted(os.listdir(directory or ".")):
         work = os.path.join(directory, name)

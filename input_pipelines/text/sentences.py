@@ -92,10 +92,8 @@ def split(paragraph: str) -> list[str]:
 
 
 def _ends_sentence(paragraph, start, match, has_full_stops):
-    """Returns whether a sentence that begins at `start` ends with the mark of a match.
-
-    `has_full_stops` says whether the paragraph has marks that are full stops in Chinese.
-    """
+    """Returns whether a sentence that begins at `start` ends with the mark of a match, in a
+    paragraph that has full stops of Chinese or has not."""
     if match["final"]:
         return True
     mark = match.group()

@@ -45,17 +45,8 @@ def is_archive(path: str) -> bool:
 
 @contextlib.contextmanager
 def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
-    """Opens a file for reading, unpacked.
-
-    Args:
-      path: the file.
-      progress: counts the bytes of the file, before they are unpacked.
-
-    Raises:
-      ValueError: the file cannot be read, or its name is of an archive of files; the message says
-        why. Errors of the operating system and of damaged files within the block become this error
-        too, with the place in the file.
-    """
+    """Opens a file for reading, unpacked; errors of the system, and of damaged files while the
+    block reads, become a ValueError with the place in the file."""
     if is_archive(path):
         raise ValueError(
             f"{path}: is an archive of files, which is not text. Unpack it first, then give its "
@@ -63,6 +54,7 @@ def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
         )
     try:
         with reading.opened(path) if paths.is_remote(path) else open(path, "rb") as raw:
+            # The bytes are counted before they are unpacked, as the sizes of files are.
             stream = io.BufferedReader(_Counted(raw, progress), _BLOCK)
             try:
                 with _unpacked(stream, path) as unpacked:
@@ -70,6 +62,7 @@ def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
             except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, _DamagedError) as error:
                 raise _damaged(path, raw, error) from None
             except OSError as error:
+                # An error of the disk has a text of the system's; one of bz2's has not.
                 if error.strerror is not None or not packing(path):
                     raise
                 raise _damaged(path, raw, error) from None  # this is how bz2 says it
@@ -99,11 +92,11 @@ def _unpacked(stream, path):
 
 
 class _DamagedError(Exception):
-    """A packed file is damaged; `opened` turns this into its own error."""
+    """Says that a packed file is damaged; `opened` turns this into its own error."""
 
 
 class _Counted(io.RawIOBase):
-    """A stream whose bytes are counted as they are read; it has what `BufferedReader` needs."""
+    """Counts the bytes of a stream as they are read; it has what `BufferedReader` needs."""
 
     def __init__(self, stream: IO[bytes], progress: Progress | None):
         self._stream, self._progress = stream, progress
@@ -129,10 +122,7 @@ class _Counted(io.RawIOBase):
 
 
 class _Streams(io.RawIOBase):
-    """The unpacked bytes of a .bz2 or .xz file, which may have several streams.
-
-    Python's own readers drop what follows the first stream if it does not begin as a stream does.
-    """
+    """Unpacks a .bz2 or .xz file, which may have several streams."""
 
     def __init__(
         self,
@@ -150,6 +140,8 @@ class _Streams(io.RawIOBase):
         while True:
             packed = b""
             if self._unpacker.eof:
+                # Python's own readers drop what follows the first stream if it does not begin as a
+                # stream does. Here the next unpacker raises an error.
                 packed = self._next_stream(self._unpacker.unused_data or self._stream.read(_BLOCK))
                 if not packed:
                     return 0
@@ -159,21 +151,19 @@ class _Streams(io.RawIOBase):
                 if not packed:
                     raise _DamagedError("it ends within a stream")
             unpacked = self._unpacker.decompress(packed, len(buffer))
+            # An unpacker may need several blocks before it has a byte; 0 would mean the file's end.
             if unpacked:
                 buffer[: len(unpacked)] = unpacked
                 return len(unpacked)
 
     def _next_stream(self, packed: bytes) -> bytes:
-        """Returns the beginning of the next stream; nothing at the end of the file.
-
-        Args:
-          packed: what follows a stream.
-        """
+        """Returns the beginning of the next stream after these bytes; nothing at the end of the
+        file."""
         return packed
 
 
 class _XzStreams(_Streams):
-    """The unpacked bytes of an .xz file, whose streams may have zeros after them."""
+    """Unpacks an .xz file, whose streams may have zeros after them."""
 
     def _next_stream(self, packed: bytes) -> bytes:
         zeros = 0
@@ -189,10 +179,7 @@ class _XzStreams(_Streams):
 
 
 class _Zstandard(io.RawIOBase):
-    """The unpacked bytes of a .zst file, which may have several frames.
-
-    zstandard's own reader takes a file that is cut short for a complete one.
-    """
+    """Unpacks a .zst file, which may have several frames."""
 
     def __init__(self, stream: IO[bytes], path: str):
         self._stream, self._path = stream, path
@@ -208,6 +195,7 @@ class _Zstandard(io.RawIOBase):
             block = self._packed or self._stream.read(_BLOCK)
             self._packed = b""
             if not block:
+                # zstandard's own reader takes a file that is cut short for a complete one.
                 if self._unpacker is not None:
                     raise _DamagedError("it ends within a frame")
                 return 0

@@ -56,11 +56,8 @@ def define_casing() -> None:
 
 
 def options(values: flags.FlagValues) -> TextOptions:
-    """Returns what the flags ask for.
-
-    Raises:
-      ValueError: a flag cannot work; the message says which.
-    """
+    """Returns what the flags ask for, or raises a ValueError that names a flag which cannot
+    work."""
     values_of_flags = {
         field.name: values[field.name].value for field in dataclasses.fields(TextOptions)
     }

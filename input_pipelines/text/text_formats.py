@@ -43,16 +43,8 @@ _TITLE = re.compile(r'\btitle="([^"]*)"')
 
 
 def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
-    """Returns the format of a file: "plain", "jsonl", "wikiextractor" or "parquet".
-
-    Args:
-      path: the file's name.
-      first_line: its first line that is not empty, unpacked, or the beginning of this line.
-      goes_on: whether the line is longer than that.
-
-    Raises:
-      ValueError: the line begins markup or another document, which is not text.
-    """
+    """Returns the format of a file, "plain", "jsonl", "wikiextractor" or "parquet", by its name and
+    its first line that is not empty, which may go on; raises ValueError for markup."""
     name = text_files.unpacked_name(path)
     if name.endswith(".parquet"):
         return "parquet"
@@ -61,6 +53,7 @@ def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
     # Bytes are stripped of ASCII's spaces, not of `before_plain`.
     if _DOC.match(first_line.strip().decode(errors="replace")):
         return "wikiextractor"
+    # Trained on, markup would be learned as words: it is refused, unless the user insists.
     if _MARKUP.match(first_line):
         shown = first_line.strip().decode(errors="replace")[:_MOST_SHOWN]
         raise ValueError(
@@ -74,6 +67,7 @@ def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
 
 def _is_object(line, goes_on):
     is_broken = line.partition(b"\n")[0].strip() in OPENING
+    # What is cut or broken into lines cannot be parsed here: how it begins must do.
     if goes_on or is_broken or _OBJECT.match(line) is None:
         return _OBJECT.match(line) is not None
     try:
@@ -94,17 +88,8 @@ def before_plain(first_line: str) -> str:
 
 
 def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:
-    """Yields the lines of a stream of UTF-8, without byte order marks before them.
-
-    Args:
-      file: the stream.
-      path: the file's name, for errors.
-      start, end: the bytes at which the first line begins and the last line ends.
-
-    Raises:
-      ValueError: a line is not UTF-8; the message gives the offset of the first bad byte in the
-        unpacked file. Or a line holds a NUL byte, or is longer than 256 MiB.
-    """
+    """Yields the lines of a stream of UTF-8 from byte `start` to `end`, without byte order marks
+    before them."""
     if start:
         file.seek(start)
     offset, number, ahead = start, 0, None
@@ -112,6 +97,7 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
         line, ahead = file.readline(_MOST_LINE_BYTES) if ahead is None else ahead, None
         if not line:
             return
+        # Without a limit, a file without line feeds would be read into memory as a whole.
         if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
             raise ValueError(
                 f"{path}: the line that begins at byte {offset} is longer than {len(line)} bytes. "
@@ -119,6 +105,7 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
             )
         number += 1
         if b"\0" in line:
+            # A part of a file counts its own lines; the message is about the whole file.
             number += _lines_before(file, start)
             raise ValueError(
                 f"{path}:{number}: is not text: byte {offset + line.index(0)} is NUL. If the file "
@@ -132,6 +119,7 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
                 "Convert the file to UTF-8 (for instance: iconv -f cp1252 -t utf-8)."
             ) from None
         offset += len(line)
+        # The first line of a file without line feeds is the whole file: carriage returns end lines.
         is_whole = number == 1 and not start and not text.endswith("\n")
         if number == 1 and not start and "\r" in text.rstrip("\r\n") and not is_whole:
             ahead = file.readline(_MOST_LINE_BYTES)
@@ -154,12 +142,7 @@ def _lines_before(file, end):
 
 
 def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
-    """Yields the texts of JSON lines or of an array, without NULs; a text of null is empty.
-
-    Raises:
-      ValueError: a value is neither a string nor an object with this key; the message names file
-        and line.
-    """
+    """Yields the texts of JSON lines or of an array, without NULs; a text of null is empty."""
     for number, value in json_files.values(lines(file, path), path, _MOST_LINE_BYTES):
         place = f"{path}:{number}"
         if isinstance(value, str):
@@ -176,11 +159,8 @@ def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
 
 
 def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
-    """Yields the texts of WikiExtractor's `<doc id=... title=...>` documents, without their titles.
-
-    Raises:
-      ValueError: a document does not end, or text is outside of documents.
-    """
+    """Yields the texts of WikiExtractor's `<doc id=... title=...>` documents, without their
+    titles."""
     begin, title, text = 0, None, []
     for number, line in enumerate(lines(file, path), 1):
         stripped = line.strip()
@@ -197,6 +177,7 @@ def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
         elif stripped == "</doc>":
             yield "".join(text)
             begin = 0
+        # The title is the first line of a document, and is not a sentence.
         elif text or stripped != title:
             text.append(line)
     if begin:
@@ -206,12 +187,7 @@ def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
 
 
 def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
-    """Yields the texts of a column of strings, without NULs; a text of null is empty.
-
-    Raises:
-      ValueError: the file is not parquet, or does not have this column of strings; or pyarrow is
-        not installed.
-    """
+    """Yields the texts of a column of strings, without NULs; a text of null is empty."""
 
     def checked(schema):
         if text_field not in schema.names:
@@ -230,13 +206,8 @@ def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
 
 
 def parquet_rows(file: IO[bytes], path: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a parquet file as dicts of Python's values.
-
-    If `datasets` wrote the file, labels are their names, which it keeps beside the table.
-
-    Raises:
-      ValueError: the file is not parquet, or pyarrow is not installed.
-    """
+    """Yields the rows of a parquet file as dicts of Python's values; labels are names if `datasets`
+    wrote the file."""
     for batch in _parquet_batches(file, path):
         names = _names_of_labels(batch.schema.metadata or {}, path)
         for row in batch.to_pylist():
@@ -267,17 +238,14 @@ def _dict(value):
 def _named(value, names):
     if isinstance(value, list):
         return [_named(number, names) for number in value]
+    # `True` is an int, too; -1 is how datasets write that a label is unknown.
     is_label = type(value) is int and 0 <= value < len(names)
     return names[value] if is_label else value
 
 
 def _parquet_batches(file, path, columns_of=lambda schema: None):
-    """Yields the batches of rows of a stream of parquet.
-
-    Args:
-      file, path: the stream, and its name for errors.
-      columns_of: function of the table's schema that returns the columns to read; None means all.
-    """
+    """Yields the batches of rows of a stream of parquet; a function of the schema returns the
+    columns to read, None for all."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -287,6 +255,7 @@ def _parquet_batches(file, path, columns_of=lambda schema: None):
     try:
         table = pyarrow.parquet.ParquetFile(file)
         columns = columns_of(table.schema_arrow)
+        # Few rows are read at a time, since a row may be a book.
         for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
             yield batch
             row += batch.num_rows
