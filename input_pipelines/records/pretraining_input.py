@@ -1,9 +1,5 @@
 """Batches of pretraining records, for training and for evaluation.
 
-A call from TensorFlow into Python costs as much as the work on ten records, so small batches are
-read in blocks of batches. A record that is not what it should be ends training at its own batch
-nevertheless: each batch of a block carries its error.
-
 Batches of packed rows (`packed_rows`) are read as batches of the slots of this host, and each is
 packed when it has been read. Every host knows the lengths of all records, and so deals the whole
 batch, but reads the records of its own slots alone.
@@ -31,6 +27,9 @@ from input_pipelines.records.record_lengths import RecordLengths
 from input_pipelines.records.record_reader import BadRecords, RecordError, RecordFiles
 from input_pipelines.records.unmasked_records import BatchMasker, open_masker
 
+# A call from TensorFlow into Python costs as much as the work on ten records, so small batches are
+# read in blocks of batches. A record that is not what it should be ends training at its own batch
+# nevertheless: each batch of a block carries its error.
 _RECORDS_AT_ONCE = 256
 
 
@@ -45,7 +44,6 @@ class SlotOrder:
       invocation, num_invocations: which share of the slots this pipeline has.
 
     Attributes:
-      num_batches: the number of batches.
       size: N; None if it differs between batches.
     """
 
@@ -189,17 +187,17 @@ class PretrainingReader:
         return errors, dict(zip(self._shapes, features, strict=True))
 
     def _read(self, first):
-        """Returns errors [M] and features [M, B, ...]; an error that is not empty ends the stream.
-
-        A record that may be left out becomes padding. If it may not, its batch has the error, and
-        the batches from there on are padding.
-        """
+        """Returns errors [M] and features [M, B, ...]; an error that is not empty ends the
+        stream."""
         end = min(int(first) + self._at_once, self._order.num_batches)
         batches = [self._order.records(number) for number in range(int(first), end)]
         numbers, epochs = (np.stack(arrays) for arrays in zip(*batches, strict=True))
         numbers[np.isin(numbers, self._bad_records.numbers())] = -1
         errors = np.empty(len(numbers), object)
         errors.fill(b"")
+        # A record that may be left out becomes padding. If it may not, its batch has the error, and
+        # the batches from there on are padding. Each turn finds one bad record, and reads the
+        # others again.
         while True:
             is_real = numbers >= 0
             try:
@@ -230,6 +228,8 @@ class PretrainingReader:
             try:
                 packed.append(self._order.packed(first + place, self._records, batch))
             except ValueError as error:
+                # The stream ends here, so the error is the error of all batches after it, too; an
+                # earlier error stays.
                 errors[place:] = errors[place] or str(error).encode()
                 packed.append(
                     {
@@ -262,10 +262,8 @@ class PretrainingReader:
 
 
 def _parser(spec):
-    """Returns a function from serialized examples to a dict of arrays.
-
-    It has a session of its own, so that an error of the parser can be caught.
-    """
+    """Returns a function from serialized examples to a dict of arrays."""
+    # It has a session of its own, so that an error of the parser can be caught.
     with tf.Graph().as_default() as graph:
         serialized = tf.placeholder(tf.string, [None])
         parsed = tf.io.parse_example(serialized, spec)
@@ -274,6 +272,7 @@ def _parser(spec):
     )
     session = tf.Session(graph=graph, config=config)
     run = session.make_callable(parsed, [serialized])
+    # A session that is not closed keeps its threads for the life of the process.
     weakref.finalize(run, session.close)
     return run
 
@@ -287,6 +286,7 @@ def _without_errors(error: tf.Tensor, features: Mapping[str, tf.Tensor]) -> dict
     error = tf.cond(
         tf.equal(error, ""), lambda: error, lambda: tf.numpy_function(fail, [error], tf.string)
     )
+    # Without a consumer, TensorFlow would leave the check out of the graph.
     with tf.control_dependencies([error]):
         return {name: tf.identity(value) for name, value in features.items()}
 
@@ -370,10 +370,12 @@ def input_fn_builder(
         parts = mixture(records, input_files) if is_training else ()
         start, *share, replicas = deployment(params.get("context"))
         seed = random_seed if is_training else None
+        # A single file is read from its beginning, and the evaluation's own limit ends it.
         most = None if is_training or len(records.files) == 1 else num_read
         if packs is None:
             order = BatchOrder(records.num_records, batch_size, seed, *share, skipped, parts, most)
         else:
+            # Every host knows the records of the whole batch, since it deals all of them.
             global_batch = batch_size * share[1]
             order = BatchOrder(records.num_records, global_batch, seed, 0, 1, skipped, parts)
             order = slot_order(packs, order, lengths, batch_size // replicas, replicas, share)
@@ -407,8 +409,7 @@ def slot_order(
 
     Args:
       packs: how rows are packed.
-      order: the records of the global batches.
-      lengths: the lengths of the records.
+      order, lengths: the records of the global batches, and their lengths.
       core_batch: examples of a core's batch.
       replicas: the number of replicas that this pipeline feeds.
       share: (number of this pipeline, number of pipelines).
@@ -425,11 +426,9 @@ def slot_order(
 
 
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset with two batches prefetched, and without tf.data's autotuning.
-
-    Autotuning has nothing to tune here, and its thread keeps a session from closing for the time
-    between two tunings, which grows to a minute.
-    """
+    """Returns the dataset with two batches prefetched, and without tf.data's autotuning."""
+    # Autotuning has nothing to tune here, and its thread keeps a session from closing for the time
+    # between two tunings, which grows to a minute.
     options = tf.data.Options()
     options.autotune.enabled = False
     return batches.prefetch(2).with_options(options)
