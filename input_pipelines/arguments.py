@@ -15,15 +15,13 @@ _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
 
 def run(define_flags: Callable[[], None], main: Callable[[list[str]], int]) -> NoReturn:
-    """Runs a command with the arguments of this process, which ends with the exit code of
-    `main`."""
+    """Runs a command with the arguments of this process; ends with the exit code of `main`."""
     define_flags()
     console.run(main)
 
 
 def help_text(description: str, names: Iterable[str]) -> str:
-    """Returns what --help prints: the description, then the needed ones of absl's flags of these
-    names, then the others."""
+    """Returns what --help prints: the description, the flags that must be given, the others."""
     of_command = [flags.FLAGS[name] for name in names]
     groups = {
         heading: [_entry(flag) for flag in of_command if _is_required(flag) == required]

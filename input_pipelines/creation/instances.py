@@ -37,8 +37,7 @@ TokenizedDocument = Sequence[Sequence[int]]
 
 
 class FlatText:
-    """Holds tokenized documents one after the other, as one array of ids with the places at which
-    their sentences begin."""
+    """Holds documents as one array of ids, with the places at which their sentences begin."""
 
     def __init__(
         self,
@@ -193,8 +192,7 @@ def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> tuple[P
 def spans_of_document(
     text: FlatText, index: int, settings: CreationSettings, turn: int
 ) -> Iterator[Span]:
-    """Yields the pairs of a document, of at most `max_seq_length` - 3 tokens, without empty
-    segments."""
+    """Yields the pairs of a document, of 2 to `max_seq_length` - 3 tokens; no segment is empty."""
     rng = random.Random(f"{settings.random_seed}/{turn}/{text.numbers[index]}")
     uniform, starts = rng.random, text.starts
     longest = settings.max_seq_length - 3

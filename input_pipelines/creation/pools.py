@@ -76,8 +76,7 @@ class WorkerPool:
                 yield number, result
 
     def _start_worker(self) -> None:
-        # Processes are started afresh, so they have neither TensorFlow nor the memory of this
-        # process, nor its threads' locks as they were.
+        # Processes are started afresh, so they have neither TensorFlow nor the memory of this one.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), name="worker", daemon=True)

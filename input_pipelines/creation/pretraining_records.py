@@ -121,8 +121,7 @@ def write_pretraining_records(
                 f"the text (documents: {text.num_documents}, tokens: {text.num_tokens}) gives 0 "
                 "instances: an instance needs two tokens. Give more text."
             )
-        # The first stage has taken hours, perhaps: records of two vocabularies must not get a
-        # manifest.
+        # The stages may have taken hours, in which the vocabulary's file may have changed.
         _check_vocabulary(work)
         # An old manifest must not describe new files if this program ends between the two.
         path = manifests.manifest_path(output_files[0])

@@ -31,8 +31,7 @@ def write_part(
     # A sentence with more tokens is split, as `_Splitter` says; None for no splitting.
     longest: int | None = None,
 ) -> None:
-    """Tokenizes documents, which are sequences of sentences, to the files of a path; skips
-    sentences without tokens."""
+    """Tokenizes documents of sentences to the files of a path; skips sentences of 0 tokens."""
     encode = _Splitter(tokenizer, longest).encode if longest else lambda s: [tokenizer.encode(s)]
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)

@@ -173,8 +173,7 @@ def _paths(directory: str) -> DefaultData:
 
 
 def _is_complete(directory: str, settings: dict[str, Any], any_corpus: bool) -> bool:
-    """Returns whether the directory was made with these settings, of this or any corpus, and its
-    files are unchanged."""
+    """Returns whether the directory was made with these settings, and its files are unchanged."""
     paths = _paths(directory)
     try:
         made_with = json_files.read(os.path.join(directory, _SETTINGS_FILE))

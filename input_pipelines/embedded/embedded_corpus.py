@@ -52,14 +52,13 @@ class Corpus:
     # Non-empty lists of sentences; the held-out ones are about `HELD_OUT_SHARE` of the words.
     train: list[list[str]]
     held_out: list[list[str]]
-    # The text depends on the Python version alone, such as "3.11.7"; the hash is of both parts.
+    # The hash is of the text of both parts, which depends on the Python version ("3.11.7") alone.
     sha256: str
     python_version: str
 
 
 def load(standard_library: str | None = None) -> Corpus:
-    """Reads, cleans and splits the corpus of the standard library in a directory; None for the
-    running Python's."""
+    """Reads, cleans and splits a standard library's text; None is the running Python's library."""
     root = directory_of_sources(standard_library)
     train, held_out = split(without_repetitions(documents(root)))
     # A stripped or zipped Python lacks its sources.

@@ -8,8 +8,7 @@ import numpy as np
 
 
 def masked_crc32c(strings: Iterable[bytes]) -> np.ndarray:
-    """Computes the checksums of byte strings as TFRecord stores them, uint32 [number of
-    strings]."""
+    """Computes the checksums of n byte strings as TFRecord stores them, uint32 [n]."""
     # It is CRC-32C (Castagnoli), rotated right by 15 bits, plus 0xa282ead8.
     crc = np.array([google_crc32c.value(string) for string in strings], np.uint32)
     return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)

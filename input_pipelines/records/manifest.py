@@ -227,8 +227,7 @@ def vocabularies(record_files: Sequence[str]) -> set[str]:
 
 
 def find_vocabulary(record_files: Sequence[str]) -> str | None:
-    """Finds the unchanged copy of the vocabulary beside record files; None if no manifest names
-    one."""
+    """Returns the vocabulary's unchanged copy beside record files, or None without one."""
     for path, manifest in read_manifests_of(record_files).values():
         if manifest.vocab_file is None:
             continue
@@ -292,8 +291,7 @@ def held_out_description(fraction: float, held_out: Manifest) -> dict[str, Any]:
 
 
 def find_held_out(record_files: Sequence[str]) -> list[str]:
-    """Returns the held-out records that lie beside training records; [] if no manifest names
-    any."""
+    """Returns the held-out records beside training records; [] if no manifest names any."""
     held_out_files = []
     for path, manifest in dict(read_manifests_of(record_files).values()).items():
         entry = manifest.corpus.get("held_out")

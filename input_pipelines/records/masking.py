@@ -144,8 +144,7 @@ class DynamicMasking:
 
 
 def _smallest(place_keys, is_maskable, budgets):
-    """Chooses the places with the smallest keys: of each row as many as its budget, or all if there
-    are fewer, bool [B, F]."""
+    """Chooses the places with the smallest keys, at most each row's budget, bool [B, F]."""
     # The lowest bit makes the keys of other places larger than all others.
     sortable = np.where(is_maskable, place_keys >> np.uint64(1), np.uint64(2**64 - 1))
     budgets = np.minimum(budgets, is_maskable.sum(axis=1))

@@ -155,8 +155,7 @@ def _feistel(numbers: np.ndarray, round_keys: np.ndarray, bits: int) -> np.ndarr
 
 
 def mixture(records: RecordFiles, patterns: str | Iterable[str]) -> list[tuple[int, int]]:
-    """Returns (number of records, share) of each pattern with a weight, for `BatchOrder`; []
-    without weights."""
+    """Returns (number of records, share) of each weighted pattern; [] without weights."""
     sets = find_record_sets(patterns)
     if sets[0][1] is None:
         return []

@@ -42,8 +42,7 @@ class Deal(NamedTuple):
 
 
 def deal(lengths: np.ndarray, row_length: int) -> Deal:
-    """Deals sequences to rows by their numbers of tokens, ints [S]; 0 is for what only pads a
-    batch."""
+    """Deals sequences to rows by their lengths, ints [S]; 0 is for what only pads a batch."""
     lengths = np.asarray(lengths)
     longest = lengths.max(initial=0)
     if longest > row_length:

@@ -35,8 +35,7 @@ class Feature(NamedTuple):
 
 
 class PretrainingFeatures:
-    """Says what the features of every record must be; without sizes of the network, ids only have
-    to fit int32."""
+    """Says what the features of every record must be; a size of None allows all of int32."""
 
     def __init__(
         self,
@@ -77,8 +76,7 @@ class PretrainingFeatures:
     def check_values(
         self, records: RecordFiles, numbers: np.ndarray, values: Mapping[str, np.ndarray]
     ) -> None:
-        """Raises RecordError if values of B records, [B, length] by name, are out of their
-        ranges."""
+        """Raises RecordError if a value of B records, [B, length] by name, is out of its range."""
         for name, feature in self._features.items():
             check_range(records, numbers, name, values[name], feature.last, feature.reason)
 

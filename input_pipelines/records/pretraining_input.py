@@ -187,8 +187,7 @@ class PretrainingReader:
         return errors, dict(zip(self._shapes, features, strict=True))
 
     def _read(self, first):
-        """Returns errors [M] and features [M, B, ...]; an error that is not empty ends the
-        stream."""
+        """Returns errors [M] and features [M, B, ...]; a non-empty error ends the stream."""
         end = min(int(first) + self._at_once, self._order.num_batches)
         batches = [self._order.records(number) for number in range(int(first), end)]
         numbers, epochs = (np.stack(arrays) for arrays in zip(*batches, strict=True))

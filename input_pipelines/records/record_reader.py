@@ -208,8 +208,7 @@ class RecordFiles:
 
 
 def record_offsets(path: str) -> np.ndarray:
-    """Returns the byte offsets of a file's records and of its end, int64 [number of records +
-    1]."""
+    """Returns the byte offsets of a file's n records and of its end, int64 [n + 1]."""
     file_bytes = tf.io.gfile.stat(path).length
     offsets = [0]
     headers = []
@@ -264,8 +263,7 @@ class BadRecords:
         return np.array(sorted(self._numbers), np.int64)
 
     def skip(self, error: RecordError) -> bool:
-        """Counts and logs a bad record, whose error has a number; returns whether it may be left
-        out."""
+        """Counts and logs a bad record by its error's number; returns whether it is left out."""
         if len(self._numbers) >= self._most:
             if self.may_skip:
                 _log.warning("There are more than %d bad records.", self._most)

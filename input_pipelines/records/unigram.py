@@ -115,8 +115,7 @@ def _checked_counts(path, manifest):
 
 
 def _features(example: bytes, location: str, is_unmasked: bool) -> Mapping[str, tf.train.Feature]:
-    """Returns the features of a record; raises RecordError if one is missing, or has another kind
-    or length."""
+    """Returns the features of a record; raises RecordError if one is missing or malformed."""
     features = parsed(example, location).features.feature
     expected = FEATURES
     if not is_unmasked:

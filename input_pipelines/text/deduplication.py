@@ -79,8 +79,7 @@ class NearDuplicates:
 
 
 class HashSet:
-    """Holds random hashes of 64 bits, in at most 32 bytes of memory for each, also while it grows,
-    and 0.2 MB."""
+    """Holds random 64-bit hashes, in 0.2 MB and at most 32 bytes for each, also while it grows."""
 
     def __init__(self):
         self._slots = np.zeros(_FEWEST_SLOTS, np.uint64)  # 0 is an empty slot

@@ -47,8 +47,7 @@ def words_of(document: Sequence[str]) -> list[str]:
 
 
 def share_of_letters(document: Sequence[str]) -> float:
-    """Returns the share of the characters, without whitespace, that are letters or signs on
-    them."""
+    """Returns the share of the characters but whitespace that are letters or signs on them."""
     numbers = Counter("".join("".join(document).split()))
     # Signs are Unicode's marks, such as accents and the vowels of Indian scripts.
     letters = sum(

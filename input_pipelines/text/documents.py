@@ -88,8 +88,8 @@ def _matches(pattern):
 
 
 def _files_below(directory):
-    """Returns the files below a directory, sorted, without names that begin with a dot; links to
-    directories are followed."""
+    """Returns the files below a directory, sorted, without hidden ones; follows links to
+    directories."""
     # A link counts only if it leads to a directory that is not reached without it. So links may
     # lead in circles.
     files, visited, roots = [], set(), [directory]
@@ -104,6 +104,7 @@ def _files_below(directory):
             subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
             below = [os.path.join(parent, name) for name in subdirectories]
             roots.extend(filter(os.path.islink, below))
+            # A name that begins with a dot is hidden: an editor's or the system's file.
             files.extend(os.path.join(parent, name) for name in names if not name.startswith("."))
     return sorted(filter(os.path.isfile, files))
 
@@ -130,8 +131,7 @@ def read_documents(
     options: TextOptions = _DEFAULT,
     chosen: DocumentFilter | None = None,
 ) -> Iterator[list[str]]:
-    """Yields the documents of the files; a document of more than `MOST_SENTENCES` sentences comes
-    in pieces."""
+    """Yields the documents of the files, long ones in pieces of `MOST_SENTENCES` sentences."""
     return (piece.sentences for piece in read_pieces(files, progress, options, chosen))
 
 
@@ -326,10 +326,9 @@ def split_files(
     files: Sequence[str],
     options: TextOptions = _DEFAULT,
     side: tuple[float, bool] | None = None,
-    part_bytes: int = _PART_BYTES,
+    part_bytes: int = _PART_BYTES,  # the fewest, but for the last part of a file
 ) -> list[TextPart]:
-    """Cuts files of plain text at the beginnings of documents, after `part_bytes` or more; other
-    files are parts as they are."""
+    """Cuts files of plain text where documents begin; other files are parts as they are."""
     # The parts do not depend on the machine, since the hash of the text is made of their hashes.
     parts = []
     for path in files:

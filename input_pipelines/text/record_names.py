@@ -46,6 +46,7 @@ def is_manifest(path: str) -> bool:
 def is_companion(path: str) -> bool:
     """Returns whether a file lies beside training records without being one of them: a manifest,
     counts, a vocabulary, held-out records, or a file that is not complete."""
+    # A user's pattern, such as `data/*`, may match them. They must not be trained on.
     return _is_about_records(path) or os.path.basename(path).startswith(HELD_OUT_PREFIX)
 
 
@@ -76,8 +77,8 @@ def shard_names(path: str, number: int) -> list[str]:
 
 
 def set_of(path: str) -> tuple[str, int]:
-    """Returns the path of a file without its numbers, and how many files its set has; 0 for a file
-    without numbers."""
+    """Returns a file's path without its numbers, and how many files its set has; 0 without
+    numbers."""
     name, ending = os.path.splitext(path)
     # `train.tfrecord` and `train-00000-of-00001.tfrecord` are two sets, which are never mixed.
     numbered = _NUMBERED.fullmatch(name)
@@ -127,8 +128,7 @@ def list_files(work: str, output_files: Sequence[str]) -> None:
 
 
 def unfinished_files(directory: str) -> dict[str, str]:
-    """Returns a dict of the files in a directory that are still to be made -> the work's
-    directory."""
+    """Returns the files in a directory that are still to be made -> the work's directory."""
     # A set that is complete may be among them, if it was there before, or if its creation was
     # killed at its very end.
     files = {}

@@ -62,7 +62,7 @@ def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
             except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, _DamagedError) as error:
                 raise _damaged(path, raw, error) from None
             except OSError as error:
-                # An error of the disk has a text of the system's; one of bz2's has not.
+                # An error of the system has a `strerror`; an error of bz2 does not have it.
                 if error.strerror is not None or not packing(path):
                     raise
                 raise _damaged(path, raw, error) from None  # this is how bz2 says it
@@ -157,8 +157,7 @@ class _Streams(io.RawIOBase):
                 return len(unpacked)
 
     def _next_stream(self, packed: bytes) -> bytes:
-        """Returns the beginning of the next stream after these bytes; nothing at the end of the
-        file."""
+        """Returns the beginning of the next stream; nothing at the end of the file."""
         return packed
 
 

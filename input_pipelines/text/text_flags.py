@@ -56,8 +56,7 @@ def define_casing() -> None:
 
 
 def options(values: flags.FlagValues) -> TextOptions:
-    """Returns what the flags ask for, or raises a ValueError that names a flag which cannot
-    work."""
+    """Returns what the flags ask for; raises a ValueError that names a wrong flag."""
     values_of_flags = {
         field.name: values[field.name].value for field in dataclasses.fields(TextOptions)
     }

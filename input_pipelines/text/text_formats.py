@@ -88,8 +88,8 @@ def before_plain(first_line: str) -> str:
 
 
 def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:
-    """Yields the lines of a stream of UTF-8 from byte `start` to `end`, without byte order marks
-    before them."""
+    """Yields the lines of a stream of UTF-8 from byte `start` to `end`, without byte order
+    marks."""
     if start:
         file.seek(start)
     offset, number, ahead = start, 0, None
@@ -159,8 +159,7 @@ def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
 
 
 def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
-    """Yields the texts of WikiExtractor's `<doc id=... title=...>` documents, without their
-    titles."""
+    """Yields the texts of WikiExtractor's `<doc id=... title=...>` documents without titles."""
     begin, title, text = 0, None, []
     for number, line in enumerate(lines(file, path), 1):
         stripped = line.strip()
@@ -206,8 +205,8 @@ def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
 
 
 def parquet_rows(file: IO[bytes], path: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a parquet file as dicts of Python's values; labels are names if `datasets`
-    wrote the file."""
+    """Yields the rows of a parquet file as dicts, with the names of labels if `datasets` wrote
+    it."""
     for batch in _parquet_batches(file, path):
         names = _names_of_labels(batch.schema.metadata or {}, path)
         for row in batch.to_pylist():
