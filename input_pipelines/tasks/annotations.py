@@ -24,13 +24,8 @@ _BREAK = "\u200b"  # a space without width, which separates words of Khmer and T
 def without_refused(
     rows: Iterable[tuple[int, Row]], path: str, columns: Collection[Any]
 ) -> Iterator[tuple[int, Row]]:
-    """Yields the rows whose labels annotators did not refuse; says how many it leaves out.
-
-    Args:
-      rows: (line, row), as `table_files.read_rows` yields them.
-      path: the file, for the message, which is printed once.
-      columns: the columns in use. If `answer` is one of them, all rows are yielded.
-    """
+    """Yields the rows whose labels annotators did not refuse, or all if `answer` is a column in
+    use; says once in a process how many it leaves out."""
     refused = 0
     for line, row in rows:
         answer = None if _ANSWER in columns else row.get(_ANSWER)
@@ -60,8 +55,7 @@ def is_text(row: Row, words_names: Sequence[str]) -> bool:
 
 
 def _word_spans(row, place):
-    """Returns (start, end) in characters of the words of a row's text: of its tokens, as prodigy
-    gives them, or of what stands between spaces and punctuation."""
+    """Returns (start, end) in characters of the words of a row's text."""
     text, tokens = row["text"], row.get("tokens")
     if not (isinstance(tokens, list) and tokens and all(isinstance(t, dict) for t in tokens)):
         return list(_words_of(text))
@@ -76,16 +70,16 @@ def _word_spans(row, place):
 
 
 def _words_of(text):
-    """Yields (start, end) of what stands between spaces and punctuation; of punctuation, each sign.
-
-    Accents and vowel signs, which are characters of their own in many scripts, belong to the letter
-    before them. Joiners and other characters that nobody can see are within words, or of no word.
-    """
+    """Yields (start, end) of what stands between spaces and punctuation; of punctuation, each
+    sign."""
     start = end = 0
     is_word = False
     for place, character in enumerate(text):
+        # Joiners and other characters that nobody can see are within words, or of no word.
         if _is_unseen(character) and character != _BREAK:
             continue
+        # Accents and vowel signs, which are characters of their own in many scripts, belong to the
+        # letter before them.
         is_mark = unicodedata.category(character).startswith("M")
         is_letter = character.isalnum() or character == "_"
         if not (start < end and (is_mark or (is_letter and is_word))):
@@ -113,18 +107,8 @@ def _is_unseen(character):
 def words_and_tags(
     row: Row, place: str, with_tags: bool = True
 ) -> tuple[list[str], list[str] | None]:
-    """Returns the words of a row's text, and their tags, as its spans say them.
-
-    A span is an object or a list: of its start and end in characters, and of its label.
-
-    Args:
-      row: a row of which `is_text` is true.
-      place: file and line, for messages.
-      with_tags: whether tags are needed; else they are None.
-
-    Raises:
-      TableError: the text has no words, or a span is not of whole words or overlaps another.
-    """
+    """Returns the words of the text of a row for which `is_text` holds, and their tags, as its
+    spans say them; None without `with_tags`."""
     words = _word_spans(row, place)
     texts = [row["text"][start:end] for start, end in words]
     if not words:
@@ -140,6 +124,7 @@ def words_and_tags(
     tags = [entities.OUTSIDE] * len(words)
     for span in spans:
         start, end, label = _span(span, place)
+        # Who marks a span on a screen does not see which of these characters are in it.
         start, end = _seen(row["text"], start, end)
         inside = [i for i, (first, last) in enumerate(words) if first < end and last > start]
         if not inside or (start, end) != _seen(
@@ -148,6 +133,7 @@ def words_and_tags(
             shown, of_words = map(json_files.shown, (span, [texts[number] for number in inside]))
             rule = f"must begin and end where words do; it overlaps the words {of_words}"
             raise TableError(f"{place}: the span {shown} {rule}")
+        # A word has one tag, so spans within spans cannot be kept.
         if any(tags[number] != entities.OUTSIDE for number in inside):
             raise TableError(f"{place}: the span {json_files.shown(span)} overlaps another span")
         for number in inside:
@@ -156,7 +142,8 @@ def words_and_tags(
 
 
 def _span(span, place):
-    """Returns (start, end, label) of a span, by the names that tools for annotation give them."""
+    """Returns (start, end, label) of a span, an object or a list, by the names that tools for
+    annotation give them."""
     values = span
     if isinstance(span, dict):
         names = ("start", "start_offset"), ("end", "end_offset"), ("label", "labels")

@@ -3,8 +3,6 @@
 This is google-research/bert's `run_squad.py` (Devlin et al., 2018, sections 4.2 and 4.3) with one
 difference: a span's text is the part of the context that its tokens come from, character by
 character.
-
-Letters: F sequence length, W number of windows.
 """
 
 import dataclasses
@@ -22,37 +20,24 @@ from input_pipelines.tasks.windows import Windows
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Says how answers are searched.
+    """Says how answers are searched."""
 
-    Attributes:
-      n_best_size: the number of starts and of ends to look at in each window, and the number of
-        answers to keep.
-      max_answer_length: the greatest length of an answer in tokens.
-      version_2: whether questions may have no answer.
-      null_score_diff_threshold: with version_2, "no answer" is predicted if its score is above the
-        score of the best answer by more than this.
-    """
-
+    # The number of starts and of ends to look at in each window, and of answers to keep.
     n_best_size: int = 20
-    max_answer_length: int = 30
-    version_2: bool = False
+    max_answer_length: int = 30  # tokens
+    version_2: bool = False  # whether questions may have no answer
+    # With version_2, "no answer" is predicted if its score is above the best answer's by more.
     null_score_diff_threshold: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Holds a possible answer.
+    """Holds a possible answer."""
 
-    Attributes:
-      text: a part of the context; "" for no answer.
-      start_logit, end_logit: the logits of its ends.
-      start, end: the range of its characters in the context; 0 for no answer.
-    """
-
-    text: str
+    text: str  # a part of the context; "" for no answer
     start_logit: float
     end_logit: float
-    start: int = 0
+    start: int = 0  # its characters in the context; 0 for no answer
     end: int = 0
 
     @property
@@ -62,23 +47,16 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Holds what was found for a question.
-
-    Attributes:
-      id: the question's id.
-      spans: the best answers with distinct texts, best first; with version_2 also "no answer".
-      probabilities: the softmax of their scores.
-      best: the text of the best answer that is not empty; "" if there is not any.
-      null_odds: the score of "no answer" less the best answer's score; 0 without version_2.
-      answer: the text to give: `best`, or "" if `null_odds` are above the threshold.
-    """
+    """Holds what was found for a question."""
 
     id: str
+    # The best answers with distinct texts, best first; with version_2 also "no answer".
     spans: tuple[Span, ...]
-    probabilities: tuple[float, ...]
-    best: str
+    probabilities: tuple[float, ...]  # the softmax of their scores
+    best: str  # the best answer that is not empty; "" if there is not any
+    # The score of "no answer" less the best answer's score; 0 without version_2.
     null_odds: float
-    answer: str
+    answer: str  # `best`, or "" if `null_odds` are above the threshold
 
     def given(self) -> tuple[Span, float]:
         """Returns the span of `answer`, and its probability."""
@@ -89,16 +67,8 @@ class Prediction:
 def predict(
     windows: Windows, logits: Iterable[tuple[np.ndarray, np.ndarray]], search: Search
 ) -> Iterator[Prediction]:
-    """Finds the answers of all questions.
-
-    Args:
-      windows: the windows.
-      logits: the logits of starts and of ends, float32 [F] each, of every window, in order.
-      search: how answers are searched.
-
-    Yields:
-      The `Prediction` of each question, in order.
-    """
+    """Finds the answers of all questions, in order, from the logits of starts and of ends, float32
+    [F] each, of every window, in order."""
     logits = iter(logits)
     for number in range(len(windows.questions)):
         of_question = windows.of_question(number)
@@ -107,17 +77,14 @@ def predict(
 
 
 def evaluate(windows: Windows, predictions: Iterable[Prediction], version_2: bool) -> dict:
-    """Computes SQuAD's metrics of predictions, in percent; see `squad_metrics.evaluate`.
-
-    With version_2 it adds `best_exact_match` and `best_f1`, and the thresholds of the null odds
-    that give them, as `best_exact_match_threshold` and `best_f1_threshold`. These four do not
-    depend on `Search.null_score_diff_threshold`.
-    """
+    """Computes SQuAD's metrics of predictions, in percent; with version_2 also the best of them
+    over all thresholds of the null odds, and these thresholds."""
     predictions = list(predictions)
     golds = {question.id: question.golds() for question in windows.questions}
     answers = {prediction.id: prediction.answer for prediction in predictions}
     results = squad_metrics.evaluate(answers, golds, version_2)
     if version_2:
+        # These four values do not depend on `Search.null_score_diff_threshold`.
         best = {prediction.id: prediction.best for prediction in predictions}
         odds = {prediction.id: prediction.null_odds for prediction in predictions}
         scores = {name: squad_metrics.score(best[name], golds[name], True) for name in golds}
@@ -135,14 +102,8 @@ def metric_names(windows: Windows, version_2: bool) -> list[str]:
 
 
 def write(directory: str, predictions: Iterable[Prediction], version_2: bool) -> list[str]:
-    """Writes predictions.json, nbest_predictions.json and, with version_2, null_odds.json.
-
-    Each has a key for each question, its id. The values are the answer; a list of objects `text`,
-    `probability`, `start_logit`, `end_logit`; and a number.
-
-    Returns:
-      The paths.
-    """
+    """Writes predictions.json, nbest_predictions.json and, with version_2, null_odds.json, each an
+    object by the questions' ids, and returns their paths."""
     predictions = list(predictions)
     files: dict[str, Mapping] = {
         "predictions.json": {prediction.id: prediction.answer for prediction in predictions},
@@ -173,6 +134,7 @@ def _of_question(windows, number, logits, search):
         null = Span("", *min(nulls, key=sum))
         candidates.append((null.score, null))
     spans = _distinct(candidates, windows.contexts[number], search.n_best_size)
+    # "No answer" is kept with its odds, however many answers are better.
     if null is not None and null not in spans:
         spans.append(null)
     best = next((span for span in spans if span.text), Span("", 0.0, 0.0))
@@ -190,10 +152,7 @@ def _of_question(windows, number, logits, search):
 
 
 def _candidates(windows, number, logits, search):
-    """Returns (score, (first token, last token, start logit, end logit)) of all possible spans.
-
-    They are in the order of the windows, the starts' logits and the ends' logits.
-    """
+    """Returns (score, (first token, last token, start logit, end logit)) of all possible spans."""
     spans = []
     in_context = windows.best_contexts(number)
     of_question = windows.of_question(number)
@@ -212,6 +171,7 @@ def _candidates(windows, number, logits, search):
         ends = ends[(ends >= 0) & (ends < len(is_best))]
         lengths = ends - starts[:, np.newaxis] + 1
         is_allowed = (lengths >= 1) & (lengths <= search.max_answer_length)
+        # The order decides between equal scores: windows, then the starts' logits, then the ends'.
         for s, e in np.argwhere(is_allowed):
             start, end = starts[s], ends[e]
             pair = float(start_logits[place + start]), float(end_logits[place + end])

@@ -22,13 +22,7 @@ _WEIGHT_DECAY = 1e-4
 def bag_of_words_accuracy(
     train: Features, held_out: Features, num_labels: int, vocab_size: int
 ) -> float:
-    """Trains on one set of examples; returns the share of the other set that it gets right.
-
-    Args:
-      train, held_out: features with int32 labels [number of examples].
-      num_labels: number of labels.
-      vocab_size: number of tokens of the tokenizer that made the features.
-    """
+    """Trains on one set of examples; returns the share of the other set that it gets right."""
     weights, bias = _fit(train, num_labels, vocab_size)
     scores = _scores(*held_out.bag_of_words(vocab_size), len(held_out), weights, bias)
     return float(np.mean(scores.argmax(axis=1) == held_out.labels))
@@ -46,6 +40,7 @@ def _fit(train: Features, num_labels: int, vocab_size: int) -> tuple[np.ndarray,
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
         errors = exponentials / exponentials.sum(axis=1, keepdims=True) - targets
         errors /= len(train)
+        # A product with a matrix of words would take memory for examples times vocabulary.
         by_word = [
             np.bincount(words, errors[owners, label], 2 * vocab_size) for label in range(num_labels)
         ]
@@ -82,16 +77,8 @@ def usual_tags_score(
 
 
 def usual_tags(train: Sequence[Sentence], others: Sequence[Sentence]) -> list[list[int]]:
-    """Tags each word by itself: with its most frequent tag in other sentences.
-
-    Args:
-      train: the sentences to count in. A word that does not occur there gets their most frequent
-        tag.
-      others: the sentences to tag.
-
-    Returns:
-      The tags of each sentence of `others`.
-    """
+    """Tags each word by itself: with its most frequent tag in the sentences to train on, or with
+    their most frequent tag if it does not occur there."""
     counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     total: collections.Counter[int] = collections.Counter()
     for sentence in train:

@@ -19,24 +19,17 @@ Label = int | float | tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """Holds a text or a pair of texts, and its label.
-
-    Attributes:
-      text_a, text_b: the texts; text_b is None if the task has single texts.
-      label: the label's number (classification), 1 or 0 for each label (multi_label), the number
-        itself (regression), or None if it is not known.
-    """
+    """Holds a text or a pair of texts, and its label."""
 
     text_a: str
-    text_b: str | None
+    text_b: str | None  # None if the task has single texts
+    # The label's number; for multi_label 1 or 0 for each label; for regression the number itself;
+    # None if it is not known.
     label: Label | None
 
 
 def training_examples(task: Task) -> list[Example]:
-    """Reads the examples of the training file; see `read_examples` for the errors.
-
-    If all examples have the same label, it prints a warning that names the file.
-    """
+    """Reads the examples of the training file; warns if all have the same label."""
     columns = task.train_columns or task.columns
     examples = read_examples(task, task.train, columns)
     if len(examples) > 1 and len({example.label for example in examples}) == 1:
@@ -66,21 +59,8 @@ def read_examples(
     where: tuple[str | int, str] | None = None,
     keeps_all: bool = False,
 ) -> list[Example]:
-    """Reads the examples of a file.
-
-    Args:
-      task: the task.
-      path: a file of a format that `table_files` reads.
-      columns: the columns of the file.
-      where: (column, value) to select rows with; None for all rows.
-      keeps_all: whether rows that the task drops as malformed are kept, without further cells, and
-        with empty texts for missing cells: predictions have a line for each row.
-
-    Raises:
-      TableError: the file cannot be read or has no examples, or a row lacks a cell, has too many
-        cells or a text that is not a string, or has a label that the task does not have; the
-        message names file and line.
-    """
+    """Reads the examples of a file, of the rows with the (column, value) of `where`; `keeps_all`
+    keeps also the rows that the task drops as malformed."""
     examples, malformed = [], []
     num_columns = None
     for line, row in _rows(path, columns):
@@ -90,6 +70,8 @@ def read_examples(
         else:
             extra = len(row) > num_columns
         if task.drops_malformed and (extra or len(row) < num_columns):
+            # Predictions have a line for each row, so there these rows are kept, without further
+            # cells, and with empty texts for missing cells.
             malformed.append(line)
             if not keeps_all:
                 continue
@@ -116,7 +98,7 @@ def read_examples(
 
 
 def texts(task: Task) -> Iterator[str]:
-    """Yields the texts of all files of a task that exist; see `read_examples` for the errors."""
+    """Yields the texts of all files of a task that exist."""
     unlabelled = task.predict_columns or dataclasses.replace(task.columns, label=None)
     files = {
         **dict.fromkeys(filter(None, [task.train]), task.train_columns or task.columns),
@@ -125,6 +107,7 @@ def texts(task: Task) -> Iterator[str]:
     }
     for path, columns in files.items():
         if remote.check(path) if paths.is_remote(path) else os.path.exists(path):
+            # For their texts, files need not have labels that the task knows.
             columns = dataclasses.replace(columns, label=None)
             yield from texts_of(read_examples(task, path, columns))
 
@@ -138,7 +121,7 @@ def texts_of(examples: Sequence[Example]) -> Iterator[str]:
 
 
 def discover_labels(task: Task) -> tuple[str, ...]:
-    """Finds the labels in the training file, sorted; see `labels.discover` for the errors."""
+    """Finds the labels in the training file, sorted."""
     return _labels_in(task, task.train, task.train_columns or task.columns, are_all=True)
 
 
@@ -176,6 +159,8 @@ def _check_first(path, cells, several):
     others = {name: number for name, number in counts.items() if name != first}
     if not first or counts[first] > 1 or len(others) < 2:
         return
+    # A header's label is of no other row. This says something only if all other labels are of
+    # several rows, or are numbers, which the header's is not.
     are_repeated = len(rows) >= _LEAST_ROWS and min(others.values()) > 1
     if are_repeated or (labels.are_whole(others) and not labels.are_whole([first])):
         what = f"has the label {first!r}, as no other row has, and looks like a header"

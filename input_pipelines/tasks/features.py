@@ -23,50 +23,27 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns features, int32 [number, length] each, of the examples with these numbers.
-
-        Args:
-          numbers: int64 [number]; -1 gives a padding of zeros.
-        """
+        """Returns features, int32 [number, length] each, by the numbers of examples (-1 pads with
+        zeros)."""
 
 
 class BatchesOfLength(Batches, Protocol):
-    """`Batches` that can be padded to a length: `Features`, `TagFeatures` or `Windows`.
+    """`Batches` that can be padded to a length: `Features`, `TagFeatures` or `Windows`."""
 
-    Attributes:
-      lengths: int64 [number of examples], tokens with [CLS] and [SEP].
-      max_seq_length: the greatest length.
-    """
-
-    lengths: np.ndarray
-    max_seq_length: int
+    lengths: np.ndarray  # int64 [number of examples], tokens with [CLS] and [SEP]
+    max_seq_length: int  # the greatest length
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns features, int32 [number, length], as `Batches.batch` does, padded to a length."""
 
 
 class Features:
-    """Holds the features of examples; padding is added when a batch is asked for.
-
-    A pair that is too long loses tokens from the end of its longer text, one by one, as in
-    google-research/bert (`_truncate_seq_pair`).
-
-    Args:
-      examples: the examples; either all have labels, or none has.
-      tokenizer: the tokenizer.
-      max_seq_length: F.
-
-    Attributes:
-      num_cut: number of examples that had to be truncated.
-      unknown_share: the share of the tokens that are unknown.
-      lengths: int64 [number of examples], tokens with [CLS] and [SEP].
-      labels: int32 [number of examples], float32 for regression, int32 [.., L] for multi_label;
-        None without labels.
-    """
+    """Holds the features of examples, all of them or none with labels; batches add the padding."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int):
         self.max_seq_length = max_seq_length
-        self.num_cut = 0
+        self.num_cut = 0  # examples that were truncated
+        # int32 [examples], float32 for regression, int32 [examples, L] for multi_label.
         self.labels = None
         if examples and examples[0].label is not None:
             labels = [example.label for example in examples]
@@ -101,29 +78,19 @@ class Features:
         return f"{self.num_cut} of {len(self)} examples were cut to {self.max_seq_length} tokens"
 
     def bag_of_words(self, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the words of all examples without their order.
-
-        A word has different numbers in the first and in the second segment.
-
-        Returns:
-          (numbers of examples, numbers of words below 2 * vocab_size), an entry for each word.
-        """
+        """Returns (numbers of examples, numbers of words below 2 * vocab_size), an entry for each
+        word."""
         owners = np.repeat(np.arange(len(self)), self.lengths)
         places = np.arange(len(self._ids)) - np.repeat(self._ends - self.lengths, self.lengths)
+        # A word has different numbers in the first and in the second segment.
         in_second = places >= self._first_lengths[owners]
         return owners, self._ids + vocab_size * in_second
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns the features of the examples with these numbers; -1 gives a padding of zeros.
-
-        Args:
-          numbers: the numbers [B].
-          length: F of the batch, at least the length of each example; None for max_seq_length.
-
-        Returns:
-          `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `unique_ids`, the numbers, and
-          `is_real_example` int32 [B]; and `label_ids` [B, ...] if labels are known.
-        """
+        """Returns int32 features of the examples with these numbers [B], padded to a length, at
+        least the longest example's (None for max_seq_length): [B, F], and [B] for `unique_ids` (the
+        numbers) and `is_real_example`; `label_ids` if labels are known. The number -1 gives a
+        padding of zeros."""
         is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
         places = np.arange(length or self.max_seq_length)
@@ -152,6 +119,8 @@ class Features:
         second = tokenizer.encode(example.text_b) if example.text_b is not None else []
         room = self.max_seq_length - (2 if example.text_b is None else 3)
         self.num_cut += len(first) + len(second) > room
+        # The longer text loses a token from its end, as in google-research/bert
+        # (`_truncate_seq_pair`).
         while len(first) + len(second) > room:
             (first if len(first) > len(second) else second).pop()
         first = [tokenizer.cls_id, *first, tokenizer.sep_id]
@@ -162,38 +131,26 @@ _NOT_FIRST = -1  # at a piece that is not the first piece of a word
 
 
 class TagFeatures:
-    """Holds the features of tagged sentences; padding is added when a batch is asked for.
+    """Holds the features of tagged sentences, all of them or none with tags; batches add the
+    padding.
 
     The first piece of a word carries the word's tag (Devlin et al., 2018, section 5.3). A sentence
-    that is too long for F becomes several windows, each of as many whole words as fit, so that
-    every word is in exactly one window. A word without pieces, such as a control character, becomes
-    the unknown token. A word with more than F - 2 pieces loses its last pieces.
-
-    Args:
-      sentences: the sentences; either all have tags, or none has.
-      tokenizer: the tokenizer.
-      max_seq_length: F.
-
-    Attributes:
-      num_sentences: number of sentences; `len` is the number of windows.
-      num_split: number of sentences that became several windows.
-      num_cut: number of words that lost pieces.
-      unknown_share: the share of the tokens that are unknown.
-      lengths: int64 [number of windows], tokens with [CLS] and [SEP].
-      labels: int32 [number of words], the tags of all words; None without tags.
+    that is too long for F becomes several windows of whole words: every word is in exactly one
+    window, and `len` is the number of windows.
     """
 
     def __init__(self, sentences: Sequence[Sentence], tokenizer: Tokenizer, max_seq_length: int):
         self.max_seq_length = max_seq_length
         self.num_sentences = len(sentences)
+        # Words that lost pieces; sentences that became several windows.
         self.num_cut = self.num_split = 0
-        self.labels = None
+        self.labels = None  # int32 [number of words]; None without tags
         if sentences and sentences[0].tags is not None:
             self.labels = np.array([tag for s in sentences for tag in s.tags or ()], np.int32)
         ids: list[int] = []
         words: list[int] = []  # for each id, the number of its word, or _NOT_FIRST
         lengths: list[int] = []
-        continues: list[bool] = []
+        continues: list[bool] = []  # for each window, whether it continues a sentence
         num_words = 0
         for sentence in sentences:
             windows = self._windows(sentence.words, tokenizer)
@@ -236,19 +193,9 @@ class TagFeatures:
         return " and ".join(parts) + f" to fit {self.max_seq_length} tokens" if parts else ""
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns the features of the windows with these numbers; -1 gives a padding of zeros.
-
-        Args:
-          numbers: the numbers [B].
-          length: F of the batch, at least the length of each window; None for max_seq_length.
-
-        Returns:
-          `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `label_mask` int32 [B, F], 1 at the
-          first pieces of words; `unique_ids` int32 [B], the numbers; `continues_sentence` int32
-          [B], 1 if the sentence began in the window with the number before; `is_real_example` int32
-          [B]; and `label_ids` int32 [B, F], the tags at first pieces and 0 elsewhere, if tags are
-          known.
-        """
+        """Returns what `Features.batch` does for the windows with these numbers, with the tags at
+        first pieces as `label_ids` [B, F], and int32 `label_mask` [B, F], 1 at first pieces, and
+        `continues_sentence` [B], 1 if the sentence began in the window with the number before."""
         is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
         numbers = np.where(is_real, numbers, 0)
         positions = np.arange(length or self.max_seq_length)
@@ -273,14 +220,8 @@ class TagFeatures:
         return features
 
     def by_sentence(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Joins values of positions to values of words, sentence by sentence.
-
-        Args:
-          rows: an array [F, ...] for each window, in order.
-
-        Returns:
-          An array [number of words, ...] for each sentence, in order.
-        """
+        """Joins values of positions, [F, ...] for each window in order, to values of words, [number
+        of words, ...] for each sentence."""
         sentences: list[list[np.ndarray]] = []
         for number, row in enumerate(rows):
             end = self._ends[number]
@@ -296,6 +237,9 @@ class TagFeatures:
         windows: list[list[list[int]]] = [[]]
         free = room
         for word in words:
+            # Every word needs a piece for its tag: a word without pieces, such as a control
+            # character, becomes the unknown token, and a word of more than F - 2 pieces loses its
+            # last ones.
             pieces = tokenizer.encode(word) or [tokenizer.unk_id]
             self.num_cut += len(pieces) > room
             pieces = pieces[:room]

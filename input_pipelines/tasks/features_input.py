@@ -1,7 +1,7 @@
 """Batches of features, for fine-tuning, its evaluation and its predictions.
 
-To evaluate and predict, examples come in another order than their own (`ReorderedBatches`): a batch
-takes the time of its longest example, or of the fullest batch.
+To evaluate and predict, examples come in another order than their own (`ReorderedBatches`), since a
+batch takes the time of its longest example, or of the fullest batch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,15 +37,13 @@ def input_fn_builder(
     examples of zeros, whose `is_real_example` is 0.
 
     Args:
-      features: the examples.
+      features: the examples; `BatchesOfLength` for the last two arguments.
       is_training: True for training, False for evaluation and prediction.
       random_seed: seed of the order of training.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
       pads_to_longest: whether a batch is as long as its longest example, and not always
-        max_seq_length. In training the length is rounded up, so that there are few: XLA compiles
-        parts of the network for each. The features must be `BatchesOfLength`.
-      packs: how rows are packed; None for a row for each example. The features must be
-        `BatchesOfLength`.
+        max_seq_length; in training the length is rounded up.
+      packs: how rows are packed; None for a row for each example.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
@@ -58,6 +56,7 @@ def input_fn_builder(
         start, invocation, num_invocations, replicas = deployment(params.get("context"))
         seed = random_seed if is_training else None
         if packs is not None:
+            # Every host plans the rows of the global batch, and then reads its own share of them.
             order = BatchOrder(len(features), batch_size * num_invocations, seed, skipped=skipped)
             packing = packs.of(
                 row_length_of(features),
@@ -82,6 +81,7 @@ def input_fn_builder(
 
         def tensors(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
             dtypes = [shapes[name][1] for name in names]
+            # numpy_function returns a list, so features are sorted by name; it loses the shapes.
             values = tf.numpy_function(arrays, [batch_number], dtypes)
             for name, value in zip(names, values, strict=True):
                 value.set_shape(shapes[name][0])
@@ -96,16 +96,15 @@ def input_fn_builder(
 
 
 def row_length_of(features: BatchesOfLength) -> int:
-    """Returns the length of packed rows: room for the longest example, and for several usual ones.
-
-    Longer rows would only add products between tokens of different examples.
-    """
+    """Returns the length of packed rows: room for the longest example, and for several usual
+    ones."""
+    # Longer rows would only add products between tokens of different examples.
     longest = max(int(features.lengths.max(initial=0)), _USUAL_ROW)
     return min(features.max_seq_length, -(-longest // _LEAST_MULTIPLE) * _LEAST_MULTIPLE)
 
 
 class _PackedReader:
-    """Returns the packed features of this host's part of a global batch."""
+    """Reads the packed features of this host's part of a global batch."""
 
     def __init__(self, features, packing, invocation, num_invocations):
         self._features, self._packing = features, packing
@@ -134,6 +133,7 @@ def _reader(features, is_training, pads_to_longest):
     def read_longest(numbers):
         length = int(_lengths(features, numbers).max(initial=_LEAST_LENGTH))
         if is_training:
+            # XLA compiles parts of the network for each length, so there must be few.
             longest = features.max_seq_length
             multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
             length = min(longest, -(-length // multiple) * multiple)
@@ -213,6 +213,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     Args:
       rows: predictions with `unique_ids`, the examples' numbers from 0; -1 only pads a batch.
     """
+    # A row waits for all rows before it, which are in its own sorted part.
     waiting, number = {}, 0
     for row in rows:
         if row["unique_ids"] >= 0:
@@ -223,13 +224,11 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _balanced(longest_first, batch_size):
-    """Deals examples to batches in turn, to and fro; what does not fill a batch comes last.
-
-    In a batch, long and short ones alternate, so that a core's part has as much of each.
-    """
+    """Deals examples to batches in turn, to and fro; what does not fill a batch comes last."""
     num_batches = len(longest_first) // batch_size
     full = longest_first[: num_batches * batch_size].reshape(batch_size, num_batches)
     full[1::2] = full[1::2, ::-1].copy()
+    # In a batch, long and short ones alternate, so that a core's part has as much of each.
     places = np.arange(batch_size)
     alternating = np.where(places % 2, batch_size - 1 - places // 2, places // 2)
     return np.concatenate([full[alternating].T.ravel(), longest_first[num_batches * batch_size :]])

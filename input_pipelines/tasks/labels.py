@@ -20,16 +20,8 @@ _KINDS = {str: "a text", bool: "true or false", int: "a number", float: "a numbe
 
 
 def name_of(value: Any, place: str) -> str:
-    """Returns the name of a label: a text without the spaces around it, or a JSON value's spelling.
-
-    Args:
-      value: a cell.
-      place: file and line, for the message.
-
-    Raises:
-      TableError: the cell is null, an object, a list, a number that is not finite, or a text with a
-        tab or a line end.
-    """
+    """Returns the name of a label: a text without the spaces around it, or a JSON value's
+    spelling."""
     if isinstance(value, str):
         name = value.strip()
         # Predictions, reports and labels.txt have names in lines and columns.
@@ -39,8 +31,10 @@ def name_of(value: Any, place: str) -> str:
                 "end"
             )
         return name
+    # True is an int for Python, so this comes first.
     if isinstance(value, bool):
         return "true" if value else "false"
+    # pandas makes floats of whole numbers if the column has a gap; above 2**53 they are not exact.
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
         value = int(value)
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
@@ -58,11 +52,8 @@ def alone(value: Any) -> Any:
 
 
 def names_of(value: Any, place: str) -> list[str]:
-    """Returns the names of several labels, or of 0: a JSON list, or a cell with commas in between.
-
-    Raises:
-      TableError: as `name_of` does.
-    """
+    """Returns the names of several labels, or of 0: a JSON list, or a cell with commas in
+    between."""
     parts = value if isinstance(value, list) else name_of(value, place).split(",")
     return [name for name in (name_of(part, place) for part in parts) if name]
 
@@ -71,9 +62,11 @@ def number_of(value: Any, place: str) -> float:
     """Returns the number of a label; raises TableError if it is not a number of float32."""
     try:
         is_number = isinstance(value, str | int | float) and not isinstance(value, bool)
+        # For `float`, "1_000" is a number.
         number = float(value) if is_number and "_" not in str(value) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
+    # NaN fails this test, too.
     if not abs(number) <= float(np.finfo(np.float32).max):
         shown = repr(value) if isinstance(value, str) else json_files.shown(value)
         hint = ", with a decimal point" * bool(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", str(value)))
@@ -91,17 +84,8 @@ def are_whole(names: Iterable[str]) -> bool:
 def check_spelling(
     name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
 ) -> None:
-    """Checks that a name does not look like another name of the file: see `_look`.
-
-    Args:
-      name: the name.
-      path, line: where it is.
-      spellings: how a name looks -> (the name, the line of its first use); the name is added.
-      what: what is named, for the message.
-
-    Raises:
-      TableError: another name looks the same; the message names file and line.
-    """
+    """Raises TableError if a name looks like another name of the file; adds it to `spellings`: how
+    a name looks -> (the name, the line of its first use)."""
     other, first = spellings.setdefault(_look(name), (name, line))
     if other != name:
         raise TableError(
@@ -116,13 +100,7 @@ def _look(name):
 
 
 def unknown(name: str, place: str, known: Iterable[str], what: str = "label") -> TableError:
-    """Returns the error for a name that a task does not have, though it may look like another.
-
-    Args:
-      name, place: the name, and its file and line.
-      known: the names of the task.
-      what: what is named, for the message.
-    """
+    """Returns the error for a name that a task does not have, though it may look like another."""
     known = tuple(known)
     for other in known:
         if _look(other) == _look(name):
@@ -136,14 +114,7 @@ def unknown(name: str, place: str, known: Iterable[str], what: str = "label") ->
 def warn_of_placeholders(
     path: str, counts: Mapping[str, int], first_lines: Mapping[str, int], what: str = "label"
 ) -> None:
-    """Prints a warning for a rare label that usually says that a row does not have a label.
-
-    Args:
-      path: the file.
-      counts: label -> how often the file has it.
-      first_lines: label -> the line of its first use.
-      what: what is named, for the message.
-    """
+    """Prints a warning for a rare label that usually says that a row does not have a label."""
     total = sum(counts.values())
     for name, count in counts.items():
         if name.lower() in _PLACEHOLDERS and len(counts) > 2 and count <= _RARE * total:
@@ -157,22 +128,9 @@ def warn_of_placeholders(
 def discover(
     path: str, cells: Iterable[tuple[int, Any]], several: bool = False, are_all: bool = True
 ) -> tuple[str, ...]:
-    """Finds the labels of a file, sorted; as numbers if all of them are whole numbers.
-
-    Args:
-      path: the file, for messages.
-      cells: (line, cell) of each row.
-      several: whether a cell may have several labels.
-      are_all: whether the task has no other labels; then there must be at least two (one if
-        `several`).
-
-    It prints what `warn_of_placeholders` says.
-
-    Raises:
-      TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
-        `true` and `"true"`, or by different characters that look alike, as `check_spelling` says;
-        or there are too few labels. The message names file and line.
-    """
+    """Finds the labels of a file from (line, cell) of each row, sorted; as numbers if all of
+    them are whole numbers. `several` allows several labels in a cell; `are_all` requires at
+    least two."""
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
     spellings: dict[str, tuple[str, int]] = {}
     counts: collections.Counter[str] = collections.Counter()
@@ -186,6 +144,7 @@ def discover(
             is_text_of_several = several and not is_list
             names = names_of(part, place) if is_text_of_several else [name_of(part, place)]
             for name in names:
+                # `true` and "true" would become one label, which one of the two rows may not mean.
                 kind = _KINDS[type(part)]
                 before, first = first_uses.setdefault(name, (kind, line))
                 if before != kind:
@@ -204,6 +163,7 @@ def discover(
             f"{path}:{first_uses[names[0]][1]}: the label is {names[0]!r} here and in all other "
             "rows, so that there is nothing to learn; give examples of at least two labels"
         )
+    # As texts, 10 would come before 2.
     if are_whole(names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))

@@ -2,11 +2,9 @@
 
 A file holds articles (`data`) of `paragraphs`, each with a `context` and its `qas`: `id` (a string
 or a whole number), `question`, and `answers` of `text` and `answer_start`, a number of characters.
-In version 2.0 `is_impossible` marks questions without answer. Other keys are not read.
-
-JSON lines, an array, `data` or parquet may also have a question each, as `datasets` writes SQuAD:
-with `context`, `id`, `question`, and `answers` of a list `text` and a list `answer_start`, empty if
-there is no answer. A file may be compressed, such as .json.gz.
+In version 2.0 `is_impossible` marks questions without answer. JSON lines, an array, `data` or
+parquet may also have a question each, as `datasets` writes SQuAD: with `context`, `id`, `question`,
+and `answers` of a list `text` and a list `answer_start`, empty if there is no answer.
 """
 
 import codecs
@@ -37,19 +35,12 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """Holds a question on a text.
+    """Holds a question on a text."""
 
-    Attributes:
-      id: its name, which no other question of the file has.
-      text: the question.
-      context: the text that the answer stands in.
-      answers: the right answers; empty if the text does not answer the question; None if it is not
-        known, in files to predict for.
-    """
-
-    id: str
+    id: str  # no other question of the file has it
     text: str
     context: str
+    # Empty if the text does not answer the question; None if it is not known.
     answers: tuple[Answer, ...] | None
 
     def golds(self) -> tuple[str, ...]:
@@ -58,18 +49,8 @@ class Question:
 
 
 def read(path: str, needs_answers: bool, version_2: bool) -> list[Question]:
-    """Reads the questions of a file.
-
-    Args:
-      path: the file.
-      needs_answers: whether questions without known answers are an error.
-      version_2: whether questions may be impossible.
-
-    Raises:
-      SquadError: the file cannot be read, is not JSON, has no questions, lacks a value or has a
-        value of another type; an id occurs twice; or `needs_answers` and `version_2` do not allow a
-        question. The message names the file and the place, such as data[0].paragraphs[2].qas[1].
-    """
+    """Reads the questions of a file; `needs_answers` refuses questions without known answers, and
+    only `version_2` allows impossible ones."""
     questions: dict[str, Question] = {}
     try:
         for place, context, values in _question_objects(path):
@@ -87,25 +68,16 @@ def read(path: str, needs_answers: bool, version_2: bool) -> list[Question]:
 
 
 def located(questions: Sequence[Question], path: str) -> list[Question]:
-    """Returns questions with the first answer of each at the place where the context has it.
-
-    If the context does not have its text at its `answer_start`, the occurrence nearest to that
-    place counts, before or after it, and this is printed, since published files have a few of
-    these. Texts that differ in white space alone are the same, as in google-research/bert; the
-    answer then has the context's. If the text does not occur at all, the answer is put behind the
-    context's end.
-
-    Args:
-      questions: what `read` returned.
-      path: their file, for messages.
-    """
+    """Returns questions with the first answer of each at the place where the context has it."""
     results, moved = [], []
     for question in questions:
         if question.answers:
             labelled, *others = question.answers
+            # Published files have a few answers that are not at their `answer_start`. As in
+            # google-research/bert, texts that differ in white space alone are the same.
             first = _nearest(question.context, labelled)
             if first is None:
-                first = Answer(labelled.text, len(question.context))
+                first = Answer(labelled.text, len(question.context))  # for `answerable`
             elif first.start != labelled.start:
                 moved.append(question.id)
             question = dataclasses.replace(question, answers=(first, *others))
@@ -119,17 +91,9 @@ def located(questions: Sequence[Question], path: str) -> list[Question]:
 
 
 def answerable(questions: Sequence[Question], path: str) -> list[Question]:
-    """Returns questions to train on, without those whose first answer is not in the context.
-
-    It prints how many are left out, since published files have a few.
-
-    Args:
-      questions: what `located` returned.
-      path: their file, for messages.
-
-    Raises:
-      SquadError: no question is left.
-    """
+    """Returns the questions of `located` without those whose first answer is not in the context; it
+    prints how many are left out."""
+    # Published files have a few of these. `located` has put their answers behind the context's end.
     missing = [q.id for q in questions if q.answers and q.answers[0].start == len(q.context)]
     kept = [question for question in questions if question.id not in set(missing)]
     if missing:
@@ -202,16 +166,14 @@ def _has_rows(path):
 
 
 def _answers(values, place):
-    """Returns the answers of a question as SQuAD has them, a list; None if they are not known.
-
-    `datasets` has a list of texts and a list of starts. An empty text says that there is no answer.
-    """
+    """Returns the answers of a question as SQuAD has them, a list; None if they are not known."""
     answers = values.get("answers")
     if answers is None:
         return None
     if isinstance(answers, list):
         answers = json_files.items(answers, dict, f"{place}.answers")
     else:
+        # `datasets` has a list of texts and a list of starts.
         texts = json_files.field(answers, "text", list, f"{place}: answers")
         starts = json_files.field(answers, "answer_start", list, f"{place}: answers")
         if len(texts) != len(starts):
@@ -220,6 +182,7 @@ def _answers(values, place):
             )
         pairs = zip(texts, starts, strict=True)
         answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    # An empty text says that there is no answer.
     return [a for a in answers if a.get("text") != "" or a.get("answer_start") not in (-1, 0)]
 
 
@@ -261,12 +224,11 @@ def _answer(place, values):
 
 
 def _nearest(context: str, answer: Answer) -> Answer | None:
-    """Returns the occurrence of an answer's text that is nearest to its start, as it stands there.
-
-    White space of any kind and length stands for white space.
-    """
+    """Returns the occurrence of an answer's text that is nearest to its start, as it stands
+    there."""
     if answer.start >= 0 and context.startswith(answer.text, answer.start):
         return answer
+    # White space of any kind and length stands for white space.
     pattern = r"\s+".join(map(re.escape, answer.text.split()))
     occurrences = re.finditer(f"(?=({pattern}))", context)  # they may overlap
     answers = (Answer(match[1], match.start()) for match in occurrences)

@@ -1,9 +1,8 @@
 """The metrics of SQuAD: exact match and F1 of answers, as its evaluation scripts define them.
 
 Sources: Rajpurkar et al., "SQuAD" (2016), section 6.1, and "Know What You Don't Know" (2018), with
-the evaluation scripts of the two data sets, versions 1.1 and 2.0. Answers are compared without
-case, ASCII punctuation, the articles a, an and the, and without the width of whitespace; F1 is of
-the bags of words that are left. Of several right answers the best score counts.
+the evaluation scripts of the two data sets, versions 1.1 and 2.0. F1 is of the bags of words that
+are left of answers. Of several right answers the best score counts.
 """
 
 import collections
@@ -28,31 +27,20 @@ class Score:
 
 
 def normalize(text: str) -> str:
-    """Returns a text as it is compared: lower case, without punctuation, articles, double spaces.
-
-    Punctuation is removed before articles are, without a space in its place: "the-end" is the word
-    "theend".
-    """
+    """Returns a text as it is compared: lower case, without punctuation, articles, double
+    spaces."""
+    # Punctuation goes before articles, without a space in its place: "the-end" is "theend".
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def score(prediction: str, answers: Sequence[str], version_2: bool) -> Score:
-    """Scores one prediction.
-
-    Args:
-      prediction: the answer that was given; "" says that there is no answer.
-      answers: the right answers; empty if there is no answer.
-      version_2: which definition holds for texts without words. In 2.0, answers without words do
-        not count beside others, and a prediction without words is right if the question has no
-        answer. In 1.1, F1 of a text without words is 0.
-
-    Returns:
-      The best exact match and the best F1, which may be of different answers. In 1.1, both are 0
-      if there is no answer to compare with.
-    """
+    """Scores one prediction ("" for no answer): the best exact match and the best F1, which may be
+    of different answers."""
     predicted = normalize(prediction)
     golds = [normalize(answer) for answer in answers]
     if version_2:
+        # In 2.0, answers without words do not count beside others, and a prediction without words
+        # is right if the question has no answer. In 1.1, F1 of a text without words is 0.
         golds = [gold for gold in golds if gold] or [""]
     if not golds:
         return Score(0.0, 0.0)
@@ -65,21 +53,8 @@ def score(prediction: str, answers: Sequence[str], version_2: bool) -> Score:
 def evaluate(
     predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]], version_2: bool
 ) -> dict[str, float]:
-    """Computes the metrics of all questions, in percent, as SQuAD's tables have them.
-
-    Args:
-      predictions: id of a question -> the answer that was given.
-      answers: id of each question -> its right answers; empty if it has no answer.
-      version_2: whether questions may have no answer; see `score`.
-
-    Returns:
-      `exact_match` and `f1`. With version_2 also both of them over the questions that have an
-      answer, as `has_answer_exact_match` and `has_answer_f1`, and `no_answer_accuracy` over the
-      others; a mean over 0 questions is left out.
-
-    Raises:
-      KeyError: a question has no prediction.
-    """
+    """Computes the metrics of all questions, in percent, as SQuAD's tables have them: over the
+    questions with and without answer too with version_2. A mean over 0 questions is left out."""
     scores = {name: score(predictions[name], golds, version_2) for name, golds in answers.items()}
     results = _means("", list(scores.values()))
     if not version_2:
@@ -99,20 +74,8 @@ def best_threshold(
     answers: Mapping[str, Sequence[str]],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Finds the threshold of the null odds above which "no answer" scores best.
-
-    Args:
-      scores: id -> exact match or F1 of the prediction.
-      predictions: id -> the prediction; "" is right if there is no answer.
-      answers: id -> the right answers; empty if there is no answer.
-      null_odds: id -> how much likelier "no answer" is than the prediction.
-
-    Returns:
-      (the mean score, in percent, if each question whose null odds are above the threshold counts
-      as "no answer"; the threshold). It is the lowest of several equally good thresholds. If "no
-      answer" is best for all questions, it is the greatest float32 below all null odds: metrics
-      are float32, and a greater number might be rounded to the lowest odds.
-    """
+    """Returns (score in percent, threshold) for the threshold of the null odds above which "no
+    answer" scores best; all arguments are by the questions' ids."""
     # Begin with "no answer" for all; then let one prediction after the other count. A threshold
     # cannot separate questions of equal odds, so it is judged after the last of them.
     names = sorted(answers, key=lambda name: null_odds[name])
@@ -124,6 +87,7 @@ def best_threshold(
                 current += scores[name]
             elif predictions[name]:
                 current -= 1
+        # The lowest of several equally good thresholds stays.
         if current > best:
             best, threshold = current, odds
     return 100.0 * best / len(answers), threshold
@@ -131,6 +95,8 @@ def best_threshold(
 
 def _below(value):
     """Returns the greatest float32 that is below the float32 next to a value, so below it, too."""
+    # Metrics are float32: a greater number might be rounded to the lowest odds, and the question
+    # that has them would then count as "no answer" no longer.
     return float(np.nextafter(np.float32(value), np.float32(-np.inf)))
 
 

@@ -6,9 +6,8 @@ file has an object on each line, or an array of objects. Parquet has rows; numbe
 names, as `datasets` writes labels, become these names. Each may be compressed, such as .csv.gz.
 
 Files are UTF-8 unless another encoding is given, with line ends of Unix, Windows or, without any
-other, of an old Macintosh. A byte order mark before a line is left out, since files that were
-joined have several. Empty lines are skipped, but in tables of one column they are rows. Cells in a
-column without a name, as spreadsheets leave them behind, are left out.
+other, of an old Macintosh. Empty lines are skipped, but in tables of one column they are rows.
+Cells in a column without a name, as spreadsheets leave them behind, are left out.
 """
 
 import codecs
@@ -55,24 +54,11 @@ class TableError(ValueError):
 def read_rows(
     path: str, has_header: bool = True, encoding: str = "utf-8"
 ) -> Iterator[tuple[int, Row]]:
-    """Reads the rows of a file.
+    """Yields (number of the row's last line, row) of a file; columns are numbers from 0 without
+    header.
 
-    Args:
-      path: a file whose name ends in one of FORMATS, and perhaps in what packed it; `.txt` is read
-        as `.tsv`.
-      has_header: whether the first line names the columns, in characters that can be seen. Without
-        a header, a column is a number from 0. JSON and parquet always have names.
-      encoding: the encoding of the file, as Python names it.
-
-    Yields:
-      (number of the row's last line, row). A row is a dict of column -> cell. Cells are str, or any
-      JSON value in JSON and parquet. Cells that a row lacks are not in the dict. If a row has more
-      cells than the header, the additional cells are under their numbers.
-
-    Raises:
-      TableError: the format is unknown, the file is missing or not of its encoding, a line is not a
-        JSON object, or a column's name occurs twice; a later row is the header again; or in CSV, a
-        space stands before a cell's quotation marks.
+    Cells are str, or any JSON value in JSON and parquet. Cells that a row lacks are not in the
+    dict. If a row has more cells than the header, the additional cells are under their numbers.
     """
     extension = _extension(path)
     if extension not in FORMATS:
@@ -97,16 +83,14 @@ def read_rows(
             raise TableError(
                 f"{path}:{line}: is the header again, as in files that were joined; remove this row"
             )
+        # Cells without a column of their own get their numbers, so that a reader can refuse the
+        # row.
         keys = [*names, *range(len(names), len(cells))]
         yield line, {key: text for key, text in zip(keys, cells, strict=False) if key != ""}
 
 
 def read_columns(path: str, encoding: str = "utf-8") -> list[str]:
-    """Returns the names of the columns of a file with a header: of JSON, the keys of all rows.
-
-    Raises:
-      TableError: the file does not have any row or name, or is not what `read_rows` reads.
-    """
+    """Returns the names of the columns of a file with a header: of JSON, the keys of all rows."""
     rows = read_rows(path, encoding=encoding)
     if _extension(path) in OBJECT_FORMATS:
         columns = list(dict.fromkeys(key for _, row in rows for key in row))
@@ -121,12 +105,7 @@ def read_columns(path: str, encoding: str = "utf-8") -> list[str]:
 
 
 def separator_hint(path: str, cells: Collection[Any]) -> str:
-    """Returns a sentence if a row that is a single cell holds separators of another format.
-
-    Args:
-      path: the file, whose name says how cells are separated.
-      cells: the cells of the row.
-    """
+    """Returns a sentence if a row that is a single cell holds separators of another format."""
     right = _SEPARATORS.get(_extension(path), "")
     text = "".join(map(str, cells))
     if right == "\t" and cells and all(re.fullmatch(r'"[^"]*"', str(cell)) for cell in cells):
@@ -141,8 +120,8 @@ def separator_hint(path: str, cells: Collection[Any]) -> str:
 
 
 def without_unseen(text: str) -> str:
-    """Returns a text without characters that nobody can see, such as byte order marks, joiners,
-    soft hyphens and variation selectors, and without white space around it."""
+    """Returns a text without what nobody can see, such as byte order marks, joiners, soft hyphens
+    and variation selectors, and without white space around it."""
     return "".join(
         character
         for character in text
@@ -156,17 +135,7 @@ def as_it_looks(name: str) -> str:
 
 
 def cell(path: str, line: int, row: Row, column: str | int) -> Any:
-    """Returns the cell of a row in a column.
-
-    Args:
-      path, line: the file and the line of the row, for the message.
-      row: a row that `read_rows` gave.
-      column: name of the column, or its number from 0.
-
-    Raises:
-      TableError: the row lacks this cell; the message names the file, the line and the cells that
-        the row has.
-    """
+    """Returns the cell of a row in a column, by its name or its number from 0."""
     if column in row:
         return row[column]
     if isinstance(column, int):
@@ -210,6 +179,7 @@ def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]
     try:
         for cells in reader:
             for text in cells:
+                # The csv module would take these marks for text, and split the cell at its commas.
                 if _SPACE_BEFORE_QUOTES.fullmatch(text):
                     raise TableError(
                         f"{path}:{reader.line_num}: a space stands between a comma and a quotation "
@@ -230,11 +200,10 @@ def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]
 
 
 def _with_empty_rows(lists: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of a table, whose empty lines are lists without cells.
-
-    Predictions have a row for each row. A line of separators is a row of empty cells; and if there
-    is one column only, so is an empty line, but for those at the end of the file.
-    """
+    """Yields the rows of a table, whose empty lines are lists without cells."""
+    # Predictions have a line for each row, so no row may be lost. If there is one column only, an
+    # empty line is a row of an empty cell, but for those at the end of the file. It may come before
+    # the first row that tells how many columns there are, so empty lines wait.
     has_one_column, empty = None, []
     for line, cells in lists:
         if not cells:
@@ -278,23 +247,13 @@ def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
 def text_lines(
     path: str, keep_empty: bool = False, encoding: str = "utf-8"
 ) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text) for each line of a file.
-
-    A line ends at \\n alone, or in a file without any \\n at \\r, as on an old Macintosh; Unicode's
-    other line ends may occur inside a text. The line end and a byte order mark before the line are
-    left out.
-
-    Args:
-      path: the file.
-      keep_empty: whether lines without text are yielded.
-      encoding: the encoding of the file, as Python names it. Only UTF-8 is read line by line.
-
-    Raises:
-      TableError: the file cannot be read or is not of its encoding, or a line is too long; the
-        message names file and line.
-    """
+    """Yields (number from 1, text) for each line of a file, without line ends and byte order
+    marks."""
     try:
         with opened(path) as file:
+            # Lines end at \n alone, or without any at \r: Unicode's other line ends may be within a
+            # text. Each line may begin with a byte order mark, since files that were joined have
+            # several.
             for number, data in enumerate(_byte_lines(_as_utf8(file, path, encoding), path), 1):
                 try:
                     text = data.decode().removeprefix("\ufeff")
@@ -304,6 +263,7 @@ def text_lines(
                             "give --encoding=utf-16-le or utf-16-be"
                         )
                 except UnicodeDecodeError as error:
+                    # What is not text at all should not be told to give its encoding.
                     for beginning, what in _BEGINNINGS.items():
                         if number == 1 and data.startswith(beginning):
                             raise TableError(f"{path}: is not text, but {what}") from None
@@ -323,18 +283,14 @@ def text_lines(
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file, here or remote, as a stream of its bytes, unpacked.
-
-    Raises:
-      TableError: the packed file is damaged; the message says where.
-      OSError: the file cannot be read.
-    """
+    """Opens a file, here or remote, as a stream of its bytes, unpacked."""
     here = remote.local(path)
     with disk_files.reading(here) as file:
         if not text_files.packing(path):
             yield file
             return
     try:
+        # A caller's TableError passes through the block; a damaged archive is a ValueError.
         with text_files.opened(here) as file:
             yield file
     except TableError:
@@ -344,7 +300,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def _as_utf8(file, path, encoding):
-    """Returns the stream of a file in UTF-8."""
+    """Returns the stream of a file in UTF-8; only UTF-8 itself is not read into memory."""
     if codecs.lookup(encoding).name == "utf-8":
         return file
     try:
@@ -362,6 +318,7 @@ def _byte_lines(file, path):
             raise TableError(
                 f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
             )
+        # A file whose lines end in \r alone is a single line for `readline`.
         is_whole = number == 1 and not data.endswith(b"\n")
         if number == 1 and b"\r" in data.rstrip(b"\r\n") and not is_whole:
             ahead = file.readline(_LONGEST_LINE + 1)

@@ -1,16 +1,10 @@
 """Sentences of tagged words, from CoNLL and JSON files, and predicted tags in the same formats.
 
-A CoNLL file has a word on each line, in any number of columns; the word is in the first column, and
-its tag is in the last one (in .conllu: in columns 2 and 4). An empty line ends a sentence, and so
-does a line that begins with -DOCSTART-, which is not a word of any sentence. Before the first word
-of a sentence, lines that begin with # may be comments, which are skipped; `_is_comment` tells them
-from words. The first word says how many columns there are, and whether tabs or spaces separate
-them. A JSON file has an object for each sentence, with a list of words and a list of tags, on lines
-or in an array; or with a text and spans of characters, as tools for annotation write them, which
-become tags of IOB2.
-
-Predicted tags are added to the file's own lines: as another last column, or to lines of JSON under
-the key `predicted_tags`.
+A CoNLL file has a word on each line; the word is in the first column, and its tag is in the last
+one (in .conllu: in columns 2 and 4). An empty line ends a sentence, and so does a line that begins
+with -DOCSTART-. The first word says how many columns there are, and whether tabs or spaces separate
+them. A JSON file has an object for each sentence, on lines or in an array: with a list of words and
+a list of tags, or with a text and spans of characters, which become tags of IOB2.
 """
 
 import collections
@@ -48,14 +42,10 @@ _HEADER_OF_TAGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Says where words and tags are in files.
+    """Says where words and tags are in files."""
 
-    Attributes:
-      words, tags: a column's number from 0 (-1 is the last), or a key of JSON objects; None means
-        the first and the last column, or one of the usual keys.
-      encoding: the encoding of the files, as Python names it.
-    """
-
+    # A column's number from 0 (-1 is the last), or a key of JSON objects. None means the first and
+    # the last column, or one of the usual keys.
     words: int | str | None = None
     tags: int | str | None = None
     encoding: str = "utf-8"
@@ -63,15 +53,10 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Holds the words of a sentence, and their tags.
-
-    Attributes:
-      words: the words, at least one.
-      tags: the number of each word's tag; None if the tags are not known.
-    """
+    """Holds the words of a sentence, at least one."""
 
     words: tuple[str, ...]
-    tags: tuple[int, ...] | None = None
+    tags: tuple[int, ...] | None = None  # the number of each word's tag; None if not known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,18 +69,8 @@ class _Row:
 
 
 def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None) -> list[Sentence]:
-    """Reads the sentences of a file.
-
-    Args:
-      path: a file whose name ends in one of FORMATS.
-      columns: where words and tags are.
-      tag_names: the tags in the order of their numbers; None leaves the file's tags unread.
-
-    Raises:
-      TableError: the file cannot be read, is not of the format or holds no sentence; a line has
-        another number of columns than the first word; a word or a tag is missing; or a tag is not
-        one of `tag_names`. The message names file and line.
-    """
+    """Reads the sentences of a file; tags get their places in `tag_names`, and None leaves them
+    unread."""
     numbers = {name: number for number, name in enumerate(tag_names or ())}
     sentences = []
     for row in _rows(path, columns, tag_names is not None):
@@ -112,16 +87,7 @@ def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None)
 
 
 def discover_tags(path: str, columns: Columns, are_all: bool = True) -> tuple[str, ...]:
-    """Finds the tags of a file, sorted, with O first.
-
-    Args:
-      path, columns: as for `read_sentences`.
-      are_all: whether the task has no other tags, so that there must be at least two.
-
-    Raises:
-      TableError: as `read_sentences` does; or the file has a single tag, or two that look the same;
-        or a tag does not belong to the scheme of the other tags, as in `entities.are_entity_tags`.
-    """
+    """Finds the tags of a file, sorted, with O first; `are_all` requires at least two."""
     first_lines: dict[str, int] = {}
     spellings: dict[str, tuple[str, int]] = {}
     counts: collections.Counter[str] = collections.Counter()
@@ -129,6 +95,7 @@ def discover_tags(path: str, columns: Columns, are_all: bool = True) -> tuple[st
         counts.update(row.tags or ())
         for line, tag in zip(row.lines, row.tags or (), strict=True):
             if tag not in first_lines:
+                # Two spellings that look the same would be two tags to learn.
                 labels.check_spelling(tag, path, line, spellings, "tag")
                 first_lines[tag] = line
     labels.warn_of_placeholders(path, counts, first_lines, "tag")
@@ -148,12 +115,8 @@ def discover_tags(path: str, columns: Columns, are_all: bool = True) -> tuple[st
 
 
 def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields the lines of a file, without line ends, with predicted tags added to them.
-
-    Args:
-      path, columns: as for `read_sentences`.
-      predicted: the tags of the words of each sentence, in order.
-    """
+    """Yields the lines of a file, without line ends, with the predicted tags of each sentence: as
+    another last column, or in JSON under the key `predicted_tags`."""
     if _is_json(path):
         rows = read_rows(path, encoding=columns.encoding)
         for (_, row), tags in zip(rows, predicted, strict=True):
@@ -169,6 +132,7 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
     for _, text, cells in _cells_of(lines, layout):
         if cells:
             yield text.rstrip() + layout.separator + next(tags)
+        # CoNLL-2003's own files have O as the tag of such a line.
         elif _is_boundary(text):
             yield text.rstrip() + layout.separator + entities.OUTSIDE
         else:
@@ -176,10 +140,7 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
 
 
 def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> None:
-    """Raises TableError if `tagged_lines` cannot add tags to a file.
-
-    If spaces separate its columns, a tag with a space in it would be several columns.
-    """
+    """Raises TableError if a tag with a space would become several columns of `tagged_lines`."""
     if _is_json(path):
         return
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
@@ -194,11 +155,7 @@ def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> No
 
 
 def extension(path: str) -> str:
-    """Returns the ending of a file's name, .jsonl for JSON of any kind.
-
-    Raises:
-      TableError: it is not one of FORMATS.
-    """
+    """Returns the ending of a file's name, .jsonl for JSON of any kind."""
     ending = os.path.splitext(text_files.unpacked_name(path))[1]
     if ending not in FORMATS:
         raise TableError(
@@ -221,7 +178,7 @@ def _is_conll_u(path):
 
 
 def _of_format(columns, path):
-    """Returns the columns of a CoNLL file; CoNLL-U's own, unless the user gives others."""
+    """Returns the columns of a CoNLL file: in CoNLL-U its own, unless the user gives others."""
     if not _is_conll_u(path):
         return columns
     words, tags = (1 if columns.words is None else columns.words), columns.tags
@@ -255,6 +212,7 @@ def _blocks(path, columns, with_tags):
             if with_tags:
                 tag = cells[layout.tag_column]
                 row.tags.append(_filled(tag, path, line, "tag").strip())
+        # None is a line between sentences; an empty list is a line that does not count as a word.
         elif cells is None and row.words:
             _check_words(path, row, layout, columns)
             yield row
@@ -265,24 +223,15 @@ def _blocks(path, columns, with_tags):
 
 
 class _Layout(NamedTuple):
-    """Says how a CoNLL file is laid out.
+    """Says how a CoNLL file is laid out."""
 
-    Attributes:
-      line: the line of the first word.
-      number: how many columns it has; 0 in a file without words.
-      separator: what separates its columns.
-      word_column: the column of the words.
-      tag_column: the column of the tags; in a file without tags, the last column.
-      tags: what the column of the tags holds, and how often, except for lines that may be
-        comments.
-      is_conll_u: whether the file is of CoNLL-U.
-    """
-
+    # The line of the first word, and how many columns it has; 0 in a file without words.
     line: int
     number: int
     separator: str
     word_column: int
-    tag_column: int
+    tag_column: int  # without tags, the last column
+    # How often the column of the tags holds what, except for lines that may be comments.
     tags: collections.Counter[str]
     is_conll_u: bool
 
@@ -290,6 +239,8 @@ class _Layout(NamedTuple):
 def _layout(path, lines, columns):
     """Returns the `_Layout` of the lines of a file, which are pairs of number and text."""
     columns = _of_format(columns, path)
+    # Lines with # at the beginning of a sentence are judged later, by what the other lines have.
+    # They do not say how many columns there are, unless there are no other lines.
     words, comments, is_first = [], [], True
     for line, text in lines:
         is_word = bool(text.strip()) and not _is_boundary(text)
@@ -307,11 +258,8 @@ def _layout(path, lines, columns):
 
 
 def _cells_of(lines, layout):
-    """Yields (line, text, cells) of lines.
-
-    cells is None for lines between sentences, and empty for lines within a sentence that CoNLL-U
-    does not count as words.
-    """
+    """Yields (line, text, cells): cells is None between sentences, and empty for lines within a
+    sentence that CoNLL-U does not count as words."""
     sentence: list[tuple[int, str, list[str]]] = []
     for line, text in lines:
         cells = _split(text, layout.separator)
@@ -328,6 +276,8 @@ def _cells_of(lines, layout):
 def _counted(sentence, layout):
     """Yields (line, text, cells) of the lines of a sentence, as `_cells_of` does."""
     ranges = [bool(layout.word_column and _RANGE.fullmatch(cells[0])) for _, _, cells in sentence]
+    # Without .conllu in its name, a file is taken for CoNLL-U if the words of the sentence are
+    # numbered from 1.
     firsts = [
         cells[0] for (_, _, cells), is_range in zip(sentence, ranges, strict=True) if not is_range
     ]
@@ -341,13 +291,11 @@ def _is_boundary(text):
 
 
 def _is_comment(cells, layout):
-    """Returns whether a line before the first word of a sentence is a comment.
-
-    It begins with #, and has another number of columns than words, as `# id 7` and
-    `#begin document` have; or it is a # beside what is not a tag of other words, as in `# newdoc`.
-    """
+    """Returns whether a line before the first word of a sentence is a comment."""
     if not cells[0].startswith("#"):
         return False
+    # `# id 7` and `#begin document` have another number of columns than words. `# newdoc` may have
+    # as many, but then what stands beside its # is not a tag of other words.
     if len(cells) != layout.number:
         return True
     return len(cells) > 1 and cells[0] == "#" and cells[layout.tag_column] not in layout.tags
@@ -359,7 +307,7 @@ def _split(text, separator):
 
 
 def _filled(value, path, line, what):
-    """Returns a cell; raises TableError if it is empty. A space of another kind is a word."""
+    """Returns a cell that is not empty; a space of another kind is a word."""
     if not value.strip(" "):
         raise TableError(f"{path}:{line}: the {what} is empty")
     return value
@@ -368,6 +316,8 @@ def _filled(value, path, line, what):
 def _check_words(path, row, layout, columns):
     """Raises TableError if the words of a sentence are a header, or the numbers of words."""
     tag = row.tags[0] if row.tags and row.lines[0] == layout.line else ""
+    # A tag may be called "label", too: the tag of a header is used once, or stands beside the
+    # name of the column of words.
     is_alone = layout.tags[tag] == 1 < len(layout.tags)
     if tag.lower() in _HEADER_OF_TAGS and (is_alone or row.words[0].lower() in _HEADER):
         raise TableError(

@@ -47,9 +47,8 @@ class TaskData:
       vocab_file: the vocabulary of the features.
       casing: what happened to the capitals and accents of the text.
       texts: a function that yields every text of the task's files; for tagging, every word.
-      write_tags: for tagging, a function of the tags predicted for `predict` that yields the lines
-        of their file.
-      tags_extension: the ending of the name of this file.
+      write_tags, tags_extension: for tagging, a function of the tags predicted for `predict` that
+        yields the lines of their file, and the ending of this file's name.
       words: for tagging, what the words to train on are, one of `word_forms.FORMS`; None without
         them.
       positive: the label that the metric f1 is of; None means the second label.
@@ -78,11 +77,8 @@ class TaskData:
         return hashlib.sha256(names.encode() + self.train.digest()).hexdigest()
 
     def majority(self) -> float | None:
-        """Returns the accuracy of the most frequent label on the first evaluation set.
-
-        Returns None if the task is not classification, is not scored by accuracy, or has no
-        evaluation set.
-        """
+        """Returns the accuracy of the most frequent label on the first evaluation set; None if
+        there is no such set, or if the task is not scored by the accuracy of classification."""
         is_scored = self.kind == "classification" and "accuracy" in self.metrics
         if not is_scored or not self.evaluate:
             return None
@@ -101,14 +97,12 @@ def load_table(
     """Reads the files of a task.
 
     Args:
-      task: the task.
-      tokenizer: the tokenizer.
       vocab_file: the vocabulary that the tokenizer was opened from.
-      max_seq_length: length of an example's features.
+      max_seq_length: length of an example's features, in tokens.
       train, evaluate, predict: whether to read the files for training, evaluation and prediction.
 
     Raises:
-      TableError: see `examples.read_examples`.
+      TableError: a file cannot be read, or has a row that the task does not allow.
     """
     if task.kind != "regression" and not task.labels:
         task = dataclasses.replace(task, labels=examples.discover_labels(task))
@@ -165,7 +159,6 @@ def load_tags(
       tags: the tags in the order of their numbers.
       files: "train", "evaluate" and "predict" -> the file, or None if it is not there or not
         needed.
-      columns: where words and tags are in the files.
       tokenizer, vocab_file, max_seq_length: as for `load_table`.
       trains: whether the task's `train` is needed; else it is None.
 
@@ -173,7 +166,7 @@ def load_tags(
       (the task; the sentences to train on and to evaluate on by the keys of `files`).
 
     Raises:
-      TableError: see `tag_files.read_sentences`.
+      TableError: a file cannot be read, or has a tag that is not one of `tags`.
     """
     sentences = {
         name: tag_files.read_sentences(path, columns, None if name == "predict" else tags)
@@ -181,11 +174,13 @@ def load_tags(
         if path is not None
     }
     train = [sentence.words for sentence in sentences.get("train", ())]
+    # What words are is found from the sentences to train on, whether or not it trains.
     used = {name: of_file for name, of_file in sentences.items() if trains or name != "train"}
     task = _of_tagged(tags, used, tokenizer, vocab_file, max_seq_length)
     task = dataclasses.replace(task, words=word_forms.of_words(train) if train else None)
     path = files.get("predict")
     if path is not None:
+        # It fails now, and not after the training.
         tag_files.check_can_be_written(path, columns, tags)
         task = dataclasses.replace(
             task,

@@ -1,7 +1,4 @@
-"""The table of tasks: the files, columns, labels and metrics of GLUE and XNLI.
-
-`own_task` makes a task of other files.
-"""
+"""The table of tasks: the files, columns, labels and metrics of GLUE and XNLI."""
 
 import dataclasses
 import difflib
@@ -23,57 +20,37 @@ LABEL_NAMES = ("label", "labels", "gold_label", "class", "score")
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Names the columns of a file.
-
-    Attributes:
-      text_a, text_b: the columns of the texts; text_b is None if the task has single texts.
-      label: the column of the label; None in files to predict for.
-      has_header: whether the first line names the columns.
-      encoding: the encoding of the file, as Python names it.
-    """
+    """Names the columns of a file."""
 
     text_a: Column
-    text_b: Column | None = None
-    label: Column | None = None
-    has_header: bool = True
+    text_b: Column | None = None  # None if the task has single texts
+    label: Column | None = None  # None in files to predict for
+    has_header: bool = True  # whether the first line names the columns
     encoding: str = "utf-8"
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Describes a task: its files, columns, labels and metrics.
+    """Describes a task: its files, columns, labels and metrics."""
 
-    Attributes:
-      columns: the columns of the files with labels.
-      labels: the labels, in the order of their numbers; empty for regression.
-      metrics: names of metrics, larger is better; the first chooses the best checkpoint.
-      kind: "classification", "multi_label" or "regression".
-      train: file to train on, or None.
-      evaluate, predict: name -> file; the name is "" if there is only one file.
-      train_columns, predict_columns: the columns of the files to train on and to predict for, if
-        they differ; None if not. Files to predict for do not have labels.
-      aliases: other spelling -> label.
-      where: (column, value): only rows with this value are used, except for training; None for all
-        rows.
-      drops_malformed: whether rows with too few or too many cells are counted and skipped, because
-        the task's published files have them; if not, they are errors. In files to predict for they
-        are kept as they are.
-      positive: the label that the metric f1 is of; None means the second label.
-    """
-
-    columns: Columns
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
-    kind: str = "classification"
+    columns: Columns  # of the files with labels
+    labels: tuple[str, ...]  # in the order of their numbers; empty for regression
+    metrics: tuple[str, ...]  # larger is better; the first chooses the best checkpoint
+    kind: str = "classification"  # or "multi_label" or "regression"
     train: str | None = "train.tsv"
+    # Name -> file; the name is "" if there is only one file.
     evaluate: dict[str, str] = dataclasses.field(default_factory=lambda: {"": "dev.tsv"})
     predict: dict[str, str] = dataclasses.field(default_factory=lambda: {"": "test.tsv"})
+    # None if they are the same as `columns`. Files to predict for do not have labels.
     train_columns: Columns | None = None
     predict_columns: Columns | None = None
-    aliases: dict[str, str] = dataclasses.field(default_factory=dict)
+    aliases: dict[str, str] = dataclasses.field(default_factory=dict)  # other spelling -> label
+    # Only rows with this (column, value) are used, except for training.
     where: tuple[Column, str] | None = None
+    # Whether rows with too few or too many cells are counted and skipped, because the task's
+    # published files have them; if not, they are errors. In files to predict for they are kept.
     drops_malformed: bool = False
-    positive: str | None = None
+    positive: str | None = None  # the label of the metric f1; None means the second label
 
     def of(self, directory: str) -> "Task":
         """Returns the task with its files in a directory."""
@@ -141,10 +118,8 @@ def named(name: str, language: str) -> Task:
 
 
 def xnli(language: str) -> Task:
-    """Returns XNLI (Conneau et al., 2018) in a language, such as "zh".
-
-    The training text is translated. The other files have rows of all languages.
-    """
+    """Returns XNLI (Conneau et al., 2018) in a language, such as "zh"."""
+    # The training text is translated. The other files have rows of all languages.
     return Task(
         Columns("sentence1", "sentence2", "gold_label"),
         _INFERENCE,
@@ -173,18 +148,11 @@ def own_task(
     """Returns a task with the user's own TSV, CSV or JSON files.
 
     Args:
-      kind: "classification", "multi_label" or "regression".
       train, evaluate, predict: the files, or None. Without any, a network alone is the task, whose
         texts are pairs if `text_b_column` is given.
       text_a_column, text_b_column, label_column: names of columns; or all are numbers from 1, for
-        files without header. None: one of the usual names, if the first file's header has it, in
-        small letters or capitals.
+        files without header. None: one of the usual names, in small letters or capitals.
       labels: the labels, if they are known; if not, the labels of the training file, sorted.
-      encoding: the encoding of the files, as Python names it.
-
-    Raises:
-      TableError: a column is not found, or several may be the text, or columns are numbers but the
-        first file has a header; the message names the columns of the file.
     """
     chosen = [column for column in (text_a_column, text_b_column, label_column) if column]
     has_header = not (chosen and all(column.isdecimal() for column in chosen))
@@ -197,6 +165,7 @@ def own_task(
         text_b = text_b_column or _usual(header, TEXT_B_NAMES)
         label = label_column or _usual(header, LABEL_NAMES)
         written = {_lower(column): column for column in header}
+        # With two usual names, a guess might leave out the text that matters.
         texts = [written[name] for name in TEXT_A_NAMES if name in written]
         if text_a_column is None and text_b is None and len(texts) > 1:
             raise TableError(
@@ -256,12 +225,7 @@ def _check_no_header(path: str, columns: Columns) -> None:
 
 
 def is_header(place: str, what: str) -> TableError:
-    """Returns the error for a first row that is a header, though a file should not have one.
-
-    Args:
-      place: file and line.
-      what: what the row has.
-    """
+    """Returns the error for a first row that is a header, though a file should not have one."""
     return TableError(
         f"{place}: columns given by number mean a file without header, but the first row {what}. "
         "Give the names of the columns instead of numbers; or if this is an example, write a "
@@ -270,6 +234,7 @@ def is_header(place: str, what: str) -> TableError:
 
 
 def _usual(header: list[str], names: tuple[str, ...]) -> str | None:
+    # A name in small letters wins over the same name in capitals, and the first column over others.
     written = {_lower(column): column for column in reversed(header)}
     return next((name for name in names if name in header), None) or next(
         (written[name] for name in names if name in written), None
@@ -281,13 +246,8 @@ def _lower(column):
 
 
 def _check_columns(path, header, columns):
-    """Raises TableError unless a file has the columns.
-
-    Args:
-      path: the file.
-      header: its columns.
-      columns: argument -> (the column or None, its usual names, whether it is needed).
-    """
+    """Raises TableError unless a file has the columns: argument -> (the column or None, its usual
+    names, whether it is needed)."""
     has = f"{path}: its columns are {', '.join(map(str, header))}"
     separators = separator_hint(path, header)
     missing = [

@@ -17,18 +17,13 @@ from input_pipelines.tasks.squad_files import Answer, Question
 
 
 class Context:
-    """Holds the tokens of a context.
-
-    Attributes:
-      text: the context.
-      ids: int32 [tokens].
-      starts, ends: int32 [tokens], the range of the characters that each token comes from.
-    """
+    """Holds the tokens of a context."""
 
     def __init__(self, text: str, tokenizer: Tokenizer):
         tokens = tokenizer.tokenize_with_offsets(text)
         ids = tokenizer.convert_tokens_to_ids([token.string for token in tokens])
         self.text = text
+        # int32 [tokens], with the range of the characters that each token comes from.
         self.ids = np.array(ids, np.int32)
         self.starts = np.array([token.start for token in tokens], np.int32)
         self.ends = np.array([token.end for token in tokens], np.int32)
@@ -40,10 +35,8 @@ class Context:
         return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
 
     def characters_of(self, first: int, last: int) -> tuple[int, int]:
-        """Returns the range of characters that the tokens from `first` to `last` come from.
-
-        White space at its ends is left out.
-        """
+        """Returns the range of characters of the tokens from `first` to `last`, without white space
+        around."""
         # A token that only stands for a space comes from an empty range beside that space.
         part = self.text[self.starts[first] : self.ends[last]]
         start = int(self.starts[first]) + len(part) - len(part.lstrip())
@@ -51,32 +44,10 @@ class Context:
 
 
 class Windows:
-    """Holds the windows of questions; padding is added when a batch is asked for.
-
-    If the first answers of all questions are known, batches have the positions of each answer's
-    first and last token. In a window that does not hold the whole answer both positions are 0,
-    [CLS], and so are the positions in all windows of a question without answer.
-
-    Args:
-      questions: the questions.
-      tokenizer: the tokenizer.
-      max_seq_length: F.
-      doc_stride: a window begins at most this number of tokens after the previous window.
-      max_query_length: questions are cut to this number of tokens; there must be room for a token
-        beside them and 3 special tokens.
-
-    Attributes:
-      questions: the questions.
-      contexts: the `Context` of each question.
-      owners: int64 [W], the number of each window's question, in order.
-      starts, sizes: int64 [W], the number of the first token of the context in each window, and
-        the number of these tokens.
-      places: int64 [W], the position of the first of these tokens in the sequence.
-      lengths: int64 [W], tokens with [CLS], question and [SEP].
-      num_cut: the number of questions that were cut.
-      num_lost: the number of questions whose first answer does not have tokens.
-      unknown_share: the share of the tokens of the contexts that are unknown.
-    """
+    """Holds the windows of questions, which begin at most `doc_stride` tokens after one another;
+    batches add the padding, and the positions of first answers if all are known. Questions are
+    cut to `max_query_length` tokens; there must be room for a token beside them and 3 special
+    tokens."""
 
     def __init__(
         self,
@@ -88,9 +59,11 @@ class Windows:
     ):
         self.questions = list(questions)
         self.max_seq_length = max_seq_length
+        # Questions that were cut; questions whose first answer does not have tokens.
         self.num_cut = self.num_lost = 0
         self._tokenizer = tokenizer
         of_text: dict[str, Context] = {}
+        # Questions share their context, so each text is split once.
         for text in dict.fromkeys(question.context for question in self.questions):
             of_text[text] = Context(text, tokenizer)
         self.contexts = [of_text[question.context] for question in self.questions]
@@ -109,10 +82,14 @@ class Windows:
             for start, length in spans(len(context.ids), max_seq_length - place - 1, doc_stride):
                 rows.append((number, start, length, place, *_positions(tokens, start, length)))
         table = np.array(rows, np.int64).reshape(-1, 6).T
+        # int64 [W] each: the number of the window's question, in order; the number of its first
+        # token of the context, and how many there are; the position of this token in the sequence.
         self.owners, self.starts, self.sizes, self.places = table[:4]
-        self.lengths = self.places + self.sizes + 1
+        self.lengths = self.places + self.sizes + 1  # int64 [W], with [CLS], question and [SEP]
         self._positions = None
         if all(question.answers is not None for question in self.questions):
+            # In a window that does not hold the whole answer both positions are 0, [CLS], and so
+            # are the positions in all windows of a question without answer.
             in_sequence = np.where(table[4:] < 0, 0, table[4:] + self.places)
             self._positions = in_sequence.astype(np.int32)
 
@@ -133,17 +110,10 @@ class Windows:
         return slice(*np.searchsorted(self.owners, [number, number + 1]))
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns the features of the windows with these numbers; -1 gives a padding of zeros.
-
-        Args:
-          numbers: the numbers [B].
-          length: F of the batch, at least the length of each window; None for max_seq_length.
-
-        Returns:
-          `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `unique_ids`, the numbers, and
-          `is_real_example` int32 [B]; and if the answers are known, `start_positions` and
-          `end_positions` int32 [B].
-        """
+        """Returns int32 features of the windows with these numbers [B], padded to a length, at
+        least the longest window's (None for max_seq_length): [B, F], and [B] for `unique_ids` (the
+        numbers), `is_real_example` and, if answers are known, `start_positions` and
+        `end_positions`. The number -1 gives a padding of zeros."""
         shape = len(numbers), length or self.max_seq_length
         ids, mask, segments = (np.zeros(shape, np.int32) for _ in range(3))
         for row, number in enumerate(numbers):
@@ -171,20 +141,16 @@ class Windows:
         return features
 
     def best_contexts(self, number: int) -> list[np.ndarray]:
-        """Returns for each window of a question which of its tokens have most context there.
-
-        A token of several windows counts only in the window where the smaller number of tokens to
-        its left or right is largest; longer windows, and then earlier ones, win ties.
-
-        Returns:
-          For each window bool [length].
-        """
+        """Returns for each window of a question which of its tokens have most context there, bool
+        [length]."""
         windows = self.of_question(number)
         bounds = list(zip(self.starts[windows], self.sizes[windows], strict=True))
         best = np.full(len(self.contexts[number].ids), -1.0)
         winner = np.full(best.shape, -1)
         for index, (start, length) in enumerate(bounds):
             left = np.arange(length)
+            # A token of several windows counts in the window where the smaller number of tokens to
+            # its left or right is largest; longer windows, and then earlier ones, win ties.
             score = np.minimum(left, left[::-1]) + 0.01 * length
             inside = slice(start, start + length)
             is_better = score > best[inside]
@@ -194,10 +160,8 @@ class Windows:
 
 
 def spans(num_tokens: int, room: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Returns the windows of a text: (number of the first token, number of tokens) of each.
-
-    A text without tokens has one window.
-    """
+    """Returns (number of the first token, number of tokens) of the windows of a text, at least
+    one."""
     result, start = [], 0
     while True:
         length = min(num_tokens - start, room)
