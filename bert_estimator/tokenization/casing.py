@@ -20,60 +20,42 @@ _EXAMPLES = 3
 
 
 class Casing(NamedTuple):
-    """Says what happens to capitals and accents; the keys of records and task.json.
-
-    Attributes:
-      do_lower_case: whether text is lower-cased.
-      strip_accents: whether accents are taken away; None for what is usual: WordPiece strips the
-        accents of text that it lower-cases, and SentencePiece, as ALBERT uses it, of all text.
-    """
+    """Says what happens to capitals and accents; the keys of records and task.json."""
 
     do_lower_case: bool
+    # None for what is usual: WordPiece strips the accents of text that it lower-cases, and
+    # SentencePiece, as ALBERT uses it, of all text.
     strip_accents: bool | None = None
 
 
 class Vocabulary(NamedTuple):
-    """Counts what a vocabulary tells of the text that it was made of; special tokens do not count.
-
-    Attributes:
-      words: the number of tokens.
-      letters: the number of tokens whose letters have a case.
-      capitals: the number of tokens with capitals.
-      accented: the tokens that no text reaches if accents are stripped.
-    """
+    """Counts what a vocabulary's tokens, without special tokens, tell of the text it was made
+    of."""
 
     words: int
-    letters: int
-    capitals: int
-    accented: list[str]
+    letters: int  # tokens whose letters have a case
+    capitals: int  # tokens with capitals
+    accented: list[str]  # the tokens that no text reaches if accents are stripped
 
     @property
     def is_cased(self) -> bool:
-        """Whether it was made of text that was not lower-cased.
-
-        Such a vocabulary has capitals in many tokens; a few capitals stray into vocabularies of
-        lower-cased text too.
-        """
+        """Returns whether it was made of text that was not lower-cased."""
+        # A few capitals stray into vocabularies of lower-cased text, too.
         return self.capitals > _MOST_STRAY_CAPITALS * self.letters
 
     @property
     def is_lower_cased(self) -> bool:
-        """Whether it was made of lower-cased text. Without many cased letters, it does not tell."""
+        """Returns whether it was made of lower-cased text, as many letters with a case can tell."""
         return not self.capitals and self.letters > _FEW_WORDS
 
     @property
     def has_accents(self) -> bool:
-        """Whether it was made of text whose accents were not stripped."""
+        """Returns whether it was made of text whose accents were not stripped."""
         return len(self.accented) > _MOST_STRAY_ACCENTS * self.words
 
 
 def counted(tokens: Sequence[str], strip: Callable[[str], str]) -> Vocabulary:
-    """Returns what the tokens of a vocabulary tell.
-
-    Args:
-      tokens: the tokens.
-      strip: returns a token without its accents.
-    """
+    """Returns what the tokens of a vocabulary tell; `strip` takes the accents of a token away."""
     words = [token for token in tokens if not token.startswith(("[", "<"))]
     return Vocabulary(
         len(words),
@@ -91,21 +73,7 @@ def is_cased(tokens: Sequence[str]) -> bool:
 def check(
     path: str, vocabulary: Vocabulary, casing: Casing, strips: bool, usual: Callable[[bool], bool]
 ) -> None:
-    """Refuses a casing with which text would not reach the tokens of a vocabulary.
-
-    A few tokens with accents, or many if a flag asks for stripped text, lead to a warning only.
-
-    Args:
-      path: the vocabulary's file, for messages.
-      vocabulary: what its tokens tell.
-      casing: the casing.
-      strips: whether the casing strips accents.
-      usual: function of do_lower_case that returns whether accents are usually stripped with it.
-
-    Raises:
-      ValueError: capitals or accents in the vocabulary show that it was made with another casing;
-        the message says with which.
-    """
+    """Refuses a casing with which text would not reach the tokens of a vocabulary."""
     lower = casing.do_lower_case
     if lower and vocabulary.is_cased:
         raise ValueError(
@@ -124,6 +92,7 @@ def check(
             f"{path}: {len(accented)} of its {vocabulary.words} tokens have accents or other "
             f"combining marks (such as {examples}), which"
         )
+        # A few such tokens, or many if a flag asks for stripped text, lead to a warning only.
         if vocabulary.has_accents and casing.strip_accents is None:
             raise ValueError(
                 f"{lost} text loses by default, so it was made of text that keeps them. Give "
@@ -153,11 +122,8 @@ def _advice(vocabulary, lower, usual):
 
 
 def case_beside_sigma(character: str) -> str:
-    """Returns how `str.lower` takes a character beside a sigma, whose lower case depends on it.
-
-    Returns:
-      "c" if it has a case, "i" if it is ignored when cases are looked at, or "o" for another one.
-    """
+    """Returns how `str.lower` takes a character beside a sigma, whose lower case depends on it: "c"
+    if it has a case, "i" if it is ignored, or "o" for another one."""
     if (character + "Σ").lower().endswith("ς"):
         return "c"
     return "i" if ("a" + character + "Σ").lower().endswith("ς") else "o"

@@ -37,19 +37,14 @@ class TagError(ValueError):
 
 
 def are_entity_tags(labels: Iterable[str]) -> bool:
-    """Returns whether labels are the tags of a scheme, so that sequences of them hold entities.
-
-    Labels that are not, such as parts of speech, are classes of single words.
-
-    Raises:
-      TagError: some labels are tags of typed entities, and another label is not a tag of the same
-        scheme.
-    """
+    """Returns whether labels are the tags of a scheme, and not classes of single words, such as
+    parts of speech; raises TagError for one label beside tags of another scheme."""
     inside = [label for label in labels if label != OUTSIDE]
     begins = any(label in ("B", "I") or label.startswith(("B-", "I-")) for label in inside)
     # U-Bahn and M are words and sizes, unless there are tags for beginnings.
     schemes = _SCHEMES if begins else _SCHEMES[:1]
     typed, strangers = [], []
+    # Each tag narrows the schemes down that are left; a tag of none of them is a stranger.
     for label in inside:
         is_typed = _TYPED.fullmatch(label) is not None
         fitting = [s for s in schemes if label[:1] in s] if is_typed or len(label) == 1 else []
@@ -69,11 +64,7 @@ def are_entity_tags(labels: Iterable[str]) -> bool:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Returns the entities of a sentence, in order.
-
-    Args:
-      tags: the tags of its words, for which `are_entity_tags` holds.
-    """
+    """Returns the entities of a sentence, in order, from tags for which `are_entity_tags` holds."""
     result: list[Entity] = []
     before = OUTSIDE, ""
     for place, tag in enumerate(tags):
@@ -89,18 +80,14 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 def scores(
     labelled: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> tuple[float, float, float]:
-    """Returns (precision, recall, F1) of the entities of sentences; 0 for a score without entities.
-
-    A predicted entity is correct if a labelled entity has its type, its first and its last word.
-
-    Args:
-      labelled, predicted: the tags of each sentence, with one tag for each word in either.
-    """
+    """Returns (precision, recall, F1) of the entities of sentences; 0 if there are not any."""
     num_labelled = num_predicted = num_correct = 0
     for ours, theirs in zip(labelled, predicted, strict=True):
         truth, guess = entities(ours), entities(theirs)
         num_labelled += len(truth)
         num_predicted += len(guess)
+        # A predicted entity is correct if a labelled entity has its type, its first and its last
+        # word.
         num_correct += len(set(truth) & set(guess))
     return (
         num_correct / max(num_predicted, 1),

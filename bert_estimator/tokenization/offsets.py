@@ -1,8 +1,7 @@
 """Which characters of a text its tokens come from, through cleaning, casing and decomposition.
 
-A `Piece` is a string that stands for a part of a text: the number of the part's first character,
-and the number after its last character. Characters are pieces at first, tokens in the end. The
-functions here do to a list of characters what `str` and `unicodedata` do to a string.
+A `Piece` is a string that stands for a part of a text. Characters are pieces at first, tokens in
+the end. The functions here do to a list of characters what `str` and `unicodedata` do to a string.
 """
 
 import unicodedata
@@ -37,13 +36,11 @@ def lowered(chars: Sequence[Piece]) -> list[Piece]:
 
 
 def normalized(form: str, chars: Iterable[Piece]) -> list[Piece]:
-    """Returns the characters of `unicodedata.normalize(form, joined(chars))`, for NFD and NFKD.
-
-    These forms replace each character by itself, and then put combining marks in their canonical
-    order: runs of marks are sorted by their class (The Unicode Standard, section 3.11).
-    """
+    """Returns the characters of `unicodedata.normalize(form, joined(chars))`, for NFD and NFKD."""
     result: list[Piece] = []
     marks: list[Piece] = []
+    # These forms replace each character by itself, and then sort runs of combining marks by their
+    # class (The Unicode Standard, section 3.11).
     for char in chars:
         for part in unicodedata.normalize(form, char.string):
             if unicodedata.combining(part):
@@ -73,15 +70,13 @@ def merged(token: str, chars: Sequence[Piece]) -> Piece:
 
 
 def with_marks(text: str, tokens: Sequence[Piece]) -> list[Piece]:
-    """Extends tokens over the combining marks that follow them and that no token comes from.
-
-    Tokenizers strip accents. The accent of a decomposed letter is a character of its own, and
-    belongs to what the token stands for.
-    """
+    """Extends tokens over the combining marks that follow them and that no token comes from."""
     limits = [*(token.start for token in tokens), len(text)][1:]
     result = []
     for token, limit in zip(tokens, limits, strict=True):
         end = token.end
+        # Tokenizers strip accents. The accent of a decomposed letter is a character of its own, and
+        # belongs to what the token stands for.
         while end < limit and unicodedata.category(text[end]).startswith("M"):
             end += 1
         result.append(token._replace(end=end))

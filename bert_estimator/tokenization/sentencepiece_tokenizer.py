@@ -4,12 +4,6 @@ Text is cleaned up, lower-cased if the model is uncased, and split by the model 
 byte-pair). A piece that ends in a digit and a comma is split again, so that the pieces of "2,000,"
 occur in other numbers too. The model gives the characters that it does not know as they are; they
 are the unknown token, also if they spell a special token.
-
-A model is a protocol buffer, of which `parsed_model` shows the fields that this project looks at.
-The package sentencepiece has a module for it, `sentencepiece_model_pb2`, but that module works with
-a recent protobuf only, and TensorFlow below 2.21 needs an older one. The names, numbers, types and
-defaults of the fields are from google/sentencepiece's sentencepiece_model.proto. Fields that are
-not described here are kept when a model is serialized again.
 """
 
 import bisect
@@ -34,24 +28,12 @@ _PAD_PIECES = ("<pad>", "[PAD]")
 
 
 class SentencePieceTokenizer:
-    """Turns text into SentencePiece's pieces and their ids, and back; a `tokenizer.Tokenizer`.
-
-    Attributes:
-      vocab_size: number of pieces.
-      do_lower_case: whether text is lower-cased.
-      strips_accents: whether accents are taken away, and text is decomposed (NFKD).
-      casing: both, with None for what is usual.
-      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens, pieces of the model.
-    """
+    """Turns text into SentencePiece's pieces and their ids, and back; a `tokenizer.Tokenizer`."""
 
     def __init__(
         self, model_file: str, do_lower_case: bool = True, strip_accents: bool | None = None
     ):
-        """Loads a model.
-
-        Raises:
-          ValueError: the file is not a SentencePiece model, or lacks one of the special tokens.
-        """
+        """Loads a model; raises ValueError for a file that is not a model."""
         self._model = sentencepiece.SentencePieceProcessor()
         try:
             with disk_files.reading(remote.local(model_file)) as file:
@@ -59,6 +41,7 @@ class SentencePieceTokenizer:
         except RuntimeError as error:
             raise ValueError(f"{model_file}: is not a SentencePiece model ({error})") from None
         self.do_lower_case = do_lower_case
+        # Stripping also decomposes text (NFKD), and is usual for cased text, too.
         self.strips_accents = strip_accents is not False
         self.casing = Casing(do_lower_case, None if self.strips_accents else False)
         self.vocab_size = self._model.get_piece_size()
@@ -96,6 +79,7 @@ class SentencePieceTokenizer:
             elif start < end:
                 tokens.append(offsets.merged(piece, chars[start:end]))
             else:
+                # A piece that only stands for a space comes from an empty range beside that space.
                 place = chars[start].start if start < len(chars) else len(text)
                 tokens.append(Piece(piece, place, place))
         return offsets.with_marks(text, tokens)
@@ -155,11 +139,9 @@ class SentencePieceTokenizer:
         return [self._model.id_to_piece(int(index)) for index in ids]
 
     def is_continuation(self, token: str) -> bool:
-        """Returns True for a piece that continues a word.
-
-        A piece starts a word if a space comes before it, or if it begins with a punctuation sign,
-        as special tokens do, or a CJK ideograph, which are words of their own in WordPiece too.
-        """
+        """Returns True for a piece that continues a word."""
+        # A piece starts a word if a space comes before it, or if it begins with a punctuation sign,
+        # as special tokens do, or a CJK ideograph, which are words of their own in WordPiece too.
         first = token[0]
         return not (first == WORD_START or is_punctuation(first) or is_cjk(first))
 
@@ -207,12 +189,8 @@ class SentencePieceTokenizer:
 
 
 def preprocess(text: str, do_lower_case: bool = True, strip_accents: bool | None = None) -> str:
-    """Cleans text up as ALBERT does.
-
-    Spaces become single, and `` and '' become quotation marks. Unless `strip_accents` is False,
-    NFKD is applied and accents removed, from cased text too. If `do_lower_case`, the text is
-    lower-cased.
-    """
+    """Cleans text up as ALBERT does, which by default strips the accents of cased text, too."""
+    # These are the quotation marks of TeX.
     text = " ".join(text.split()).replace("``", '"').replace("''", '"')
     if strip_accents is not False:
         text = without_marks(text)
@@ -250,6 +228,12 @@ def _replaced(chars: list[Piece], old: str, new: str) -> list[Piece]:
     return result
 
 
+# The package sentencepiece has a module for a model's protocol buffer, sentencepiece_model_pb2, but
+# it works with a recent protobuf only, and TensorFlow below 2.21 needs an older one. The names,
+# numbers, types and defaults of the fields below are from google/sentencepiece's
+# sentencepiece_model.proto. Fields that are not described here are kept when a model is serialized
+# again.
+
 # Values of `trainer_spec.model_type`, and of a piece's `type`.
 UNIGRAM, CHAR = 1, 4
 NORMAL, USER_DEFINED = 1, 4
@@ -277,15 +261,7 @@ _REPEATED = {"pieces"}
 
 
 def parsed_model(model: bytes) -> Any:
-    """Returns a serialized model as a message.
-
-    It has `pieces`, each with `piece` and `type`; `trainer_spec` with `model_type`,
-    `treat_whitespace_as_suffix` and `byte_fallback`; and `normalizer_spec` with
-    `precompiled_charsmap` and `add_dummy_prefix`.
-
-    Raises:
-      google.protobuf.message.DecodeError: it is not a model.
-    """
+    """Returns a serialized model as a message with the fields of `_FIELDS`."""
     return _model_class().FromString(model)
 
 

@@ -14,19 +14,12 @@ from bert_estimator.tokenization.wordpiece import FullTokenizer
 
 
 class Tokenizer(Protocol):
-    """Turns text into tokens and ids; `FullTokenizer` and `SentencePieceTokenizer` implement it.
+    """Turns text into tokens and ids; `FullTokenizer` and `SentencePieceTokenizer` implement it."""
 
-    Attributes:
-      vocab_size: number of ids.
-      do_lower_case: whether text is lower-cased.
-      strips_accents: whether accents are taken away.
-      casing: both, with None for what is usual, for records.
-      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
-    """
-
-    vocab_size: int
+    vocab_size: int  # number of ids
     do_lower_case: bool
     strips_accents: bool
+    # Both, with None for what is usual, for records.
     casing: Casing
     cls_id: int
     sep_id: int
@@ -38,11 +31,10 @@ class Tokenizer(Protocol):
         """Splits a text into tokens."""
 
     def tokenize_with_offsets(self, text: str) -> list[Piece]:
-        """Splits a text into tokens, each with the characters of the text that it comes from.
+        """Splits a text into the tokens of `tokenize`, each with the characters that it comes from.
 
-        The tokens are the tokens of `tokenize`, in the same order. The accent of a decomposed
-        letter belongs to the token of the letter; whitespace does not belong to any token. A token
-        that only stands for a space comes from an empty range.
+        The accent of a decomposed letter belongs to the token of the letter; whitespace does not
+        belong to any token. A token that only stands for a space comes from an empty range.
         """
 
     def encode(self, text: str) -> list[int]:
@@ -53,10 +45,7 @@ class Tokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]: ...
 
     def is_continuation(self, token: str) -> bool:
-        """Returns True for a token that continues a word, False for a token that starts a word.
-
-        Whole-word masking masks a token with the tokens that continue it.
-        """
+        """Returns True for a token that continues a word; whole-word masking masks it, too."""
 
     def without_accents(self, text: str) -> str:
         """Returns a text without its accents, as the tokenizer strips them."""
@@ -69,19 +58,9 @@ class Tokenizer(Protocol):
 def open_tokenizer(
     vocab_file: str, do_lower_case: bool | None = True, strip_accents: bool | None = None
 ) -> Tokenizer:
-    """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece.
-
-    Args:
-      vocab_file: the file.
-      do_lower_case: whether text is lower-cased; None to tell it by the vocabulary's capitals.
-      strip_accents: whether accents are taken away; None for what is usual (see `Casing`), or, if
-        `do_lower_case` is None too, to tell it by the vocabulary's accents.
-
-    Raises:
-      ValueError: the file is not a vocabulary, or was made with another casing; the message says
-        why.
-      OSError: it cannot be read.
-    """
+    """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece. If
+    `do_lower_case` is None, the vocabulary's capitals and accents tell the casing; if only
+    `strip_accents` is None, it is as usual (see `Casing`)."""
     tokenizer = reopen_tokenizer(vocab_file, Casing(do_lower_case is not False, strip_accents))
     tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
     vocabulary = casing.counted(tokens, tokenizer.without_accents)
@@ -97,22 +76,15 @@ def open_tokenizer(
 
 
 def reopen_tokenizer(vocab_file: str, casing: Casing) -> Tokenizer:
-    """Opens a vocabulary with the casing that something was made with, whatever its tokens tell.
-
-    Raises:
-      ValueError: the file is not a vocabulary.
-      OSError: it cannot be read.
-    """
+    """Opens a vocabulary with the casing that something was made with, whatever its tokens tell."""
     make = SentencePieceTokenizer if vocab_file.endswith(".model") else FullTokenizer
     return make(vocab_file, *casing)
 
 
 @functools.cache
 def say_unused_rows(vocab_file: str, num_tokens: int, num_rows: int) -> None:
-    """Says on stderr if a network has more rows of embeddings than its vocabulary has tokens.
-
-    The rows may be padding, or the file may have been cut short. It says so once in a process.
-    """
+    """Says on stderr, once in a process, if a network has more rows of embeddings than its
+    vocabulary has tokens."""
     if num_tokens < num_rows:
         print(
             f"{remote.shown(vocab_file)} has {num_tokens} tokens, so that {num_rows - num_tokens} "
@@ -126,12 +98,7 @@ _MOST_UNKNOWN = 0.2  # share of the tokens; published vocabularies have far belo
 
 
 def unknown_warning(share: float, what: str) -> str:
-    """Returns a warning if too many tokens are unknown; else "".
-
-    Args:
-      share: the share of the tokens that are unknown.
-      what: the text, such as "the tokens of train.tsv".
-    """
+    """Returns a warning if too large a share of the tokens of `what` is unknown; else ""."""
     if share <= _MOST_UNKNOWN:
         return ""
     return (

@@ -27,33 +27,22 @@ from bert_estimator.tokenization.wordpiece import (
     stands_alone,
 )
 
-_MOST_WORDS = 1 << 22
+_MOST_WORDS = 1 << 22  # a text of a few gigabytes has fewer different words
 _MOST_CHUNKS = 1 << 20
 _CHARACTERS_AT_ONCE = 1 << 16
 _MOST_SAMPLED_CHARACTERS = 1 << 26
 
 
 class WordCounts:
-    """Counts words; if there are too many different words, it forgets the rarest.
-
-    A text of a few gigabytes has fewer different words than the limit; then the counts are exact.
-
-    Attributes:
-      words: word -> count.
-      characters_forgotten: character -> its count in the words that were forgotten.
-      least: the count that a word had at least when others were forgotten; 0 if none was.
-    """
+    """Counts words; if there are too many different words, it forgets the rarest."""
 
     def __init__(self, split: Callable[[str], Iterable[str]], most_words: int = _MOST_WORDS):
-        """Makes an empty count.
-
-        Args:
-          split: function that splits a text into words. Spaces separate words for it, whatever is
-            beside them: the words of "a b" are the words of "a", then the words of "b".
-          most_words: how many different words are counted, at most.
-        """
+        """Makes an empty count; for `split`, spaces must separate words, whatever is beside
+        them."""
         self.words: collections.Counter[str] = collections.Counter()
+        # Character -> its count in the words that were forgotten.
         self.characters_forgotten: collections.Counter[str] = collections.Counter()
+        # The count that a word had at least when others were forgotten; 0 if none was.
         self.least = 0
         self._split, self._most_words = split, most_words
         # What spaces separate is split once for all its occurrences.
@@ -103,13 +92,9 @@ def _joined(texts: Iterable[str]) -> Iterator[str]:
 def sample(
     texts: Iterable[str], most_characters: int = _MOST_SAMPLED_CHARACTERS
 ) -> tuple[list[str], float]:
-    """Draws texts at random, in their order, so that they fit into memory.
-
-    The same texts give the same sample, and all of them if they are few enough.
-
-    Returns:
-      (the texts, the share of all texts that they are).
-    """
+    """Draws texts at random, in their order, so that they fit into memory; returns them with the
+    share of all texts that they are."""
+    # The same texts give the same sample, and all of them if they are few enough.
     random = Random(0)
     kept: list[tuple[float, str]] = []
     number = size = 0
@@ -121,6 +106,8 @@ def sample(
             continue
         kept.append((place, text))
         size += len(text)
+        # Texts stay or go by the number that they drew: when the share is halved, the texts that
+        # came before have the same chance as the texts that follow.
         while size > most_characters and len(kept) > 1:
             share /= 2
             kept = [(place, text) for place, text in kept if place < share]
@@ -144,28 +131,7 @@ def train_vocabulary(
     character_coverage: float = CHARACTER_COVERAGE,
     strip_accents: bool | None = None,
 ) -> list[str]:
-    """Trains a vocabulary of exactly `vocab_size` tokens; deterministic for the same texts.
-
-    The tokens are, in this order:
-
-    1. the special tokens, in the order of `SPECIAL_TOKENS`, so `[PAD]` is 0;
-    2. the characters that cover `character_coverage` of the text, with and without `##`, so that
-       words made of these characters never become `[UNK]`; ideographs and punctuation, which are
-       always words of their own, without `##` alone, unless all letters of the text are Latin;
-    3. pieces, in the order of their merges.
-
-    Args:
-      texts: sentences, in any order; they are read once. Memory holds at most 4 million different
-        words, the most frequent ones.
-      vocab_size: number of tokens, the special tokens included.
-      do_lower_case: `do_lower_case` of the tokenizer that will use the vocabulary.
-      character_coverage: share of the characters of the text, in (0, 1].
-      strip_accents: `strip_accents` of that tokenizer.
-
-    Raises:
-      ArgumentError: `vocab_size` is too small for the characters, or too large for the text.
-      ValueError: the text does not have words.
-    """
+    """Trains a vocabulary of exactly `vocab_size` tokens, always the same from the same texts."""
     counted = count_words(texts, do_lower_case, strip_accents)
     return vocabulary_of(counted, vocab_size, character_coverage)
 
@@ -173,19 +139,19 @@ def train_vocabulary(
 def count_words(
     texts: Iterable[str], do_lower_case: bool, strip_accents: bool | None
 ) -> WordCounts:
-    """Counts the words of texts; see `train_vocabulary` for the arguments."""
+    """Counts the words of texts, as a tokenizer of this casing splits them."""
     counted = WordCounts(BasicTokenizer(do_lower_case, strip_accents).tokenize)
     counted.add(texts)
     return counted
 
 
 def unknown_words_share(counted: WordCounts, vocab: Sequence[str]) -> float:
-    """Returns the share of the counted words that are [UNK] in a vocabulary that was trained of
-    them: words of too many characters, and words with a character that the vocabulary lacks."""
+    """Returns the share of the counted words that are [UNK] in a vocabulary trained of them."""
     known = set(vocab)
     unknown = sum(
         count
         for word, count in counted.words.items()
+        # Its characters cover a word that it knows: each of them is a piece.
         if len(word) > _MAX_WORD_LENGTH or not known.issuperset(word)
     )
     return unknown / max(counted.words.total(), 1)
@@ -194,11 +160,13 @@ def unknown_words_share(counted: WordCounts, vocab: Sequence[str]) -> float:
 def vocabulary_of(
     counted: WordCounts, vocab_size: int, character_coverage: float = CHARACTER_COVERAGE
 ) -> list[str]:
-    """Returns the vocabulary of counted words; see `train_vocabulary`."""
+    """Returns the vocabulary of counted words, whose characters cover a share of the text."""
     word_counts = counted.words
     alphabet = _alphabet(word_counts, counted.characters_forgotten, character_coverage)
     if not alphabet:
         raise ValueError("the text to train a vocabulary from does not have words. Give more text.")
+    # The special tokens come first, so that [PAD] is 0; then the characters, with and without `##`,
+    # so that words made of them never become [UNK]; then pieces, in the order of their merges.
     vocab = list(SPECIAL_TOKENS) + alphabet + list(map(CONTINUATION.__add__, _inner(alphabet)))
     if len(vocab) > vocab_size:
         rule = (
@@ -237,37 +205,19 @@ def train_sentencepiece(
     character_coverage: float = CHARACTER_COVERAGE,
     strip_accents: bool | None = None,
 ) -> float:
-    """Trains a SentencePiece model like ALBERT's: `<pad>`, `<unk>`, [CLS], [SEP] and [MASK] first.
-
-    Args:
-      texts: sentences, in any order; they are read once. A byte-pair model is trained from all
-        words, as `train_vocabulary`; a unigram model from the sentences, or from a random part of
-        them if they have more than 67 million characters. What is too long for SentencePiece is
-        broken, at spaces if it has any.
-      model_file: file to write; it gets its name when it is complete.
-      vocab_size: number of pieces, the special pieces included.
-      model_type: "unigram" or "bpe".
-      do_lower_case: `do_lower_case` of the tokenizer that will use the model.
-      character_coverage: share of the characters of the text that get a piece, at least 0.98.
-      strip_accents: `strip_accents` of that tokenizer.
-
-    Returns:
-      The share of the sentences that a unigram model was trained from, or of the characters that a
-      byte-pair model was trained from: it does not see the rarest words if there are too many.
-
-    Raises:
-      ValueError: the text does not give a model of this size.
-    """
+    """Trains a SentencePiece model like ALBERT's, "unigram" or "bpe"; returns the share of the
+    sentences, or of the characters, that it was trained from."""
     model = io.BytesIO()
     casing = Casing(do_lower_case, strip_accents)
     cleaned = (preprocess(text, *casing).replace(_RESERVED, " ") for text in texts)
     options = {}
     if model_type == "bpe":
         counted = WordCounts(_trainable_words)
-        counted.add(cleaned)
+        counted.add(cleaned)  # all words but the rarest, if there are too many
         lines, options = _lines_of_counts(counted.words), {"input_format": "tsv"}
         share = _share_of_characters(counted)
     else:
+        # A unigram model needs sentences, in lines that are not too long for SentencePiece.
         lines, share = sample(
             part for line in cleaned for part in _parts(line, _MAX_LINE_LENGTH) if part.strip()
         )
@@ -279,6 +229,7 @@ def train_sentencepiece(
             model_type=model_type,
             vocab_size=vocab_size,
             character_coverage=character_coverage,
+            # `<pad>`, `<unk>`, [CLS], [SEP] and [MASK] have the first ids, as in ALBERT's models.
             pad_id=0,
             unk_id=1,
             bos_id=-1,
@@ -300,14 +251,12 @@ def _trainable_words(text: str) -> list[str]:
 
 
 def _parts(text: str, most: int) -> Iterator[str]:
-    """Yields a text in parts of at most this many characters, broken at spaces if it has any.
-
-    Without spaces, as in Chinese, it is broken before a character that is not a combining mark.
-    """
+    """Yields a text in parts of at most this many characters, broken at spaces if it has any."""
     start = 0
     while len(text) - start > most:
         end = text.rfind(" ", start + 1, start + most + 1)
         if end < 0:
+            # Chinese has no spaces. A combining mark stays with the character before it.
             places = range(start + most, start + most // 2, -1)
             end = next((p for p in places if unicodedata.category(text[p])[0] != "M"), places[0])
         yield text[start:end]
@@ -332,13 +281,8 @@ def _lines_of_counts(word_counts: dict[str, int]) -> list[str]:
 def _alphabet(
     word_counts: dict[str, int], further: collections.Counter[str], coverage: float
 ) -> list[str]:
-    """Returns the most frequent characters that cover a share of the text, by code point.
-
-    Args:
-      word_counts: word -> count.
-      further: character -> count in further words.
-      coverage: the share.
-    """
+    """Returns the most frequent characters that cover a share of the text, by code point; `further`
+    has the counts of characters in further words."""
     counts = collections.Counter(further)
     for word, count in word_counts.items():
         for char in word:
@@ -355,10 +299,9 @@ def _alphabet(
 
 
 def _inner(alphabet: Sequence[str]) -> Sequence[str]:
-    """Returns the characters that get a piece with `##`: all of them if the letters are Latin.
-
-    The few signs among them do not need it, but the ids of Latin vocabularies stay what they were.
-    """
+    """Returns the characters that get a piece with `##`: all of them if the letters are Latin."""
+    # The few signs among them do not need it, since they are always words of their own, but the ids
+    # of Latin vocabularies stay what they were.
     if all(map(_may_be_of_latin_text, alphabet)):
         return alphabet
     return [char for char in alphabet if not stands_alone(char)]
@@ -373,6 +316,7 @@ def _merged_pieces(
     word_counts: collections.Counter[str], alphabet: Sequence[str], number: int
 ) -> list[str]:
     """Returns pieces of two characters or more, best first: `number` or more, if possible."""
+    # Words with other characters are [UNK], so their pieces would be of no use.
     known = set(alphabet) - {_WORD_START}
     lines = _lines_of_counts(
         {word: count for word, count in word_counts.items() if known.issuperset(word)}

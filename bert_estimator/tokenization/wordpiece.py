@@ -43,12 +43,7 @@ CJK_BLOCKS = (
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocabulary, one token per line; the number of a line, from 0, is the token's id.
-
-    Raises:
-      ValueError: the file starts with a byte order mark, is not UTF-8, has an empty or a repeated
-        line, or lacks one of the special tokens; the message names file and line.
-    """
+    """Reads a vocabulary, one token per line; the number of a line, from 0, is the token's id."""
     data = _read_bytes(vocab_file)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"{vocab_file}: is longer than {_MOST_BYTES} bytes, as no vocabulary is.")
@@ -92,11 +87,8 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 
 def _token_of_line(line: str) -> str:
-    """Returns the token in a line of a vocabulary, without the spaces around it.
-
-    A line may be a single character that Python takes for a space: BERT-Base, Chinese, has a line
-    that is only U+2028.
-    """
+    """Returns the token in a line of a vocabulary, without the spaces around it."""
+    # BERT-Base, Chinese, has a line that is only U+2028, which Python takes for a space.
     return line.strip() or line.strip(" \t\r\n")
 
 
@@ -124,15 +116,6 @@ class FullTokenizer:
     tokens = tokenizer.tokenize("Unaffable!")            # ["una", "##ffa", "##ble", "!"]
     ids = tokenizer.convert_tokens_to_ids(tokens)
     ```
-
-    Attributes:
-      vocab: token -> id, in the order of ids.
-      inv_vocab: id -> token.
-      vocab_size: number of tokens.
-      do_lower_case: whether text is lower-cased.
-      strips_accents: whether accents are taken away.
-      casing: both, with None for what is usual.
-      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
     def __init__(
@@ -146,6 +129,7 @@ class FullTokenizer:
         self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents)
         self.do_lower_case = do_lower_case
         self.strips_accents = self.basic_tokenizer.strips_accents
+        # Records say None for what is usual, so that both ways to ask for it are the same.
         is_usual = self.strips_accents == self.usually_strips_accents(do_lower_case)
         self.casing = Casing(do_lower_case, None if is_usual else self.strips_accents)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
@@ -187,6 +171,7 @@ class FullTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text's tokens, without special tokens."""
+        # A look-up for what stands between spaces is faster than a look-up for each token.
         words = map(self._ids.__getitem__, self.basic_tokenizer.cleaned(text).split())
         return list(itertools.chain.from_iterable(words))
 
@@ -218,13 +203,8 @@ class FullTokenizer:
 
 
 class BasicTokenizer:
-    """Cleans text and splits it into words and punctuation signs.
-
-    Invalid characters and control characters are removed. Whitespace of all kinds separates words,
-    and each CJK ideograph and each punctuation sign is a word. If `do_lower_case`, words are
-    lower-cased. If `strip_accents`, by default if they are lower-cased, they lose their accents
-    (nonspacing marks after canonical decomposition).
-    """
+    """Cleans text and splits it into words and punctuation signs; accents are nonspacing marks,
+    stripped by default if words are lower-cased."""
 
     def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None):
         self.do_lower_case = do_lower_case
@@ -257,16 +237,15 @@ class BasicTokenizer:
         return tuple(spaced.split())
 
     def words_with_offsets(self, text: str) -> list[list[Piece]]:
-        """Does what `tokenize` does, but returns a word's characters with their places in the text.
-
-        The function takes its time; call it for what is needed.
-        """
+        """Returns the words of `tokenize` as characters with their places in the text; it is
+        slow."""
         cleaned = [
             char._replace(string=part)
             for char in offsets.characters(text)
             for part in self._characters[ord(char.string)]
         ]
         result = []
+        # The order is the order of `_split_word`: lowering may add marks, as to "İ".
         for word in offsets.words(cleaned):
             if self.do_lower_case:
                 word = offsets.lowered(word)
@@ -282,11 +261,8 @@ class BasicTokenizer:
 
 
 class WordpieceTokenizer:
-    """Splits words into the longest pieces of the vocabulary, greedily from the left.
-
-    Pieces inside a word have the prefix `##`. A word becomes `unk_token` if pieces cannot cover it,
-    or if it is longer than `max_input_chars_per_word` characters.
-    """
+    """Splits words into the longest pieces of the vocabulary, greedily from the left; pieces inside
+    a word have the prefix `##`, and a word that pieces cannot cover is unknown."""
 
     def __init__(
         self, vocab: dict[str, int], unk_token: str = UNK, max_input_chars_per_word: int = 200
@@ -308,6 +284,7 @@ class WordpieceTokenizer:
         start = 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
+            # No piece of the vocabulary is longer, so a long word is not tried in all lengths.
             longest = self._longest - len(prefix)
             for end in range(min(len(word), start + longest), start, -1):
                 piece = prefix + word[start:end]
@@ -321,11 +298,9 @@ class WordpieceTokenizer:
 
 
 def is_punctuation(char: str) -> bool:
-    """Returns True for Unicode's punctuation and for ASCII signs that are not letters or digits.
-
-    Unicode calls `^`, `$` and the backquote symbols, but BERT treats them as punctuation.
-    """
+    """Returns True for Unicode's punctuation and for ASCII signs that are not letters or digits."""
     code = ord(char)
+    # Unicode calls `^`, `$` and the backquote symbols, but BERT treats them as punctuation.
     if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
         return True
     return unicodedata.category(char).startswith("P")

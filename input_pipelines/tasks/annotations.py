@@ -70,8 +70,7 @@ def _word_spans(row, place):
 
 
 def _words_of(text):
-    """Yields (start, end) of what stands between spaces and punctuation; of punctuation, each
-    sign."""
+    """Yields (start, end) of what stands between spaces and punctuation, and of each sign."""
     start = end = 0
     is_word = False
     for place, character in enumerate(text):
@@ -124,7 +123,7 @@ def words_and_tags(
     tags = [entities.OUTSIDE] * len(words)
     for span in spans:
         start, end, label = _span(span, place)
-        # Who marks a span on a screen does not see which of these characters are in it.
+        # A person who marks a span on a screen does not see which of these characters are in it.
         start, end = _seen(row["text"], start, end)
         inside = [i for i, (first, last) in enumerate(words) if first < end and last > start]
         if not inside or (start, end) != _seen(

@@ -60,7 +60,7 @@ def read_examples(
     keeps_all: bool = False,
 ) -> list[Example]:
     """Reads the examples of a file, of the rows with the (column, value) of `where`; `keeps_all`
-    keeps also the rows that the task drops as malformed."""
+    also keeps the rows that the task drops as malformed."""
     examples, malformed = [], []
     num_columns = None
     for line, row in _rows(path, columns):

@@ -23,8 +23,7 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns features, int32 [number, length] each, by the numbers of examples (-1 pads with
-        zeros)."""
+        """Returns features, int32 [number, length] each, of numbered examples; -1 gives zeros."""
 
 
 class BatchesOfLength(Batches, Protocol):
@@ -78,8 +77,7 @@ class Features:
         return f"{self.num_cut} of {len(self)} examples were cut to {self.max_seq_length} tokens"
 
     def bag_of_words(self, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (numbers of examples, numbers of words below 2 * vocab_size), an entry for each
-        word."""
+        """Returns (number of the example, number of the word below 2 * vocab_size) of all words."""
         owners = np.repeat(np.arange(len(self)), self.lengths)
         places = np.arange(len(self._ids)) - np.repeat(self._ends - self.lengths, self.lengths)
         # A word has different numbers in the first and in the second segment.
@@ -131,8 +129,7 @@ _NOT_FIRST = -1  # at a piece that is not the first piece of a word
 
 
 class TagFeatures:
-    """Holds the features of tagged sentences, all of them or none with tags; batches add the
-    padding.
+    """Holds the features of tagged sentences, all or none with tags; batches add the padding.
 
     The first piece of a word carries the word's tag (Devlin et al., 2018, section 5.3). A sentence
     that is too long for F becomes several windows of whole words: every word is in exactly one

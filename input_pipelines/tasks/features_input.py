@@ -96,8 +96,7 @@ def input_fn_builder(
 
 
 def row_length_of(features: BatchesOfLength) -> int:
-    """Returns the length of packed rows: room for the longest example, and for several usual
-    ones."""
+    """Returns the length of packed rows: room for the longest example and several usual ones."""
     # Longer rows would only add products between tokens of different examples.
     longest = max(int(features.lengths.max(initial=0)), _USUAL_ROW)
     return min(features.max_seq_length, -(-longest // _LEAST_MULTIPLE) * _LEAST_MULTIPLE)

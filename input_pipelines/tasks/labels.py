@@ -20,8 +20,7 @@ _KINDS = {str: "a text", bool: "true or false", int: "a number", float: "a numbe
 
 
 def name_of(value: Any, place: str) -> str:
-    """Returns the name of a label: a text without the spaces around it, or a JSON value's
-    spelling."""
+    """Returns the name of a label: a text without spaces around it, or a JSON value's spelling."""
     if isinstance(value, str):
         name = value.strip()
         # Predictions, reports and labels.txt have names in lines and columns.
@@ -52,8 +51,7 @@ def alone(value: Any) -> Any:
 
 
 def names_of(value: Any, place: str) -> list[str]:
-    """Returns the names of several labels, or of 0: a JSON list, or a cell with commas in
-    between."""
+    """Returns the names of several labels, or of 0: of a JSON list, or of a cell with commas."""
     parts = value if isinstance(value, list) else name_of(value, place).split(",")
     return [name for name in (name_of(part, place) for part in parts) if name]
 

@@ -224,8 +224,7 @@ def _answer(place, values):
 
 
 def _nearest(context: str, answer: Answer) -> Answer | None:
-    """Returns the occurrence of an answer's text that is nearest to its start, as it stands
-    there."""
+    """Returns the occurrence of an answer's text nearest to its start, as it stands there."""
     if answer.start >= 0 and context.startswith(answer.text, answer.start):
         return answer
     # White space of any kind and length stands for white space.

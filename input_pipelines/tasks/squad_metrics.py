@@ -27,8 +27,7 @@ class Score:
 
 
 def normalize(text: str) -> str:
-    """Returns a text as it is compared: lower case, without punctuation, articles, double
-    spaces."""
+    """Returns a text in lower case, without punctuation, articles and double spaces."""
     # Punctuation goes before articles, without a space in its place: "the-end" is "theend".
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
@@ -95,8 +94,8 @@ def best_threshold(
 
 def _below(value):
     """Returns the greatest float32 that is below the float32 next to a value, so below it, too."""
-    # Metrics are float32: a greater number might be rounded to the lowest odds, and the question
-    # that has them would then count as "no answer" no longer.
+    # Metrics are float32: a greater number might be rounded to the lowest odds, which would then
+    # not be above it.
     return float(np.nextafter(np.float32(value), np.float32(-np.inf)))
 
 

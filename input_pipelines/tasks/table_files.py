@@ -54,11 +54,11 @@ class TableError(ValueError):
 def read_rows(
     path: str, has_header: bool = True, encoding: str = "utf-8"
 ) -> Iterator[tuple[int, Row]]:
-    """Yields (number of the row's last line, row) of a file; columns are numbers from 0 without
-    header.
+    """Yields (number of the row's last line, row) of a file; without header, columns are numbers.
 
     Cells are str, or any JSON value in JSON and parquet. Cells that a row lacks are not in the
-    dict. If a row has more cells than the header, the additional cells are under their numbers.
+    dict. If a row has more cells than the header, the additional cells are under their numbers,
+    from 0.
     """
     extension = _extension(path)
     if extension not in FORMATS:
@@ -247,8 +247,7 @@ def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
 def text_lines(
     path: str, keep_empty: bool = False, encoding: str = "utf-8"
 ) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text) for each line of a file, without line ends and byte order
-    marks."""
+    """Yields (number from 1, text) for each line, without its end and a byte order mark."""
     try:
         with opened(path) as file:
             # Lines end at \n alone, or without any at \r: Unicode's other line ends may be within a

@@ -69,7 +69,7 @@ class _Row:
 
 
 def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None) -> list[Sentence]:
-    """Reads the sentences of a file; tags get their places in `tag_names`, and None leaves them
+    """Reads the sentences of a file, with the tags' places in `tag_names`; None leaves tags
     unread."""
     numbers = {name: number for number, name in enumerate(tag_names or ())}
     sentences = []

@@ -35,8 +35,8 @@ class Context:
         return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
 
     def characters_of(self, first: int, last: int) -> tuple[int, int]:
-        """Returns the range of characters of the tokens from `first` to `last`, without white space
-        around."""
+        """Returns the range of characters of tokens `first` to `last`, without white space around
+        it."""
         # A token that only stands for a space comes from an empty range beside that space.
         part = self.text[self.starts[first] : self.ends[last]]
         start = int(self.starts[first]) + len(part) - len(part.lstrip())
@@ -141,7 +141,7 @@ class Windows:
         return features
 
     def best_contexts(self, number: int) -> list[np.ndarray]:
-        """Returns for each window of a question which of its tokens have most context there, bool
+        """Returns which tokens of each window of a question have most context there, bool
         [length]."""
         windows = self.of_question(number)
         bounds = list(zip(self.starts[windows], self.sizes[windows], strict=True))
@@ -160,8 +160,7 @@ class Windows:
 
 
 def spans(num_tokens: int, room: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Returns (number of the first token, number of tokens) of the windows of a text, at least
-    one."""
+    """Returns (number of first token, number of tokens) of the windows of a text, at least one."""
     result, start = [], 0
     while True:
         length = min(num_tokens - start, room)
