@@ -18,23 +18,16 @@ _EXPECTED = (
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Says which part a process has in a program.
+    """Says which part a process has in a program."""
 
-    Attributes:
-      type, index: as in TF_CONFIG; worker 0 without a cluster.
-      cluster: dict of task type -> dict of index -> address. It is empty without a cluster, and
-        for an evaluator, which is not part of the training.
-      chief: the task type that leads the training: "chief" or "master".
-      master, evaluation_master: what to run on, as TF_CONFIG gives it; "" is this process.
-      service: TF_CONFIG's entry of that name, or None.
-      model_dir: TF_CONFIG's entry of that name, or None.
-    """
-
+    # As in TF_CONFIG; worker 0 without a cluster.
     type: str = _WORKER
     index: int = 0
+    # Task type -> index -> address; empty without a cluster, and for an evaluator, which is not
+    # part of the training.
     cluster: dict = dataclasses.field(default_factory=dict)
-    chief: str = "chief"
-    master: str = ""
+    chief: str = "chief"  # the type of the task that leads: "chief" or "master"
+    master: str = ""  # "" is this process
     evaluation_master: str = ""
     service: dict | None = None
     model_dir: str | None = None
@@ -46,12 +39,10 @@ class Task:
 
     @property
     def global_id(self) -> int | None:
-        """Returns this process's number in the cluster; None for an evaluator.
-
-        The chief has the first number, and parameter servers have the last numbers.
-        """
+        """Returns this process's number in the cluster; None for an evaluator."""
         if self.type == _EVALUATOR:
             return None
+        # As TensorFlow counts: the chief is the first, and parameter servers are the last.
         others = [kind for kind in sorted(self.cluster) if kind not in (self.chief, _PS)]
         order = [self.chief, *others, _PS]
         before = order[: order.index(self.type)] if self.cluster else []
@@ -75,15 +66,8 @@ class Task:
         return f"grpc://{address}" if address else ""
 
     def hosts(self) -> tuple[tuple[str, ...], int]:
-        """Returns (addresses of the processes that train together, this one's number).
-
-        The chief's address is the first. Without a cluster, and for an evaluator, the tuple of
-        addresses is empty.
-
-        Raises:
-          ValueError: this cluster cannot train here: it has parameter servers, or tasks of an
-            unknown type, or a master that is not alone, or an address that is not "host:port".
-        """
+        """Returns (addresses of the processes that train together, this process's number); ()
+        without a cluster, and for an evaluator."""
         others = [kind for kind in self.cluster if kind not in (self.chief, _WORKER, _EVALUATOR)]
         if others:
             raise ValueError(
@@ -100,6 +84,7 @@ class Task:
                 "For several hosts, name the first one chief, and add an evaluator if you need one"
             )
         chiefs = self.cluster.get(self.chief, {})
+        # The hosts meet at the first address, the chief's.
         addresses = [*chiefs.values(), *(workers[index] for index in sorted(workers))]
         if len(addresses) > 1:
             _check_addresses(addresses)
@@ -111,12 +96,7 @@ class Task:
 
 
 def tf_config() -> dict:
-    """Returns the environment variable TF_CONFIG, a JSON object; {} if it is not set.
-
-    Raises:
-      ValueError: it is not a JSON object, or its task or a master is not as TensorFlow writes it.
-      TypeError: its service is not a dict.
-    """
+    """Returns the environment variable TF_CONFIG, a JSON object; {} if it is not set."""
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
         config = json_files.parse(text, "TF_CONFIG")
@@ -134,6 +114,7 @@ def tf_config() -> dict:
             raise ValueError(f"TF_CONFIG: {name} must be a string, not {config[name]!r}")
     service = config.get("service")
     if not isinstance(service, dict | None):
+        # TensorFlow's own RunConfig raises a TypeError here, too.
         raise TypeError(
             f'If "service" is set in TF_CONFIG, it must be a dict. Given is {service!r}'
         )
@@ -141,16 +122,7 @@ def tf_config() -> dict:
 
 
 def of_tf_config() -> Task:
-    """Returns this process's `Task`.
-
-    One process leads the training ("chief", or "master", which evaluates as well), others may
-    train too ("worker"), hold variables ("ps") or evaluate checkpoints ("evaluator"). Without a
-    cluster, one process does everything.
-
-    Raises:
-      ValueError: TF_CONFIG contradicts itself.
-      TypeError: its service, or its cluster, has the wrong type.
-    """
+    """Returns this process's `Task`."""
     config = tf_config()
     model_dir = config.get("model_dir")
     if model_dir == "":
@@ -162,6 +134,8 @@ def of_tf_config() -> Task:
     if not cluster:
         _check_lone_task(kind, index)
         return Task(master=masters[0] or "", evaluation_master=masters[1] or "", **rest)
+    # One process leads the training: "chief", or "master", which evaluates as well. Others may
+    # train too ("worker"), hold variables ("ps") or evaluate checkpoints ("evaluator").
     chief = "master" if "master" in cluster else "chief"
     _check_cluster(cluster, chief)
     index = _checked_index(kind, index)
@@ -174,6 +148,7 @@ def of_tf_config() -> Task:
         return Task(kind, index, evaluation_master=masters[1] or "", **rest)
     _check_member(cluster, kind, index)
     task = Task(kind, index, cluster, chief, **rest)
+    # A server at the address of a lone process would serve nobody.
     alone = sum(map(len, cluster.values())) == 1
     own = "" if alone else task.own_address
     return dataclasses.replace(task, master=own if masters[0] is None else masters[0])

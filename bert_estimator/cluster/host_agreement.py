@@ -19,21 +19,13 @@ _THREADS = 4
 
 
 def differing(facts: Mapping[str, Any]) -> list[str]:
-    """Waits for the other hosts; returns the names of the facts that are not the same on all.
-
-    Args:
-      facts: name -> a value whose `repr` says all of it. All hosts give the same names, in the same
-        order.
-    """
+    """Waits for the other hosts; returns the names of the facts whose `repr` is not the same on all
+    hosts, which give the same names in the same order."""
     return _differing({name: repr(value).encode() for name, value in facts.items()})
 
 
 def check_settings(**settings: Any) -> None:
-    """Waits for the other hosts, and checks that they were given the same settings.
-
-    Raises:
-      RuntimeError: they differ; the text names them, with this host's values.
-    """
+    """Waits for the other hosts, and raises RuntimeError if they were given other settings."""
     names = differing(settings)
     if names:
         given = ", ".join(f"{name}={settings[name]!r}" for name in names)
@@ -44,14 +36,7 @@ def check_settings(**settings: Any) -> None:
 
 
 def check_variables(values: Mapping[str, np.ndarray]) -> None:
-    """Waits for the other hosts, and checks that a training has the same values on all of them.
-
-    Args:
-      values: name of a variable -> its value.
-
-    Raises:
-      RuntimeError: they differ; the text names the variables.
-    """
+    """Waits for the other hosts, and raises RuntimeError if variables have other values there."""
     names = _differing({name: np.ascontiguousarray(value) for name, value in values.items()})
     if names:
         raise RuntimeError(
@@ -75,14 +60,7 @@ def _differing(values):
 
 @contextlib.contextmanager
 def held_by_chief(directory: str, is_chief: bool) -> Iterator[None]:
-    """Waits for all hosts; then the chief holds the lock of a directory for all of them.
-
-    Args:
-      is_chief: whether this process is the chief.
-
-    Raises:
-      lock.InUseError: another process holds it. All hosts raise this.
-    """
+    """Waits for all hosts; then the chief holds the lock of a directory for all of them."""
     refusal = None
     with contextlib.ExitStack() as stack:
         if is_chief:
@@ -90,6 +68,7 @@ def held_by_chief(directory: str, is_chief: bool) -> Iterator[None]:
                 stack.enter_context(lock.held(directory))
             except lock.InUseError as error:
                 refusal = error
+        # All hosts raise the error: otherwise the others would wait for the chief.
         if hosts.gather(int(refusal is not None)).any():
             raise refusal or lock.InUseError(
                 f"{directory} is in use, as the chief of the hosts says."

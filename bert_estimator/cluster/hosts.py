@@ -55,15 +55,11 @@ class LostHostError(ConnectionError):
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """Lists the hosts of a cluster.
+    """Lists the hosts of a cluster."""
 
-    Attributes:
-      addresses: the address of each host, "host:port"; empty if this process is the only host.
-      index: the number of this host.
-    """
-
+    # "host:port" of each host; empty if this process is the only host.
     addresses: tuple[str, ...] = ()
-    index: int = 0
+    index: int = 0  # the number of this host
 
     @property
     def number(self) -> int:
@@ -75,24 +71,13 @@ class Hosts:
 
 
 def find() -> Hosts:
-    """Returns the `Hosts` that train together with this process.
-
-    Raises:
-      ValueError: TF_CONFIG contradicts itself, or its cluster cannot run here; see
-        `cluster_task`.
-    """
+    """Returns the `Hosts` that train together with this process."""
     addresses, index = cluster_task.of_tf_config().hosts()
     return Hosts(addresses, index) if len(addresses) > 1 else Hosts()
 
 
 def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> None:
-    """Joins the other hosts, once in a process, before jax starts its devices.
-
-    If they have not come in time, jax ends the process. So it does from then on if one is lost.
-
-    Raises:
-      RuntimeError: the port of the chief's address is taken.
-    """
+    """Joins the other hosts, once in a process, before jax starts its devices."""
     hosts = find()
     if hosts.number == 1 or _joined:
         return
@@ -111,6 +96,7 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> None:
     jax.config.update("jax_check_proxy_envs", False)  # jax would warn of them
     # jax would catch SIGTERM, unseen by Python, and go on. `verbs.interrupts` handles it.
     jax.config.update("jax_enable_preemption_service", False)
+    # If they do not come in time, jax ends the process, and from then on if one is lost.
     jax.distributed.initialize(
         chief,
         hosts.number,
@@ -140,11 +126,7 @@ def _check_port(address):
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Surrounds work that needs all hosts.
-
-    Raises:
-      LostHostError: an exchange between the hosts has failed.
-    """
+    """Makes the failure of an exchange between the hosts, in the block, a LostHostError."""
     try:
         yield
     except Exception as error:
@@ -197,11 +179,13 @@ def _leave_now(code):
         return
     if isinstance(code, str):
         print(code, file=sys.stderr)
+    # jax ends the others when the chief is gone; see the constant.
     if _joined[0].is_chief:
         time.sleep(_LAST_WORDS_SECS)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # such as a closed pipe
             stream.flush()
+    # sys.exit would run jax's farewell, which waits for the others.
     os._exit(_as_number(code))
 
 
@@ -222,15 +206,7 @@ def chief_first() -> Iterator[None]:
 
 
 def agree_on(name: str, number: int) -> None:
-    """Waits for the other hosts, and checks that they have the same number.
-
-    Args:
-      name: what the number is, for the error.
-      number: this host's number.
-
-    Raises:
-      RuntimeError: the numbers differ; the text says what differs.
-    """
+    """Waits for the other hosts, and raises RuntimeError if their numbers of this name differ."""
     numbers = gather(number).tolist()
     if len(set(numbers)) > 1:
         raise RuntimeError(
@@ -240,11 +216,8 @@ def agree_on(name: str, number: int) -> None:
 
 
 def gather(values) -> "np.ndarray":
-    """Waits for the other hosts, and returns the values of all hosts, [hosts, ...].
-
-    Args:
-      values: a number, or an array of the same shape on all hosts.
-    """
+    """Waits for the other hosts, and returns the values of all hosts, [hosts, ...]; values are a
+    number, or an array of the same shape on all hosts."""
     import numpy as np  # here, because scripts that only check their flags load this module
 
     if find().number == 1:

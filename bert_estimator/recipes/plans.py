@@ -9,10 +9,7 @@ Cost      lamb_76min: 1.63e20 FLOP in matrix products; 76.19 minutes on 1024 TPU
 Result    SQuAD 1.1 F1 on the development set, from the paper's table: see `EXPECTED_F1`
 
 The paper is You et al., "Large batch optimization for deep learning: training BERT in 76 minutes"
-(ICLR 2020). It gives the batches, the steps and the lengths of its runs, the square-root rule for
-rates, and 3125 steps of warm-up for every batch. It does not give the rates and warm-ups of the
-65536/32768 run. Values that it leaves open are marked as assumed here and in each run's
-config.json.
+(ICLR 2020). Values that it leaves open are marked as assumed here and in each run's config.json.
 """
 
 import dataclasses
@@ -113,6 +110,9 @@ def _76min(rate_1, rate_2):
     )
 
 
+# The paper gives the batches, the steps and the lengths of its runs, the square-root rule for rates,
+# and 3125 steps of warm-up for every batch. It does not give the rates and warm-ups of the
+# 65536/32768 run.
 RECIPES = {
     "lamb_76min": _76min(assumed(6e-3), assumed(4e-3)),
     "lamb_76min_sqrt": _76min(assumed(square_root_rate(65536)), assumed(square_root_rate(32768))),

@@ -8,22 +8,15 @@ from bert_estimator.recipes.plans import NETWORK, Planned
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Holds the factors of a recipe's sizes.
-
-    Attributes:
-      name: the value of --scale.
-      network: factor of the number of weights in the layers. Its cube root is the factor of the
-        number of layers, and of each side of their matrices.
-      batch: factor of the batch; the result is a power of two, and at least 4.
-      steps: factor of the training steps and of the warm-up steps.
-      length: factor of the sequence length and of the number of predictions.
-    """
+    """Holds the factors of a recipe's sizes; `name` is the value of --scale."""
 
     name: str
+    # Factor of the number of weights in the layers. Its cube root is the factor of the number of
+    # layers, and of each side of their matrices.
     network: float
-    batch: float
-    steps: float
-    length: float = 1.0
+    batch: float  # the result is a power of two, and at least 4
+    steps: float  # of training and of the warm-up
+    length: float = 1.0  # of the sequence and of the number of predictions
 
     def network_sizes(self) -> dict[str, int]:
         """Returns the fields of a `BertConfig`, without the vocabulary."""
@@ -38,17 +31,14 @@ class Scale:
         }
 
     def stage(self, stage: dict[str, Planned]) -> dict[str, Planned]:
-        """Scales a recipe's stage, a dict of flag name -> `Planned`.
-
-        The rate is proportional to the square root of the batch, by the paper's rule. The source of
-        a changed value says what the value was.
-        """
+        """Scales a recipe's stage, a dict of flag name -> `Planned`."""
         old = {name: planned.value for name, planned in stage.items()}
         batch = max(4, 2 ** round(math.log2(old["train_batch_size"] * self.batch)))
         steps = max(4, round(old["num_train_steps"] * self.steps))
         new = {
             "train_batch_size": batch,
             "micro_batch_size": min(old["micro_batch_size"], batch),
+            # The rate is proportional to the square root of the batch, by the paper's rule.
             "learning_rate": old["learning_rate"] * math.sqrt(batch / old["train_batch_size"]),
             "num_train_steps": steps,
             "num_warmup_steps": max(1, round(old["num_warmup_steps"] * self.steps)),
@@ -70,11 +60,7 @@ PRESETS = {"smoke": Scale("smoke", network=1e-3, batch=2**-10, steps=2**-6, leng
 
 
 def parse(text: str) -> Scale:
-    """Returns a preset `Scale`, or a `Scale` with one fraction for all sizes but the length.
-
-    Raises:
-      ValueError: the text is neither a preset's name nor a fraction.
-    """
+    """Returns a preset `Scale`, or a `Scale` with one fraction for all sizes but the length."""
     if text in PRESETS:
         return PRESETS[text]
     try:

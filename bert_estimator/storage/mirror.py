@@ -19,13 +19,7 @@ object is there as a whole or not at all, and is uploaded before the objects tha
    `checkpoint` is uploaded last: a resumed run would never remove a checkpoint that it lacks.
 
 So after a kill at any instant the remote directory holds what a local directory may hold after a
-kill. The upload is of a snapshot, made while training waits, so that it is of one instant: big
-files are linked, which are never changed in place, and small ones copied. Training goes on while
-the snapshot is uploaded, and waits for it if the next checkpoint is due.
-
-`owner.json` is read before every file that is uploaded, so that a process whose run was taken over
-stops; see `Owner`. When a process has claimed the run, it copies what the owner before has written
-since the command began; and when several hosts have met, all of them copy what the chief has.
+kill.
 """
 
 import contextlib
@@ -52,14 +46,7 @@ FILE = "owner.json"
 
 
 class Owner:
-    """Tells who owns a run, and owns it for this process.
-
-    Args:
-      url: the remote directory.
-
-    Attributes:
-      is_this_process: whether this process has claimed the run, and not released it.
-    """
+    """Tells who owns a run, and owns it for this process from `claim` to `release`."""
 
     def __init__(self, url: str):
         self._directory, self._url = url, f"{url}/{FILE}"
@@ -70,14 +57,7 @@ class Owner:
         return self._token is not None
 
     def claim(self, takes_over: bool) -> None:
-        """Makes this process the owner.
-
-        Args:
-          takes_over: whether the run is taken over from a process that may not have ended.
-
-        Raises:
-          lock.InUseError: another process owns the run.
-        """
+        """Makes this process the owner, also of a run that it takes over from another one."""
         other = self.other()
         if other and not takes_over:
             raise lock.InUseError(
@@ -88,13 +68,12 @@ class Owner:
         description = json_files.parse(lock.description_of_this_process(), FILE)
         text = json.dumps({**description, "token": self._token}, indent=1)
         remote.write(text.encode(), self._url)
+        # Of two processes that claim the run at once, the token of only one is there in the end.
         self.check()
 
     def other(self) -> dict[str, Any]:
-        """Returns what owner.json says of another process, unless it is known to have ended.
-
-        It is empty if there is no such process.
-        """
+        """Returns what owner.json says of another process; {} if there is no such process, or if it
+        is known to have ended."""
         owner = self._read()
         if self.is_this_process and owner.get("token") == self._token:
             return {}
@@ -119,20 +98,19 @@ class Owner:
         try:
             return json_files.parse(data or b"{}", self._url)
         except json_files.JsonError:
+            # A damaged file says that there is an owner, whoever it is.
             return {"pid": "unknown"}
 
 
 class Termination:
-    """Turns SIGTERM into SystemExit(143) in a `with` block, as Python turns SIGINT into an error.
-
-    Training and evaluation handle signals themselves (`tpu.verbs.interrupts`). In a thread other
-    than the main thread, or if the program has its own handler of SIGTERM, this does nothing.
-    """
+    """Turns SIGTERM into SystemExit(143) in a `with` block, as SIGINT is an error in Python."""
 
     def __init__(self):
         self._work, self._came = None, False
 
     def __enter__(self):
+        # Python handles signals in the main thread alone. Training and evaluation have handlers of
+        # their own (`tpu.verbs.interrupts`), and so may the program.
         in_main = threading.current_thread() is threading.main_thread()
         self._installs = in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         if self._installs:
@@ -145,11 +123,7 @@ class Termination:
 
     @contextlib.contextmanager
     def postponed(self, what: str) -> Iterator[None]:
-        """Surrounds work that a first signal only ends when it is done; a second ends it at once.
-
-        Args:
-          what: the work, for the message: "uploading ...".
-        """
+        """Surrounds work that a first signal ends only when it is done, and a second at once."""
         self._work = what
         try:
             yield
@@ -188,19 +162,7 @@ _MOST_LISTINGS = 5
 
 
 class Mirror:
-    """Keeps a local copy of a remote directory, and uploads what is written there.
-
-    Args:
-      url: the remote directory.
-      host: the hosts that write the run together; by default the hosts of TF_CONFIG.
-
-    Attributes:
-      url: as above.
-      path: the local directory.
-
-    Raises:
-      StorageError: the remote directory cannot be used.
-    """
+    """Keeps a local copy, `path`, of a remote directory, and uploads what is written in it."""
 
     def __init__(self, url: str, host: hosts.Hosts | None = None):
         self.url = url.rstrip("/")
@@ -218,6 +180,7 @@ class Mirror:
     def _download(self):
         """Copies what the remote directory holds; removes here what it does not hold any more."""
         os.makedirs(self.path, exist_ok=True)
+        # While another process owns the run, files may come and go between listing and copying.
         for _ in range(_MOST_LISTINGS):
             listed = remote.files(self.url)
             is_written = FILE in listed and not self._owner.is_this_process
@@ -250,21 +213,10 @@ class Mirror:
 
     @contextlib.contextmanager
     def followed(self, owns: bool, takes_over: bool) -> Iterator[None]:
-        """Uploads, at the end of the `with` block, what the block has written.
-
-        After an exception or SIGTERM, too, it uploads what there is.
-
-        Args:
-          owns: whether the block trains: no other process may, meanwhile.
-          takes_over: whether the run is taken over from a process that may not have ended; also by
-            a block that does not train.
-
-        Raises:
-          lock.InUseError: another process trains there, or has taken the run over.
-          StorageError: an upload failed. What was not uploaded stays on this machine; the text says
-            where.
-        """
+        """Uploads at the end of the `with` block what the block has written, also after an
+        exception or SIGTERM; `owns` says that it trains, so that no other process may meanwhile."""
         with Termination() as termination:
+            # A block that does not train may take over, too: otherwise its files would be left out.
             if self._host.is_chief and (owns or (takes_over and self._owner.other())):
                 self._claim(takes_over)
             try:
@@ -290,14 +242,9 @@ class Mirror:
             raise
 
     def agree(self) -> None:
-        """Gives all hosts the same copy, in its first call; each host calls this after they met.
-
-        The chief copies anew once it has claimed the run, and so may have later files than the
-        others, which began before. Without a claim, another process may train there meanwhile.
-
-        Raises:
-          StorageError: the download failed.
-        """
+        """Gives all hosts the same copy, in its first call; each host calls this after they met."""
+        # The chief copies anew once it has claimed the run, and so may have later files than the
+        # others, which began before. Without a claim, another process may train there meanwhile.
         for _ in range(0 if self._is_agreed else _MOST_LISTINGS):
             digest = zlib.crc32(repr(sorted(self._remote.items())).encode()) >> 1
             if len({*hosts.gather(digest).tolist()}) == 1:
@@ -306,13 +253,9 @@ class Mirror:
         self._is_agreed = True
 
     def upload(self) -> None:
-        """Uploads in a thread what has changed; waits first until the last upload has ended.
-
-        Raises:
-          lock.InUseError: another process has taken the run over.
-          StorageError: several uploads in a row have failed.
-        """
+        """Uploads in a thread what has changed; waits first until the last upload has ended."""
         self.wait()
+        # The snapshot is made while training waits, so that it is of one instant.
         snapshot = self._snapshot()
         self._thread = threading.Thread(
             target=self._run, args=(snapshot,), name="storage", daemon=True
@@ -320,7 +263,7 @@ class Mirror:
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until the last upload has ended; raises what `upload` does."""
+        """Waits until the last upload has ended, and raises its error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -328,12 +271,7 @@ class Mirror:
             raise self._error
 
     def share(self) -> None:
-        """Gives all hosts what the chief has written; each host calls this.
-
-        Raises:
-          lock.InUseError: another process has taken the run over.
-          StorageError: the upload or the download failed.
-        """
+        """Gives all hosts what the chief has written; each host calls this."""
         if self._host.number == 1:
             return
         if self._host.is_chief:
@@ -348,6 +286,7 @@ class Mirror:
             self._upload(*snapshot)
             self._num_failures = 0
         except remote.StorageError as error:
+            # Training goes on if the store does not answer for a while.
             self._num_failures += 1
             if self._num_failures >= _MOST_FAILURES:
                 self._error = error
@@ -371,6 +310,8 @@ class Mirror:
                 if self._uploaded.get(name) != signature:
                     copy = os.path.join(folder, name)
                     os.makedirs(os.path.dirname(copy), exist_ok=True)
+                    # Big files are linked, since they are never changed in place; small ones are
+                    # copied.
                     is_of_checkpoint = _CHECKPOINT.fullmatch(os.path.basename(name))
                     (os.link if is_of_checkpoint else shutil.copyfile)(path, copy)
                     changed[name] = signature
@@ -388,6 +329,7 @@ class Mirror:
             ranked = [(_rank(name), name) for name in changed]
             ranked += [(_RANK_OF_REMOVALS, name) for name in gone]
             for rank, name in sorted(ranked):
+                # Before every file, so that a process whose run was taken over stops.
                 self._owner.check()
                 if rank == _RANK_OF_REMOVALS:
                     remote.remove(f"{self.url}/{name}")
@@ -408,6 +350,8 @@ class Mirror:
         advice = "Copy it to the remote directory, the file checkpoint last, before the run resumes"
         try:
             self._upload_rest()
+        # The process that took the run over has written it since: nothing here is to be copied by
+        # hand.
         except lock.InUseError:
             raise
         except remote.StorageError as error:
@@ -418,6 +362,7 @@ class Mirror:
         self._local.remove()
 
     def _upload_rest(self):
+        # What an upload before has left out is in this snapshot, too.
         with contextlib.suppress(remote.StorageError):
             self.wait()
         folder, changed, gone = self._snapshot()
@@ -438,14 +383,12 @@ class Mirror:
             _warn(f"{self._local.keep(left_out)}.")
 
     def _anothers(self, names):
-        """Returns file -> reason, a sentence, of the files that are left to another process.
-
-        It has written them since they were copied here. Or it owns the run, and what it writes is
-        more than this command has read of it; it does not need the results of this command.
-        """
+        """Returns file -> reason, a sentence, of the files that are left to another process."""
         other, stats = self._owner.other(), remote.files(self.url)
         anothers = {}
         for name in names & set(stats):
+            # What the owner writes is more than this command has read of it, but the owner does not
+            # need the results of this command.
             if other and not RESULTS.fullmatch(name):
                 anothers[name] = (
                     f"{FILE} names {lock.named(other)} as the owner of the run. If that "

@@ -1,7 +1,7 @@
 """Texts on remote file systems, such as gs://bucket/name and hf://datasets/name: found and read.
 
-fsspec reads them if it is installed, with its module for the protocol (gcsfs, s3fs, ...). Without
-either it is TensorFlow, as far as this build of TensorFlow knows the protocol.
+fsspec reads them if it is installed, with its module for the protocol (gcsfs, s3fs, ...). Otherwise
+TensorFlow does, as far as this build of TensorFlow knows the protocol.
 """
 
 import contextlib
@@ -14,18 +14,13 @@ _TO_DO = "pip install 'bert-estimator[corpora]' and fsspec's module for this pro
 
 
 def find(pattern: str) -> list[str]:
-    """Returns the files that match a pattern, or are in or below a directory; sorted.
-
-    Below a directory, files and directories whose names begin with a dot are left out.
-
-    Raises:
-      ValueError: the file system cannot be read.
-    """
+    """Returns the files that match a pattern, or are in or below a directory; sorted."""
     with _errors(pattern):
         if (system := _system(pattern)) is None:
             return _find_by_tensorflow(pattern)
         path = system._strip_protocol(pattern)
         if system.isdir(path):
+            # Names that begin with a dot are left out, as in a shell.
             files = [file for file in system.find(path) if not _is_hidden(file, path)]
         else:
             files = [file for file in _visible(system.glob(path), path) if system.isfile(file)]
@@ -43,13 +38,11 @@ def size(path: str) -> int:
 
 
 def version(path: str) -> tuple[int, int]:
-    """Returns the size of a file, and a number that changes when its content does.
-
-    The number is fsspec's checksum, from what the file system says of the file (its ETag or the
-    time of its last change, for example), or the time of TensorFlow.
-    """
+    """Returns the size of a file in bytes, and a number that changes when its content does."""
     with _errors(path):
         if (system := _system(path)) is not None:
+            # The checksum is of what the file system says of the file, such as its ETag or the time
+            # of its last change.
             return system.size(path), system.checksum(path)
         import tensorflow.compat.v1 as tf
 
@@ -59,11 +52,7 @@ def version(path: str) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file for reading.
-
-    Raises:
-      ValueError: the file cannot be read.
-    """
+    """Opens a file for reading."""
     with _errors(path):
         if (system := _system(path)) is not None:
             file = system.open(path, "rb")
@@ -127,6 +116,7 @@ def _errors(path):
     except OSError:
         raise
     except ValueError as error:
+        # fsspec says "Protocol not known"; other ValueErrors say what they mean.
         if "rotocol" not in str(error):
             raise
         raise ValueError(f"{path}: cannot be read: {error}. Do this: {_TO_DO}.") from None

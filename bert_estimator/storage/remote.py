@@ -1,8 +1,8 @@
 """Files beyond this machine, such as gs://bucket/run: copied here, copied there, and explained.
 
 TensorFlow's `tf.io.gfile` reads and writes them; each TensorFlow has gs://, and a plug-in may add
-others. A remote directory is used through a local copy. Messages name what the user named, and not
-the copy: see `shown`. TensorFlow is only loaded if there is a remote path.
+others. Messages name what the user named, and not the local copy: see `shown`. TensorFlow is only
+loaded if there is a remote path.
 """
 
 import contextlib
@@ -83,21 +83,13 @@ def _is_of_tensorflow(error):
 
 
 def check(url: str) -> bool:
-    """Asks whether a file or a directory is there.
-
-    Raises:
-      StorageError: TensorFlow does not know the scheme, or the file system does not answer.
-    """
+    """Asks whether a file or a directory is there."""
     with explaining(url):
         return _gfile().exists(url)
 
 
 def matches(pattern: str) -> list[str]:
-    """Returns the files that a pattern matches, sorted; a directory or a file matches itself.
-
-    Raises:
-      StorageError: as `check` does.
-    """
+    """Returns the files that a pattern matches, sorted; a directory or a file matches itself."""
     with explaining(pattern):
         gfile = _gfile()
         return [pattern] if gfile.exists(pattern) else sorted(gfile.glob(pattern))
@@ -117,15 +109,11 @@ def read(url: str, most_bytes: int = 1 << 20) -> bytes | None:
 
 
 def read_json(path: str, kind: type = dict, most_bytes: int = json_files.MOST_BYTES) -> Any:
-    """Reads a JSON file of this machine or of a URL, as `json_files.read` does.
-
-    Raises:
-      JsonError, OSError: as there.
-      StorageError: the file cannot be read from a URL.
-    """
+    """Reads a JSON file of this machine or of a URL, as `json_files.read` does."""
     if not paths.is_remote(path):
         return json_files.read(path, kind, most_bytes)
     with explaining(path), _gfile().GFile(path, "rb") as reader:
+        # A byte more than allowed shows that the file is too long.
         return json_files.parse(reader.read(most_bytes + 1), path, kind, most_bytes)
 
 
@@ -140,24 +128,17 @@ def write(data: bytes, url: str) -> None:
 
 
 def upload(path: str, url: str) -> None:
-    """Copies a file of this machine to a URL, all of it or nothing.
-
-    Raises:
-      StorageError: it still fails after several trials.
-    """
+    """Copies a file of this machine to a URL, all of it or nothing."""
     _written(lambda target: _gfile().copy(path, target, overwrite=True), url)
 
 
 def download(url: str, path: str) -> None:
-    """Copies a file to this machine; its directory is made if it does not exist.
-
-    Raises:
-      StorageError: it still fails after several trials, or the copy is cut short.
-    """
+    """Copies a file to this machine; its directory is made if it does not exist."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
 
     def try_it():
         _gfile().copy(url, path, overwrite=True)
+        # A connection that breaks may look like the end of the file.
         there, here = _gfile().stat(url).length, os.path.getsize(path)
         if there != here:
             raise StorageError(f"{url}: {here} bytes were read, but it has {there}")
@@ -176,22 +157,15 @@ def remove(url: str) -> None:
 
 
 def files(url: str) -> dict[str, tuple[int, int]]:
-    """Lists the files in and below a directory.
-
-    Returns:
-      Path relative to the directory -> (size in bytes, time of the last change in nanoseconds);
-      empty if there is no directory.
-
-    Raises:
-      StorageError: the file system cannot be used.
-      ValueError: a name would lead out of the directory.
-    """
+    """Returns the files in and below a directory, by their paths relative to it -> (bytes, time of
+    the last change in nanoseconds)."""
 
     # `walk` and `isdir` take a directory for a missing one if the file system does not answer.
     def list_into(listed, folder, prefix):
         for name in _gfile().listdir(folder):
             name = name.rstrip("/")
             path = f"{folder}/{name}"
+            # They would lead out of the local directory.
             if name in (".", ".."):  # Objects may have any names.
                 raise ValueError(f"{path}: is not a name that a file here may have; rename it")
             if not name or name.endswith(UNFINISHED):
@@ -211,11 +185,7 @@ def files(url: str) -> dict[str, tuple[int, int]]:
 
 
 def names(url: str) -> list[str]:
-    """Lists the files and directories in a directory by name; [] if there is no such directory.
-
-    Raises:
-      StorageError: the file system cannot be used.
-    """
+    """Lists the files and directories in a directory by name; [] if there is no such directory."""
 
     def try_it():
         entries = _gfile().listdir(url) if _gfile().exists(url) else []
@@ -225,17 +195,12 @@ def names(url: str) -> list[str]:
 
 
 def local(path: str) -> str:
-    """Returns the path of a file on this machine: the path itself, or a copy of a remote file.
-
-    A file is copied once in a process, unless it changes. The copy has the name of the file, and
-    lasts as long as the process.
-
-    Raises:
-      StorageError: the file is not there, or the file system cannot be used.
-    """
+    """Returns the path of a file on this machine: the path itself, or a copy of a remote file that
+    lasts as long as the process."""
     if not paths.is_remote(path):
         return path
     stat = _retried(lambda: _gfile().stat(path), path)
+    # A file is copied once in a process, unless it changes.
     return _copied(path, stat.length, stat.mtime_nsec)
 
 
@@ -248,15 +213,8 @@ def _copied(url, *_):
 
 
 def local_directory(url: str, is_wanted: Callable[[str], bool] = lambda name: True) -> str:
-    """Copies the files of a remote directory to a new directory of this machine; returns its path.
-
-    Args:
-      url: the remote directory.
-      is_wanted: function of a file's path, relative to the directory: whether it is copied.
-
-    Raises:
-      StorageError: there is no such directory, or the file system cannot be used.
-    """
+    """Copies the wanted files of a remote directory, by their relative paths, to a new directory of
+    this machine; returns its path."""
     names = list(filter(is_wanted, files(url)))
     if not names:
         raise StorageError(f"{url}: is not there, or does not hold the files that are wanted")

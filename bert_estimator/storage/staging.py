@@ -37,17 +37,11 @@ _OUTPUTS = f"{_PREFIX}output_"
 
 @contextlib.contextmanager
 def output_folder(url: str) -> Iterator[str]:
-    """Makes the directory of an output, or finds it again, and locks it.
-
-    Its name depends on the user and the output. So it is checked to be a directory of this user.
-
-    Raises:
-      ValueError: it is not a directory, or belongs to another user.
-      lock.InUseError: another process of this machine makes the output.
-    """
+    """Makes the directory of an output, or finds it again, and locks it."""
     folder = f"{_outputs_of_user()}{_digest(url)}"
     if not os.path.lexists(folder):
         os.makedirs(folder, mode=0o700, exist_ok=True)
+    # Anybody can tell the name from the user and the output, and may have made it before.
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise ValueError(f"{folder} is not a directory; remove it, or set TMPDIR to another one")
@@ -81,31 +75,22 @@ _open: set[str] = set()  # the local directories of this process
 
 
 class LocalFolder:
-    """Makes a local directory below $TMPDIR; removes what killed processes have left for its URL.
-
-    Args:
-      url: the remote directory.
-
-    Attributes:
-      path: the directory, which is locked.
-      run: the directory in it that is the copy of the remote one; it does not exist yet.
-    """
+    """Makes a local directory, which is locked, below $TMPDIR; removes what killed processes have
+    left for its URL."""
 
     def __init__(self, url: str):
         prefix = f"{_PREFIX}{_digest(url)}_"
         _remove_abandoned(prefix)
         self._lock = contextlib.ExitStack()
         self.path = _locked(prefix, self._lock)
+        # The copy of the remote directory, which does not exist yet.
         self.run = os.path.join(self.path, _RUN)
         _open.add(self.path)
         atexit.register(self.remove)
 
     def keep(self, names: Collection[str] | None = None) -> str:
-        """Has it stay when the process ends; returns a sentence that says so, without a period.
-
-        Args:
-          names: the files of the run that are kept alone, relative to `run`; None for all files.
-        """
+        """Has these files of the run (None for all) stay when the process ends; returns a sentence
+        that says so, without a period."""
         for parent, _, files in os.walk(self.run) if names is not None else ():
             for file in files:
                 path = os.path.join(parent, file)
@@ -135,6 +120,7 @@ def _locked(prefix, stack):
 def _remove_abandoned(prefix):
     """Removes the local directories of processes that were killed."""
     folders = glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{prefix}*"))
+    # A process can take a lock twice, so it would remove its own directories.
     for folder in set(folders) - _open:
         if os.path.exists(os.path.join(folder, _KEPT)):
             continue
