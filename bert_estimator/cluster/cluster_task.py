@@ -165,6 +165,7 @@ def _cluster(given):
         if isinstance(tasks, list):
             cluster[kind] = dict(enumerate(tasks))
         elif isinstance(tasks, dict):
+            # A dict may leave out indices; keys of JSON are texts.
             cluster[kind] = {_int(index): address for index, address in tasks.items()}
         else:
             raise TypeError(

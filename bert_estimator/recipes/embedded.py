@@ -12,10 +12,10 @@ import re
 
 MAIN_JOB = os.path.join("runs", "pretraining")
 
-# The values of the main job were chosen by measurement. Of the vocabularies, lengths, depths, widths,
-# batches and rates that were tried, they got furthest below the unigram baseline in two minutes; now
-# the held-out masked-LM loss gets about half a nat below it. Short sequences and a narrow network
-# allow more steps in that time, and many steps are needed to leave the unigram plateau.
+# The values of the main job were chosen by measurement. Of the vocabularies, lengths, depths,
+# widths, batches and rates that were tried, they got furthest below the unigram baseline in two
+# minutes; the held-out masked-LM loss gets about half a nat below it. Short sequences and a narrow
+# network allow more steps in that time, and many steps are needed to leave the unigram plateau.
 BERT_CONFIG = dict(
     hidden_size=64,
     num_hidden_layers=2,

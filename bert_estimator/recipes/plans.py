@@ -110,8 +110,8 @@ def _76min(rate_1, rate_2):
     )
 
 
-# The paper gives the batches, the steps and the lengths of its runs, the square-root rule for rates,
-# and 3125 steps of warm-up for every batch. It does not give the rates and warm-ups of the
+# The paper gives the batches, the steps and the lengths of its runs, the square-root rule for
+# rates, and 3125 steps of warm-up for every batch. It does not give the rates and warm-ups of the
 # 65536/32768 run.
 RECIPES = {
     "lamb_76min": _76min(assumed(6e-3), assumed(4e-3)),

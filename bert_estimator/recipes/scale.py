@@ -60,7 +60,8 @@ PRESETS = {"smoke": Scale("smoke", network=1e-3, batch=2**-10, steps=2**-6, leng
 
 
 def parse(text: str) -> Scale:
-    """Returns a preset `Scale`, or a `Scale` with one fraction for all sizes but the length."""
+    """Returns a preset `Scale`, or a `Scale` with one fraction for all sizes but the length; it
+    raises ValueError for another text, which the caller explains."""
     if text in PRESETS:
         return PRESETS[text]
     try:

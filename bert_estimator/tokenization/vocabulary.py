@@ -151,7 +151,7 @@ def unknown_words_share(counted: WordCounts, vocab: Sequence[str]) -> float:
     unknown = sum(
         count
         for word, count in counted.words.items()
-        # Its characters cover a word that it knows: each of them is a piece.
+        # Any other word is covered by its characters, if not by longer pieces.
         if len(word) > _MAX_WORD_LENGTH or not known.issuperset(word)
     )
     return unknown / max(counted.words.total(), 1)

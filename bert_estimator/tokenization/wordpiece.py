@@ -64,6 +64,8 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     if lines[-1] == "":
         lines.pop()
     vocab: dict[str, int] = {}
+    # A network's rows have the numbers of the lines: a fault that passes here would give tokens the
+    # rows of other tokens, without an error.
     for index, line in enumerate(lines):
         token = _token_of_line(line)
         if not token:

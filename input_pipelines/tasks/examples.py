@@ -70,11 +70,11 @@ def read_examples(
         else:
             extra = len(row) > num_columns
         if task.drops_malformed and (extra or len(row) < num_columns):
-            # Predictions have a line for each row, so there these rows are kept, without further
-            # cells, and with empty texts for missing cells.
             malformed.append(line)
             if not keeps_all:
                 continue
+            # Predictions have a line for each row, so the row stays, with empty texts for cells that
+            # it lacks.
             row = {columns.text_a: "", columns.text_b: "", **row}
         elif extra:
             most = "the header names columns" if columns.has_header else "the first row"

@@ -227,6 +227,7 @@ def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
         except OSError as error:
             raise TableError(f"{path}: cannot be read: {error.strerror}") from None
         return
+    # Messages count the empty lines, too.
     lines = (text for _, text in text_lines(path, keep_empty=True, encoding=encoding))
     try:
         for line, row in json_files.values(lines, path):

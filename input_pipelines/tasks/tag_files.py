@@ -356,6 +356,7 @@ def _objects(path, columns, with_tags):
             )
     rows = read_rows(path, encoding=columns.encoding)
     if with_tags:
+        # Annotators refuse tags; to predict, the words are as good as others.
         rows = annotations.without_refused(rows, path, (columns.words, columns.tags))
     for line, row in rows:
         place = f"{path}:{line}"

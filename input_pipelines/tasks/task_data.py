@@ -104,6 +104,7 @@ def load_table(
     Raises:
       TableError: a file cannot be read, or has a row that the task does not allow.
     """
+    # All files share the labels of the training file.
     if task.kind != "regression" and not task.labels:
         task = dataclasses.replace(task, labels=examples.discover_labels(task))
 

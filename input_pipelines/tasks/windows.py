@@ -127,6 +127,7 @@ class Windows:
             ids[row, place - 1] = ids[row, end] = self._tokenizer.sep_id
             ids[row, place:end] = self.contexts[owner].ids[start : start + size]
             mask[row, : end + 1] = 1
+            # [CLS] question [SEP] is segment 0; the window and its [SEP] are segment 1.
             segments[row, place : end + 1] = 1
         features = {
             "input_ids": ids,
