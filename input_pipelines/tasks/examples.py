@@ -73,8 +73,8 @@ def read_examples(
             malformed.append(line)
             if not keeps_all:
                 continue
-            # Predictions have a line for each row, so the row stays, with empty texts for cells that
-            # it lacks.
+            # Predictions have a line for each row, so the row stays, with empty texts for cells
+            # that it lacks.
             row = {columns.text_a: "", columns.text_b: "", **row}
         elif extra:
             most = "the header names columns" if columns.has_header else "the first row"

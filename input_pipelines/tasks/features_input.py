@@ -42,7 +42,7 @@ def input_fn_builder(
       random_seed: seed of the order of training.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
       pads_to_longest: whether a batch is as long as its longest example, and not always
-        max_seq_length; in training the length is rounded up.
+        max_seq_length; in training the length is rounded up, so that XLA compiles few lengths.
       packs: how rows are packed; None for a row for each example.
 
     Returns:

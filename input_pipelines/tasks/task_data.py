@@ -77,8 +77,11 @@ class TaskData:
         return hashlib.sha256(names.encode() + self.train.digest()).hexdigest()
 
     def majority(self) -> float | None:
-        """Returns the accuracy of the most frequent label on the first evaluation set; None if
-        there is no such set, or if the task is not scored by the accuracy of classification."""
+        """Returns the accuracy of the most frequent label on the first evaluation set.
+
+        It is None if there is no such set, or if the task is not scored by the accuracy of
+        classification.
+        """
         is_scored = self.kind == "classification" and "accuracy" in self.metrics
         if not is_scored or not self.evaluate:
             return None
@@ -175,7 +178,7 @@ def load_tags(
         if path is not None
     }
     train = [sentence.words for sentence in sentences.get("train", ())]
-    # What words are is found from the sentences to train on, whether or not it trains.
+    # What a word is depends on the sentences to train on, also if this command does not train.
     used = {name: of_file for name, of_file in sentences.items() if trains or name != "train"}
     task = _of_tagged(tags, used, tokenizer, vocab_file, max_seq_length)
     task = dataclasses.replace(task, words=word_forms.of_words(train) if train else None)
