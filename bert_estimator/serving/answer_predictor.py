@@ -32,24 +32,8 @@ class AnswerPredictor:
     predictor([("Who met Bob?", "Ada met Bob.")])
     ```
 
-    Calls may come from several threads at a time.
-
-    Args:
-      path: as for `Predictor`.
-      batch_size: the most windows of contexts that are computed at a time.
-
-    Attributes:
-      export_dir: the exported model's directory, or the checkpoint.
-      kind: "question_answering".
-      is_pair: True; a text is a question and its context.
-      search: how answers are searched.
-      max_seq_length: tokens of a window; longer contexts are split, and none of their words is
-        lost.
-      max_query_length: tokens to which questions are cut.
-      num_cut: how many questions have been cut so far.
-
-    Raises:
-      ValueError: as `Predictor` does.
+    Calls may come from several threads at a time. `path` and the errors are as for `Predictor`;
+    `batch_size` is the most windows of contexts that are computed at a time.
     """
 
     kind, is_pair = QUESTION_ANSWERING, True
@@ -57,7 +41,7 @@ class AnswerPredictor:
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
         check_batch_size(batch_size)
         self.batch_size = batch_size
-        self.export_dir = task_model.find(path)
+        self.export_dir = task_model.find(path)  # or the checkpoint
         task = exported_model.read_task(self.export_dir)
         if task.reading is None:
             raise ValueError(
@@ -65,27 +49,23 @@ class AnswerPredictor:
             )
         self._doc_stride, self.search = task.reading.doc_stride, task.reading.search
         self._tokenizer = task.open_tokenizer()
+        # Tokens of a window; longer contexts are split, and none of their words is lost.
         self.max_seq_length: int = task.max_seq_length
+        # Tokens to which questions are cut; `num_cut` counts the questions that have been cut so
+        # far.
         self.max_query_length: int = task.reading.max_query_length
         self._model = task_model.open_session(self.export_dir, task, batch_size)
         self.num_cut = 0
         self._counting = threading.Lock()
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
-        """Answers questions.
-
-        Args:
-          texts: pairs of strings, a question and its context.
+        """Answers pairs of strings, a question and its context.
 
         Returns:
           A dict for each question, in order, with what the exported graph gives: `answer`, `start`
           and `end`, its characters in the context; `score`, `probability`; with SQuAD 2.0
           `null_odds`; and `n_best`, a list of dicts of `answer`, `start`, `end` and `probability`.
           An empty answer is "no answer".
-
-        Raises:
-          ValueError: a text is not a pair of strings; the message says which text. Or an output is
-            not finite.
         """
         return [self._answer(prediction) for prediction in self.predict(texts)]
 

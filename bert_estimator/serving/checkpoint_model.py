@@ -31,16 +31,10 @@ def files_of(checkpoint: str) -> list[str]:
 
 
 def find(path: str, reads_all: bool = True) -> str | None:
-    """Returns the checkpoint of a fine-tuned network that a path means, without .index, or None.
-
-    Args:
-      path: a checkpoint, or the directory of a run, whose best checkpoint is taken if it kept one,
-        and else its newest; either may be remote.
-      reads_all: whether to read the newest checkpoints, so that damaged ones are left out.
-
-    Raises:
-      ValueError: the directory holds several checkpoints and is not a run's, or a file is damaged.
-    """
+    """Returns the checkpoint of a fine-tuned network that a path means, without .index, or None;
+    the path may be a checkpoint, or the directory of a run with a best checkpoint, or else its
+    newest."""
+    # Both a checkpoint and a run may be remote.
     if paths.is_remote(path):
         path = opening.copied_here(path, None)
     is_prefix = tf1_checkpoint.exists(path)
@@ -53,6 +47,8 @@ def find(path: str, reads_all: bool = True) -> str | None:
         return None
     if is_prefix:
         return path
+    # `tf1_checkpoint.find` reads the newest checkpoints, so that damaged ones are left out. A
+    # server that looks every few seconds does not (`reads_all`).
     name = opening.checkpoint_wanted(folder)
     wanted = name and os.path.join(folder, name)
     checkpoint = tf1_checkpoint.find(folder) if reads_all else wanted
@@ -69,13 +65,14 @@ def _indexes(*prefixes):
 
 
 def open_session(checkpoint: str, task: TextTask, batch_size: int) -> OpenModel:
-    """Does for a checkpoint what `exported_model.open_session` does for an exported model."""
+    """Opens a checkpoint as `exported_model.open_session` opens an exported model."""
     source = interchange.open_source(checkpoint)
     if source.config is None:
         raise ValueError(f"{checkpoint}: there is no bert_config.json beside it")
     check_network(checkpoint, source.config, task, batch_size)
     heads = network_variables.check(source.config, source.shapes, checkpoint)
     number = source.shapes.get(network_variables.CLASSIFIER, [0])[0]
+    # The checkpoint may be of the pretraining, or task.json of another run.
     is_whole = network_variables.ANSWER in heads
     if task.kind != QUESTION_ANSWERING:
         is_whole = number == (len(task.labels) or 1)
@@ -99,6 +96,7 @@ def open_session(checkpoint: str, task: TextTask, batch_size: int) -> OpenModel:
 
 
 def _precision(checkpoint):
+    # A checkpoint that was copied elsewhere has no run.
     run = own_directory.run_of(checkpoint)
     recorded = run_directory.recorded_settings(run) if run else {}
     return recorded.get("precision", "float32")

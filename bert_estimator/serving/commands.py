@@ -39,17 +39,8 @@ def check_list(texts: Sequence[Text]) -> None:
 
 
 def example_of(number: int, text: Text, is_pair: bool, what: str) -> Example:
-    """Returns a text or a pair of texts as an example without a label.
-
-    Args:
-      number: the text's place in the caller's list, for errors.
-      text: a string, or a tuple or list of two strings.
-      is_pair: whether it must be a pair.
-      what: what it must be, in words.
-
-    Raises:
-      ValueError: it is something else, or a string holds half of a character.
-    """
+    """Returns a text or a pair of texts as an example without a label; `number` and `what`, which
+    the text must be, are for errors."""
     parts = tuple(text) if isinstance(text, tuple | list) else (text,)
     if len(parts) != (2 if is_pair else 1) or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"texts[{number}] is {text!r}; it must be {what}")
@@ -58,14 +49,9 @@ def example_of(number: int, text: Text, is_pair: bool, what: str) -> Example:
 
 
 def batches_by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields the numbers of examples batch by batch, the longest examples first.
-
-    A batch takes the time of its longest example, and the most memory comes first.
-
-    Args:
-      lengths: [number of examples].
-      batch_size: the most examples of a batch.
-    """
+    """Yields the numbers of examples in batches, the longest examples first."""
+    # A batch takes the time of its longest example, so examples of similar length go together. The
+    # greatest batch is the first: if memory does not suffice, it fails at once.
     order = np.argsort(-lengths, kind="stable")
     for first in range(0, len(order), batch_size):
         yield order[first : first + batch_size]
@@ -89,14 +75,11 @@ class LineError(ValueError):
 
 
 def arriving(reader: BinaryIO) -> Iterator[list[bytes | None]]:
-    """Yields lines without their ends, each time as many as are available without waiting.
-
-    A line longer than LONGEST_LINE is None; its bytes are not kept.
-
-    Args:
-      reader: a buffered reader.
-    """
+    """Yields lines without their ends, each time as many as are available without waiting; a line
+    longer than LONGEST_LINE is None."""
     line = _Line()
+    # `read1` returns what has arrived; `read` would wait until the chunk is full, so that a program
+    # that waits for the answer to its only line would wait forever.
     while chunk := reader.read1(_CHUNK_BYTES):
         *ends, rest = chunk.split(b"\n")
         lines = []
@@ -106,20 +89,14 @@ def arriving(reader: BinaryIO) -> Iterator[list[bytes | None]]:
             line = _Line()
         line.add(rest)
         yield lines
+    # The last line may lack its end.
     if line.size:
         yield [line.content()]
 
 
 def text_of(line: bytes | None, is_pair: bool | None) -> str | tuple[str, str]:
-    """Returns the text of a line, or its two texts.
-
-    Args:
-      line: what `arriving` yields.
-      is_pair: whether the task is about pairs of texts; None if a line may have either.
-
-    Raises:
-      LineError: the line is too long or not UTF-8, or has a different number of texts.
-    """
+    """Returns the text or the pair of texts of a line that `arriving` yields, or raises LineError;
+    if `is_pair` is None, the line may have either."""
     if line is None:
         raise LineError(f"is longer than {LONGEST_LINE} bytes; shorten the text")
     try:
@@ -144,23 +121,11 @@ def answered(
     is_pair: bool | None,
     answer: Callable[[list[str | tuple[str, str]]], Sequence[Any]],
 ) -> Iterator[list[tuple[Any, str | None]]]:
-    """Yields the answers of lines in order, as soon as the lines arrive.
-
-    No line ends the service: if texts cannot be answered together, they are answered one by one. A
-    byte-order mark before the first line, as editors on Windows write it, is left out.
-
-    Args:
-      reader: a buffered reader.
-      batch_size: the most lines that are answered together.
-      is_pair: as in `text_of`.
-      answer: function of texts that returns an answer for each.
-
-    Yields:
-      Lists of (answer, None), or of (None, error) for a line that cannot be answered; the error
-      begins with the line's number.
-    """
+    """Yields, as soon as lines arrive, a list of (answer, None), or (None, error) for a line that
+    cannot be answered, in order; no line ends the service."""
     number = 0
     for arrived in arriving(reader):
+        # Editors on Windows write a byte-order mark before the first line.
         if number == 0 and arrived and arrived[0]:
             arrived[0] = arrived[0].removeprefix(codecs.BOM_UTF8)
         for first in range(0, len(arrived), batch_size):
@@ -181,6 +146,7 @@ def _answers(part, first_number, is_pair, answer):
         for number, of_text in zip(texts, answer(list(texts.values())), strict=True):
             answers[number] = of_text, None
     except Exception as error:  # whatever it is, the other lines are answered
+        # One text may make the whole batch fail, so each line is answered by itself.
         if len(part) > 1:
             return [
                 of_line
@@ -192,7 +158,7 @@ def _answers(part, first_number, is_pair, answer):
 
 
 class _Line:
-    """A line whose end may not have arrived."""
+    """A line whose end may not have arrived; the bytes of a line that is too long are not kept."""
 
     def __init__(self):
         self.size = 0
@@ -210,13 +176,8 @@ class _Line:
 
 
 def parser(module: str, description: str, model_help: str) -> argparse.ArgumentParser:
-    """Returns a parser with MODEL, FILE, --batch_size and --version.
-
-    Args:
-      module: the name after `python -m`.
-      description: the text before the arguments in the help.
-      model_help: the help of MODEL.
-    """
+    """Returns a parser with MODEL, FILE, --batch_size and --version; `module` is the name after
+    `python -m`."""
     arguments = console.parser(module, description)
     arguments.add_argument("model", metavar="MODEL", help=model_help)
     arguments.add_argument(
@@ -241,11 +202,7 @@ def opening() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def lines_of(file: str | None) -> Iterator[BinaryIO]:
-    """Opens the reader of lines: a file, or standard input.
-
-    Raises:
-      ValueError: it cannot be read, or it is standard output, too.
-    """
+    """Opens the reader of lines: a file, or standard input."""
     if file:
         if os.path.exists(file) and (why := disk_files.why_unreadable(file)):
             raise ValueError(f"{file}: {why}")
@@ -266,17 +223,8 @@ def _check_is_not_output(reader, name):
 
 
 def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
-    """Returns the exit code of a command, and reports an error in a sentence.
-
-    Args:
-      name: the command's name, for the sentence.
-      argv: the command line, which is checked first.
-      answer: function without arguments that answers all lines, and returns how many of them
-        cannot be answered.
-
-    Returns:
-      The code of `console.exit_code`; 1 if some lines cannot be answered.
-    """
+    """Returns the exit code of a command, which is 1 if `answer` returns that some lines could not
+    be answered, and else is as for `console.exit_code`."""
     # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 

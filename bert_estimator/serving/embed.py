@@ -43,17 +43,12 @@ _HEADER_BYTES = 128  # what NumPy writes for two dimensions
 
 
 class VectorFile:
-    """Writes rows of an array in NumPy's format, whose header has their number, as they come.
-
-    The header is written last: a file whose writer was killed cannot be opened by mistake.
-
-    Args:
-      writer: the output. If it cannot be written from its start again, such as a pipe, rows wait in
-        a temporary file until `finish`.
-      width: the number of elements of a row.
-    """
+    """Writes rows of float32 [width] in NumPy's format, as they come."""
 
     def __init__(self, writer: BinaryIO, width: int):
+        # The header has the number of rows, so it is written last: a file whose writer was killed
+        # cannot be opened by mistake. If the output cannot be written from its start again, such as
+        # a pipe, rows wait in a temporary file until `finish`.
         self._target, self._width, self._num_rows = writer, width, 0
         self._rows = writer if _is_rewritable(writer) else tempfile.TemporaryFile()  # noqa: SIM115
         self._start = self._rows.tell()
@@ -72,6 +67,8 @@ class VectorFile:
         np.lib.format.write_array_header_1_0(
             header, {"descr": "<f4", "fortran_order": False, "shape": shape}
         )
+        # NumPy pads the header to a multiple of 64 bytes; the rows follow the place that is left
+        # for it.
         assert len(header.getvalue()) == _HEADER_BYTES, "another version of NumPy's format"
         with self._writing():
             self._rows.seek(self._start)
@@ -85,16 +82,15 @@ class VectorFile:
             self._target.flush()
 
     def _writing(self):
+        # A full disk is reported with the directory that is on it.
         if self._rows is self._target:
             return standard_streams.explaining_loss()
         return disk_files.naming(tempfile.gettempdir())
 
 
 def _is_rewritable(writer):
-    """Returns whether a file's start can be written last: not in pipes, nor with `>>`.
-
-    Windows does not tell the latter.
-    """
+    """Returns whether a file's start can be written last: not in pipes, nor with `>>`, which
+    Windows does not tell."""
     if fcntl is None or not writer.seekable():
         return False
     try:
@@ -104,14 +100,8 @@ def _is_rewritable(writer):
 
 
 def write_vectors(embedder, reader: BinaryIO, writer: BinaryIO, report: Callable) -> int:
-    """Writes the array of all lines; returns the number of lines that got a row of NaN.
-
-    Args:
-      embedder: `embedder.Embedder`.
-      reader: a buffered reader of lines.
-      writer: the output.
-      report: function of the error of a line.
-    """
+    """Writes the array of all lines; calls `report` with the error of each line that gets a row of
+    NaN, and returns their number."""
     errors, vectors = 0, VectorFile(writer, embedder.width)
     together = BATCHES_TOGETHER * embedder.batch_size
     for answers in commands.answered(reader, together, None, embedder):
@@ -130,11 +120,8 @@ def write_vectors(embedder, reader: BinaryIO, writer: BinaryIO, report: Callable
 def write_features(
     embedder, layers: list[int], reader: BinaryIO, writer: TextIO, report: Callable
 ) -> int:
-    """Writes the features of each token as lines of JSON; the rest is as in `write_vectors`.
-
-    Args:
-      layers: the numbers of the layers, as they were asked for.
-    """
+    """Writes the features of each token as lines of JSON, otherwise like `write_vectors`; `layers`
+    are numbered as they were asked for."""
     number = errors = 0
     for answers in commands.answered(reader, embedder.batch_size, None, embedder.tokens):
         for answer, error in answers:

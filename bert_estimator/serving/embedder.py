@@ -140,6 +140,7 @@ class Embedder:
             vectors[numbers] = self._session.run(self._vectors, feed)
         _check_finite(vectors)
         if self.is_normalized:
+            # A vector of zeros stays as it is.
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST_NORM)
         self.num_cut += features.num_cut
         return vectors
@@ -194,6 +195,7 @@ class Embedder:
         return commands.example_of(number, text, is_pair, "a string or a pair of strings")
 
     def _check_weights(self):
+        # The heads are not used, and so not checked.
         shapes = {n: s for n, s in self._source.shapes.items() if n.startswith("bert/")}
         network_variables.check(self._config, shapes, self._source.path)
         self._check_pooler(any(name.startswith(network_variables.POOLER) for name in shapes))
@@ -245,13 +247,8 @@ class Embedder:
 
 
 class _OnnxSession:
-    """Runs an ONNX model by the methods of a `tf.Session`.
-
-    Args:
-      model: the model.
-      pooling: as for `Embedder`.
-      num_layers: how many times the last layer was asked for.
-    """
+    """Runs an ONNX model by the methods of a `tf.Session`; the last layer was asked for
+    `num_layers` times."""
 
     def __init__(self, model: runtime.Model, pooling: str, num_layers: int):
         self._model, self._pooling, self._num_layers = model, pooling, num_layers
@@ -261,6 +258,7 @@ class _OnnxSession:
         if fetch == _VECTORS and self._pooling == "pooled":
             return self._model.run(feed, [runtime.POOLED])[runtime.POOLED]
         hidden = self._model.run(feed, [runtime.HIDDEN])[runtime.HIDDEN]
+        # An ONNX model gives its last layer alone: that is every layer that was asked for.
         if fetch == _TOKENS:
             return [hidden] * self._num_layers
         vectors = _pool_arrays(self._pooling, hidden, feed["input_mask"])
@@ -279,7 +277,7 @@ def _onnx_directory(path):
 
 
 def _pool_arrays(pooling, layer, input_mask):
-    """Does what `_pool` does, for arrays."""
+    """Pools arrays as `_pool` does tensors."""
     if pooling == "cls":
         return layer[:, 0]
     is_token = (input_mask > 0)[..., np.newaxis]
@@ -321,6 +319,8 @@ def _layer_numbers(layers: Sequence[int], num_layers: int) -> list[int]:
             )
     if not layers:
         raise ValueError("layers: name at least one layer")
+    # The embeddings are layer 0, so that a network has one more number than it has layers, and -1
+    # is the last layer.
     return [layer % (num_layers + 1) for layer in layers]
 
 

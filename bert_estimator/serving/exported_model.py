@@ -37,12 +37,7 @@ _ANY = -1  # in a signature, the size of a dimension that may have any size
 
 
 class Reading(NamedTuple):
-    """Says how contexts are read for answers.
-
-    Attributes:
-      doc_stride, max_query_length: as for `Windows`.
-      search: how answers are searched.
-    """
+    """Says how contexts are read for answers, as `Windows` does, and how answers are searched."""
 
     doc_stride: int
     max_query_length: int
@@ -51,45 +46,34 @@ class Reading(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextTask:
-    """Says how text becomes ids, and what the outputs mean: the task.json of an exported model.
+    """Says how text becomes ids, and what the outputs mean: the task.json of an exported model."""
 
-    Attributes:
-      kind: one of `choices.TASK_KINDS`, or QUESTION_ANSWERING.
-      labels: the labels in the order of the outputs' columns; empty for regression and answers.
-      is_pair: whether the task is about pairs of texts.
-      vocab_file: path of the vocabulary.
-      casing: what happens to the capitals and accents of text.
-      max_seq_length: the length in tokens to which examples are cut.
-      reading: how contexts are read for answers; None for other tasks.
-      words: what the words of a text are for tagging, one of `word_forms.FORMS`.
-    """
-
-    kind: str
+    kind: str  # one of `choices.TASK_KINDS`, or QUESTION_ANSWERING
+    # In the order of the outputs' columns; empty for regression and answers.
     labels: tuple[str, ...]
     is_pair: bool
-    vocab_file: str
+    vocab_file: str  # a path
     casing: tokenization.Casing
-    max_seq_length: int
-    reading: Reading | None = None
-    words: str = word_forms.SPACES
+    max_seq_length: int  # to which examples are cut, in tokens
+    reading: Reading | None = None  # None for other tasks than answers
+    words: str = word_forms.SPACES  # for tagging; one of `word_forms.FORMS`
 
     def open_tokenizer(self) -> tokenization.Tokenizer:
-        """Returns the tokenizer of the vocabulary; raises ValueError if it is damaged."""
+        """Returns the tokenizer of the vocabulary."""
         return tokenization.reopen_tokenizer(self.vocab_file, self.casing)
 
 
 def find(path: str) -> str | None:
-    """Returns the directory of the exported model that a path means, or None.
-
-    Raises:
-      ValueError: TensorFlow cannot open such a path.
-    """
+    """Returns the directory of the exported model that a path means, or None; raises ValueError if
+    TensorFlow cannot open the path."""
     if paths.is_remote(path):
         return _fetched(path)
     try:
         paths.check_no_pattern(path)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    # A path that is a model itself comes first. The numbers of SavedModels and of ONNX models are
+    # the times of their exports, so that the greatest number is the newest of both.
     for folder in (path, os.path.join(path, _EXPORTS)):
         if _is_model(folder):
             return folder
@@ -100,7 +84,7 @@ def find(path: str) -> str | None:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Returns whether a path is a checkpoint's, without .index."""
+    """Returns whether a path without .index is a checkpoint."""
     return os.path.isfile(f"{path}.index")
 
 
@@ -116,16 +100,15 @@ def _numbered(folder):
 
 
 def _fetched(url):
-    """Copies the newest exported model of a remote directory here.
-
-    It returns the directory of the copy, or None if the remote directory does not hold a model.
-    """
+    """Copies the newest exported model of a remote directory here, and returns its directory, or
+    None."""
     parts = [name.rpartition("/") for name in remote.files(url)]
     folders = [folder + slash for folder, slash, name in parts if name in _MODEL_FILES]
     allowed = re.compile(rf"({_EXPORTS}/)?({_ONNX}/)?(\d*)/?")
     folders = [folder for folder in folders if allowed.fullmatch(folder)]
     if not folders:
         return None
+    # Only the newest is copied: a run may have many, of hundreds of megabytes each.
     newest = max(folders, key=lambda folder: int(allowed.fullmatch(folder)[3] or 0))
     return remote.local_directory(url, lambda name: name.startswith(newest))
 
@@ -139,12 +122,7 @@ def task_file(export_dir: str) -> str:
 
 
 def read_task(export_dir: str) -> TextTask:
-    """Reads the task of an exported model.
-
-    Raises:
-      ValueError: task.json or the vocabulary is missing, or task.json is damaged; the message names
-        the file.
-    """
+    """Reads the task of an exported model."""
     path = task_file(export_dir)
     extra = os.path.dirname(path)
     if not os.path.isfile(path):
@@ -153,6 +131,7 @@ def read_task(export_dir: str) -> TextTask:
             "run_classifier.py --do_export"
         )
     values = json_files.read(path)
+    # The task.json of an ONNX model without a head says how text becomes ids, but names no kind.
     kind = json_files.field(values, "kind", str, path, default=None)
     if kind is None:
         raise ValueError(
@@ -172,6 +151,7 @@ def read_task(export_dir: str) -> TextTask:
         if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
             raise ValueError(f"{path}: {labels} cannot be the labels of a task of {kind}")
     try:
+        # An exported model may come from others: its task.json must not name files elsewhere.
         vocab_file = paths.inside(extra, name)
     except ValueError as error:
         raise ValueError(f"{path}: vocab_file: {error}") from None
@@ -187,7 +167,8 @@ def read_task(export_dir: str) -> TextTask:
 
 
 def _reading(values, path, length):
-    """Returns how contexts are read; what task.json does not say is as run_squad.py has it."""
+    """Returns how contexts are read, with the defaults of run_squad.py for what task.json does not
+    say."""
 
     def number(key, kind, default):
         return json_files.field(values, key, kind, path, default=default)
@@ -203,6 +184,7 @@ def _reading(values, path, length):
         ),
     )
     counts = *reading[:2], reading.search.n_best_size, reading.search.max_answer_length
+    # A window has [CLS] and two [SEP], and at least one token of the context.
     if min(counts) < 1 or reading.max_query_length > length - 4:
         raise ValueError(
             f"{path}: doc_stride, max_query_length, n_best_size and max_answer_length must be "
@@ -213,46 +195,32 @@ def _reading(values, path, length):
 
 
 class OpenModel(NamedTuple):
-    """Holds an exported model in a session.
+    """Holds an exported model in a session."""
 
-    Attributes:
-      session: a `tf.Session`, or what is like it: it has `run` and `close`.
-      inputs: feature name -> name of its tensor.
-      outputs: output name -> name of its tensor.
-      pads_to_longest: whether a batch is as long as its longest example. Models that were exported
-        before this was possible take sequences of one length.
-    """
-
-    session: Any
-    inputs: dict[str, str]
-    outputs: dict[str, str]
+    session: Any  # a `tf.Session`, or an object with its `run` and `close`
+    inputs: dict[str, str]  # feature -> name of its tensor
+    outputs: dict[str, str]  # output -> name of its tensor
+    # Whether a batch is as long as its longest example. Models that were exported before this was
+    # possible take sequences of one length.
     pads_to_longest: bool
 
     def run(self, features: BatchesOfLength, batch_size: int) -> dict[str, list[np.ndarray]]:
-        """Returns output name -> the row of each example, in order.
-
-        Args:
-          features: the examples.
-          batch_size: the most examples that are computed at a time.
-        """
+        """Returns output name -> the row of each example, in order; `batch_size` is the most
+        examples that are computed at a time."""
         rows: dict[str, list[Any]] = {name: [None] * len(features) for name in self.outputs}
         for numbers in batches_by_length(features.lengths, batch_size):
             length = features.lengths[numbers].max() if self.pads_to_longest else None
             batch = features.batch(numbers, length)
             feeds = {tensor: batch[name] for name, tensor in self.inputs.items()}
             for name, outputs in self.session.run(self.outputs, feeds).items():
+                # Batches are sorted by length; the rows go back to the places of their examples.
                 for number, row in zip(numbers, outputs, strict=True):
                     rows[name][number] = row
         return rows
 
 
 def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
-    """Loads an exported model into a session, whose batches have at most so many examples.
-
-    Raises:
-      ValueError: the model is damaged, is not a classifier of the task, has weights that are not
-        finite, or needs far more memory than this machine has; or onnxruntime is not installed.
-    """
+    """Loads an exported model into a session, whose batches have at most so many examples."""
     if runtime.is_model(export_dir):
         return _open_onnx(export_dir, task, batch_size)
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
@@ -263,6 +231,7 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     missing = ""  # a model that takes ids does not need it
     if task.vocab_file.endswith(".model"):
         missing = graph_sentencepiece.load_operations()
+    # Before the graph is loaded, since a model that needs too much memory ends the process.
     _check_sizes(export_dir, task, batch_size)
     session = tf.Session(graph=tf.Graph())
     try:
@@ -317,7 +286,7 @@ def _check_sizes(export_dir, task, batch_size):
 
 
 def check_network(export_dir: str, network: BertConfig, task: TextTask, batch_size: int) -> None:
-    """Does what `_check_sizes` does, for the network of a model."""
+    """Raises ValueError as `_check_sizes` does, for the network of a model."""
     _check_vocabulary(export_dir, task, network.vocab_size)
     step = memory_needed.Computation(batch_size, task.max_seq_length)
     needed = memory_needed.of_running(network, step)

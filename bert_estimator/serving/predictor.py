@@ -74,11 +74,11 @@ class Predictor:
       is_pair: whether the model's task is about pairs of texts.
       max_seq_length: tokens of an example; longer examples are cut, as they were in training; for
         tagging, longer texts are split, and none of their words is lost.
-      num_cut: how many texts have been cut so far; for tagging, how many words.
+      num_cut: how many texts, or for tagging words, have been cut so far.
 
     Raises:
       ValueError: the directory does not hold a model with a task, a file of it is damaged, or the
-        model cannot be fed with texts; the message says what is missing.
+        model cannot be fed with texts.
     """
 
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
@@ -96,6 +96,7 @@ class Predictor:
         self.max_seq_length: int = task.max_seq_length
         self._model = task_model.open_session(self.export_dir, task, batch_size)
         self.num_cut = 0
+        # `+=` of several threads would lose counts.
         self._counting = threading.Lock()
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
@@ -137,6 +138,7 @@ class Predictor:
           ValueError: a text is not a string, or not a pair of strings if the task is about pairs;
             the message says which text. Or an output is not finite.
         """
+        # A string is iterable, too: its characters would be answered as texts.
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of texts, not the one text {texts!r}")
         examples = [self._example(number, text) for number, text in enumerate(texts)]
@@ -144,8 +146,10 @@ class Predictor:
         features = make(examples, self._tokenizer, self.max_seq_length)
         outputs = self._model.run(features, self.batch_size)
         if self.kind == "tagging":
+            # A long text has several windows; its words' rows come together again.
             outputs = {name: features.by_sentence(rows) for name, rows in outputs.items()}
         for row in outputs["logits"]:
+            # Finite weights can give this, too: their products may overflow.
             if not np.isfinite(row).all():
                 raise ValueError(f"the model's output is not finite: {np.asarray(row).tolist()}")
         with self._counting:
@@ -216,12 +220,11 @@ def open_predictor(path: str, batch_size: int = BATCH_SIZE) -> Predictor | Answe
 def answer_lines(predictor: Predictor | AnswerPredictor, reader: BinaryIO, writer: TextIO) -> int:
     """Writes an answer for each line, and flushes it before it waits for more lines.
 
-    A line that cannot be answered gets `{"error": ...}`, which gives the line's number.
-
     Args:
       predictor: the model.
       reader: a buffered reader of lines in UTF-8; see the top of this module.
-      writer: the output, for lines of JSON.
+      writer: the output, for lines of JSON. A line that cannot be answered gets `{"error": ...}`,
+        which gives the line's number.
 
     Returns:
       The number of lines that got an error.

@@ -5,11 +5,7 @@ from bert_estimator.serving.exported_model import OpenModel, TextTask
 
 
 def find(path: str) -> str:
-    """Returns the directory of an exported model, or else a run's checkpoint; see `Predictor`.
-
-    Raises:
-      ValueError: the path does not hold a model with a task, or TensorFlow cannot open it.
-    """
+    """Returns the directory of an exported model, or else a run's checkpoint; see `Predictor`."""
     model = exported_model.find(path)
     if model is None:
         # It loads the network's code, which exported models do without.

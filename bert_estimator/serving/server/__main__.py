@@ -80,6 +80,8 @@ def _serve(args, pooling, layers):
     _check(args)
     paths_by_name = _named(args.models)
     token = _token(args.token_file)
+    # The port is taken before TensorFlow is loaded, which takes seconds: if it is not free, this is
+    # said at once.
     with _listening(args.host, args.port) as listener:
         app = _app()
         from bert_estimator.serving.server import models
@@ -101,6 +103,7 @@ def _serve(args, pooling, layers):
             ]
 
         limits = app.Limits(args.max_texts, args.max_body_mib << 20)
+        # With a token, or on another address, requests may come from anywhere, by any name.
         is_alone = args.host in _LOOPBACK and not token
         with commands.opening():
             service = app.Service(open_models, limits, token, _NAMES if is_alone else ())
@@ -108,6 +111,7 @@ def _serve(args, pooling, layers):
         _say_what(service, args, listener.getsockname()[1], token)
         server = app.Server(service)
         server.run(sockets=[listener])
+    # `console` gives Ctrl-C its exit code.
     if server.stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
     return 128 + server.stopped_by if server.stopped_by else 0
@@ -144,6 +148,7 @@ def _named(models):
 
     named = {}
     for model in models:
+        # A path may have "=" in it: if it exists, it is a path.
         given = re.fullmatch(r"([\w.-]+)=(.+)", model)
         name, path = given.groups() if given and not os.path.exists(model) else ("", model)
         name = name or name_of(path)
@@ -193,6 +198,7 @@ def _app():
     try:
         from bert_estimator.serving.server import app
     except ImportError as error:
+        # A module of this project is missing, not an extra package.
         if error.name and error.name.startswith("bert_estimator"):
             raise
         raise FlagError(

@@ -50,15 +50,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Limits(NamedTuple):
-    """Says what is refused.
+    """Says what is refused."""
 
-    Attributes:
-      max_texts: the most texts of a request.
-      max_body_bytes: the most bytes of its body.
-    """
-
-    max_texts: int = 1024
-    max_body_bytes: int = 8 << 20
+    max_texts: int = 1024  # of a request
+    max_body_bytes: int = 8 << 20  # of a request
 
 
 _LIMITS = Limits()
@@ -67,17 +62,9 @@ _LIMITS = Limits()
 class Service:
     """Answers requests with models.
 
-    Args:
-      open_models: function of a function that is called with the name of a model and each of its
-        `Batch`es; it returns the models.
-      limits: what is refused.
-      token: what requests must carry as `Authorization: Bearer TOKEN`, or "".
-      names: the names by which requests may call this machine; () for any.
-
-    Attributes:
-      app: the ASGI application.
-      models: name -> `ServedModel`.
-      is_closing: whether it refuses further requests, since the server is about to end.
+    `open_models` gets a function that is called with the name of a model and each of its `Batch`es.
+    `token` is what requests must carry as `Authorization: Bearer TOKEN`, or ""; `names` are the
+    names by which requests may call this machine, () for any.
     """
 
     def __init__(
@@ -90,7 +77,9 @@ class Service:
         self._metrics = metrics.Metrics()
         self.models = {model.name: model for model in open_models(self._count_batch)}
         self._limits, self._token, self._names = limits, token, names
+        # Whether it refuses further requests, since the server is about to end.
         self.is_closing = False
+        # The bodies that are being read, which the end of the server does not wait for.
         self._reading: set[asyncio.Future] = set()
         handlers = {HTTPException: _http_error}
         self.app = Starlette(
@@ -129,9 +118,10 @@ class Service:
                 response = await handler(request)
             except Exception as error:
                 response = _error_of(error)
-            if self.is_closing:
+            if self.is_closing:  # else the client would send its next request on this connection
                 response.headers["Connection"] = "close"
             model = request.path_params.get("name", getattr(request.state, "model", ""))
+            # A name that is not served is left out: clients could make up any number of metrics.
             labels = {"model": model if model in self.models else "", "verb": verb}
             if verb:
                 self._metrics.requests.add(**labels, status=str(response.status_code))
@@ -141,11 +131,9 @@ class Service:
         return endpoint
 
     def _check_name(self, request):
-        """Raises RequestError for a name that is not this machine's.
-
-        A web page that someone here looks at can have its own name lead to 127.0.0.1, and then read
-        what this server answers.
-        """
+        """Raises RequestError for a name that is not this machine's."""
+        # A web page that someone here looks at can have its own name lead to 127.0.0.1, and then
+        # read what this server answers (DNS rebinding). The browser still sends the page's name.
         name = re.sub(r":\d+$", "", request.headers.get("host", ""))
         if self._names and name.lower() not in self._names:
             raise RequestError(
@@ -157,6 +145,7 @@ class Service:
     def _check_token(self, request):
         if self._token:
             given = request.headers.get("authorization", "")
+            # `==` takes longer the more of the token is right, which can be measured.
             if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
                 raise RequestError(
                     401, "this server wants its token, in the header Authorization: Bearer TOKEN"
@@ -195,6 +184,7 @@ class Service:
         return _json({"model_version_status": [status]})
 
     async def _show_metrics(self, request):
+        # A model's version changes when a newer one is opened.
         self._metrics.models.clear()
         for name, model in self.models.items():
             opened = model.opened
@@ -270,6 +260,7 @@ class Service:
             return await asyncio.wait_for(read, _BODY_SECS)
         except asyncio.TimeoutError:
             raise RequestError(408, f"the body did not arrive within {_BODY_SECS} s") from None
+        # `drain` cancels the reading of a body, not the request, which still gets an answer.
         except asyncio.CancelledError:
             if self.is_closing:
                 raise _closing_error() from None
@@ -283,6 +274,7 @@ class Service:
             raise RequestError(
                 413, f"{len(texts)} texts are more than {self._limits.max_texts}; send fewer"
             )
+        # The body may have been complete before the server began to end.
         if self.is_closing:
             raise _closing_error()
         answers = model.batcher(texts)
@@ -294,6 +286,7 @@ class Service:
             return answers.result()
         finally:
             gone.cancel()
+            # If the client is gone while the texts wait, they are not computed.
             answers.cancel()
 
     @contextlib.asynccontextmanager
@@ -325,11 +318,7 @@ class Service:
 
 
 class Server(uvicorn.Server):
-    """Runs a service until SIGTERM or Ctrl-C.
-
-    Attributes:
-      stopped_by: the number of the signal that ended it, or None.
-    """
+    """Runs a service until SIGTERM or Ctrl-C; `stopped_by` is then the signal's number."""
 
     def __init__(self, service: Service):
         config = uvicorn.Config(
@@ -348,6 +337,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answers what was accepted, and closes the connections."""
+        # Before uvicorn closes connections: the answers go out on them.
         await self._service.drain()
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
@@ -355,7 +345,8 @@ class Server(uvicorn.Server):
         await asyncio.sleep(0)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Handles a signal; the second one ends the process at once."""
+        """Handles a signal: the server ends when it has answered what it has accepted."""
+        # The second signal ends the process at once.
         if self.stopped_by is not None:
             os._exit(128 + sig)
         self.stopped_by, self.should_exit = sig, True
@@ -370,6 +361,8 @@ class Server(uvicorn.Server):
 async def _read(request, most):
     """Returns the body of a request; raises RequestError if it has more bytes than `most`."""
     parts, size = [], int(request.headers.get("content-length", 0))
+    # A body whose header says that it is too long is not read. Without the header, or with a wrong
+    # one, the bytes are counted.
     if size <= most:
         size = 0
         async for part in request.stream():
@@ -423,6 +416,7 @@ def _error_of(error: Exception) -> Response:
     elif isinstance(error, ValueError):
         status, message = 400, str(error)
     else:
+        # An error that nobody expected: whoever runs the server gets the whole of it.
         traceback.print_exception(error)
         status, message = 500, f"the model failed: {str(error).strip() or type(error).__name__}"
     return _json({"error": message}, status, headers)

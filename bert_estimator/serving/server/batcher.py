@@ -28,17 +28,11 @@ class QueueFullError(Exception):
 
 
 class Batch(NamedTuple):
-    """Tells of a batch that was computed.
-
-    Attributes:
-      num_texts: how many texts it had.
-      secs: how long it took to compute.
-      waited: for each of its requests, how long it was in the queue, in seconds.
-    """
+    """Tells of a batch that was computed."""
 
     num_texts: int
-    secs: float
-    waited: list[float]
+    secs: float  # to compute it
+    waited: list[float]  # for each request, the seconds that it was in the queue
 
 
 class _Request(NamedTuple):
@@ -48,18 +42,8 @@ class _Request(NamedTuple):
 
 
 class Batcher:
-    """Answers requests in batches, on a thread of its own.
-
-    Args:
-      answer: function of a list of texts that returns an answer for each. It is called by one
-        thread at a time.
-      batch_size: the most texts of a batch; a request that has more is a batch by itself.
-      queue_size: the most texts that wait. A request that has more is accepted if nothing waits.
-      report: function that is called with each `Batch`, in the event loop.
-
-    Attributes:
-      num_waiting: the number of texts that wait.
-    """
+    """Answers requests in batches, on a thread of its own; `report` is called with each `Batch` in
+    the event loop."""
 
     def __init__(
         self,
@@ -69,6 +53,7 @@ class Batcher:
         report: Callable[[Batch], None] = lambda batch: None,
     ):
         self._answer, self._report = answer, report
+        # Both count texts. A request with more texts than a batch has is a batch by itself.
         self._batch_size, self._queue_size = batch_size, queue_size
         self.num_waiting = 0
         self._queue: collections.deque[_Request] = collections.deque()
@@ -80,14 +65,10 @@ class Batcher:
         self._runs: asyncio.Task | None = None
 
     def __call__(self, texts: list[Any]) -> asyncio.Future[list[Any]]:
-        """Accepts a request, and returns the future of its texts' answers.
-
-        If the future is cancelled before the request is computed, it is not computed. Its exception
-        is what `answer` raises for these texts alone.
-
-        Raises:
-          QueueFullError: too many texts wait.
-        """
+        """Accepts a request, or raises QueueFullError, and returns the future of its texts'
+        answers; if the future is cancelled before the request is computed, it is not computed."""
+        # A request with more texts than the queue holds is accepted if nothing waits: else it never
+        # would be.
         if self._queue and self.num_waiting + len(texts) > self._queue_size:
             raise QueueFullError(
                 f"{self.num_waiting} texts are waiting, and the queue holds {self._queue_size}; "
@@ -100,6 +81,7 @@ class Batcher:
         self._arrived.set()
         if self.num_waiting >= self._batch_size:
             self._is_full.set()
+        # The constructor may run before there is an event loop.
         if self._runs is None:
             self._runs = asyncio.create_task(self._run())
         return request.answers
@@ -125,6 +107,8 @@ class Batcher:
         """Computes batch after batch."""
         while True:
             await self._arrived.wait()
+            # If the last batch had several requests, their clients send the next ones at about the
+            # same time. A request that is alone does not wait.
             if self._waits:
                 await self._wait_for_others(self._queue[0].arrived + _WAIT_SECS)
             requests = self._take()
@@ -148,6 +132,7 @@ class Batcher:
         ):
             request = self._queue.popleft()
             self.num_waiting -= len(request.texts)
+            # The caller is gone if, for example, a client has closed its connection.
             if not request.answers.cancelled():
                 requests.append(request)
                 size += len(request.texts)
@@ -162,6 +147,7 @@ class Batcher:
         texts = [request.texts for request in requests]
         outcomes = await self.soon(lambda: _outcomes(self._answer, texts))
         for request, outcome in zip(requests, outcomes, strict=True):
+            # It may have been cancelled while the batch was computed.
             if request.answers.cancelled():
                 continue
             if isinstance(outcome, Exception):

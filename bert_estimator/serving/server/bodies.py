@@ -33,12 +33,7 @@ _RESULTS = {"classify": ("probabilities", "classes"), "regress": ("number", "num
 
 
 class RequestError(Exception):
-    """A request is refused; the text says why and what is allowed.
-
-    Args:
-      status: HTTP's number for it.
-      message: the text.
-    """
+    """A request is refused with HTTP's number for it; the text says why and what is allowed."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -46,15 +41,10 @@ class RequestError(Exception):
 
 
 class Inputs(NamedTuple):
-    """Says which strings a text of a model consists of.
-
-    Attributes:
-      names: their names, one or two.
-      num_needed: how many of them a request has to give, from the first.
-    """
+    """Says which one or two strings a text of a model consists of."""
 
     names: tuple[str, ...]
-    num_needed: int
+    num_needed: int  # how many of them a request has to give, from the first
 
     def shown(self) -> str:
         """Returns them in words."""
@@ -65,28 +55,15 @@ class Inputs(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Holds what a request asks.
+    """Holds what a request asks."""
 
-    Attributes:
-      texts: strings, or pairs of strings.
-      is_columnar: whether the answer has a list for each output, not an object for each text.
-    """
-
-    texts: list[Text]
-    is_columnar: bool = False
+    texts: list[Text]  # strings, or pairs of strings
+    is_columnar: bool = False  # the answer has a list for each output, not an object for each text
 
 
 def read(data: bytes, verb: str, inputs: Inputs) -> Request:
-    """Returns what the body of a request to a model asks.
-
-    Args:
-      data: the body.
-      verb: "predict", "classify" or "regress".
-      inputs: the model's inputs.
-
-    Raises:
-      RequestError: the body is not such a request.
-    """
+    """Returns what a body asks of a model by "predict", "classify" or "regress"; raises
+    RequestError for any other body."""
     values = _object(data, ("signature_name", *_KEYS[verb]))
     signature = values.get("signature_name") or _SIGNATURES[verb]
     if signature not in (_SIGNATURES[verb], f"tensorflow/serving/{verb}"):
@@ -104,11 +81,8 @@ def read(data: bytes, verb: str, inputs: Inputs) -> Request:
 
 
 def read_texts(data: bytes) -> tuple[list[Text], str | None]:
-    """Returns the texts of a request for vectors, and the name of the model if it has one.
-
-    Raises:
-      RequestError: the body is not such a request.
-    """
+    """Returns the texts of a request for vectors, and the name of the model if it has one, or
+    raises RequestError."""
     values = _object(data, ("texts", "model"))
     texts = []
     for number, text in enumerate(_list(values.get("texts"), "texts")):
@@ -124,12 +98,8 @@ def read_texts(data: bytes) -> tuple[list[Text], str | None]:
 
 
 def predictions(answers: Sequence[dict[str, Any]], is_columnar: bool) -> dict[str, Any]:
-    """Returns the body of the answer to :predict.
-
-    Args:
-      answers: output name -> value, for each text.
-      is_columnar: as in `Request`.
-    """
+    """Returns the body of the answer to :predict, of an output name -> value for each text."""
+    # TensorFlow Serving leaves out the name of an output if it is the only one.
     is_single = len(answers) > 0 and len(answers[0]) == 1
     if not is_columnar:
         return {"predictions": [next(iter(a.values())) if is_single else a for a in answers]}
@@ -146,7 +116,8 @@ def check_results(verb: str, outputs: Sequence[str], kind: str) -> None:
 
 
 def results(answers: Sequence[dict[str, Any]], verb: str) -> dict[str, Any]:
-    """Returns the body of the answer to :classify or :regress; `answers` are as above."""
+    """Returns the body of the answer to :classify or :regress, of an output name -> value for each
+    text."""
     if verb == "regress":
         return {"results": [answer["number"] for answer in answers]}
     pairs = [zip(answer["labels"], answer["probabilities"], strict=True) for answer in answers]
@@ -178,6 +149,7 @@ def _examples(values, inputs):
         if not isinstance(example, dict):
             raise RequestError(400, f"{what}: must be an object, not {_shown(example)}")
         features = {}
+        # The context has the features that all examples share, as in TensorFlow Serving.
         for name, value in {**(context or {}), **example}.items():
             if isinstance(value, list) and len(value) == 1:
                 (value,) = value  # a feature of a tf.Example is a list

@@ -12,12 +12,7 @@ Labels = Mapping[str, str]
 
 
 class Counter:
-    """Counts events by their labels; each name of a metric has its help.
-
-    Args:
-      name: its name, without the prefix that all have.
-      text: its help.
-    """
+    """Counts events by their labels; `text` is the help of the metric."""
 
     kind = "counter"
 
@@ -50,12 +45,7 @@ class Gauge(Counter):
 
 
 class Histogram(Counter):
-    """Counts values in buckets.
-
-    Args:
-      name, text: as for `Counter`.
-      bounds: the upper bounds of the buckets.
-    """
+    """Counts values in buckets, which have upper bounds."""
 
     kind = "histogram"
 
@@ -72,6 +62,7 @@ class Histogram(Counter):
 
     def lines(self) -> Iterable[str]:
         for labels, counts in self._counts.items():
+            # A bucket counts the values of the buckets before it, too, as Prometheus wants it.
             total = 0
             for bound, count in zip((*self._bounds, "+Inf"), counts, strict=True):
                 total += count
@@ -81,14 +72,10 @@ class Histogram(Counter):
 
 
 class Metrics:
-    """Has the metrics of the server.
-
-    Attributes:
-      requests, request_secs, texts, batch_texts, batch_secs, waited_secs, waiting, cut, models: one
-        metric each; their help says what they count.
-    """
+    """Has the metrics of the server, whose help says what they count."""
 
     def __init__(self):
+        # `text` shows the metrics in this order.
         self.requests = Counter("requests_total", "Requests that were answered.")
         self.request_secs = Histogram(
             "request_seconds", "Seconds from a request's headers to its answer."

@@ -52,28 +52,17 @@ _N_BEST = {
 
 
 class Opened(NamedTuple):
-    """Holds an open model.
+    """Holds an open model."""
 
-    Attributes:
-      kind: what it answers, as in the table above.
-      inputs: what a text of it consists of.
-      outputs: the names of its outputs.
-      labels: the labels in the order of their probabilities.
-      max_seq_length: tokens to which a text is cut; None if it is not known.
-      directory: the directory or the checkpoint that was opened.
-      answer: function of a list of texts that returns output name -> JSON value, for each.
-      num_cut: function that returns how many texts have been cut so far.
-      close: function that frees it.
-    """
-
-    kind: str
+    kind: str  # as in the table above
     inputs: Inputs
     outputs: tuple[str, ...]
-    labels: tuple[str, ...]
-    max_seq_length: int | None
-    directory: str
+    labels: tuple[str, ...]  # in the order of their probabilities
+    max_seq_length: int | None  # in tokens; None if it is not known
+    directory: str  # or the checkpoint
+    # Returns output name -> JSON value for each text, except that a vector is an array.
     answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
-    num_cut: Callable[[], int]
+    num_cut: Callable[[], int]  # how many texts have been cut so far
     close: Callable[[], None]
 
     @property
@@ -88,17 +77,8 @@ class Opened(NamedTuple):
 def open_model(
     path: str, batch_size: int, pooling: str | None = None, layers: Sequence[int] = (-1,)
 ) -> Opened:
-    """Opens what a directory holds, and has it answer a text.
-
-    Args:
-      path: an exported model or a fine-tuned run, as for `Predictor`; or a network, as for
-        `Embedder`.
-      batch_size: the most texts that are computed at a time.
-      pooling, layers: which vectors a network gives, as for `Embedder`.
-
-    Raises:
-      ValueError: there is no model that can be opened; the message says why.
-    """
+    """Opens an exported model or a fine-tuned run, as `Predictor` does, or else a network, as
+    `Embedder` does, and has it answer a text."""
     directory = _with_task(path)
     kind = directory and _kind_of(directory)
     if kind is None:  # an ONNX model of a network without a task has a task.json without a kind
@@ -107,6 +87,8 @@ def open_model(
         predictor = open_predictor(directory, batch_size)
         is_of_answers = isinstance(predictor, AnswerPredictor)
         model = _answers(predictor) if is_of_answers else _predictions(predictor)
+    # The first call is slow, since TensorFlow prepares the graph, and it shows whether the model
+    # works. A newer model is not put in the place of the old one before that.
     sample = (_SAMPLE,) * model.inputs.num_needed
     model.answer([sample if len(sample) > 1 else _SAMPLE])
     return model
@@ -229,24 +211,8 @@ def name_of(path: str) -> str:
 
 
 class ServedModel:
-    """Answers the requests of one model, the newest of its directory.
-
-    Args:
-      name: its name in requests.
-      path: as for `open_model`.
-      open_one: function of a path that opens a model, as `open_model` does.
-      batch_size, queue_size: as for `Batcher`.
-      report: function that is called with each `Batch`.
-
-    Attributes:
-      name, path: as above.
-      opened: the `Opened` model.
-      batcher: the `Batcher` of its requests. A newer model has a new one: what was accepted for the
-        model before is still answered by that model.
-
-    Raises:
-      ValueError: as `open_one` does.
-    """
+    """Answers the requests of one model, the newest of its directory; `open_one` opens a path as
+    `open_model` does, and the rest is as for `Batcher`."""
 
     def __init__(
         self,
@@ -264,18 +230,19 @@ class ServedModel:
         self._served = self._seen = self._look_into()
         self._trouble = ""  # with what was seen last, until it is said
         self.opened = open_one(path)
+        # A newer model gets a new batcher: what was accepted for the model before is still answered
+        # by that model. So there may be several batchers at a time.
         self.batcher = self._new_batcher(self.opened)
         self._batchers = [self.batcher]
 
     async def look(self) -> None:
-        """Opens the newest model of the directory, if it is not the open one.
-
-        The old model answers until the new one is open, and goes on if that fails. What fails is
-        tried again when a file has changed. If no file has changed by the next look, it is said on
-        standard error, once: until then, the model may be on its way here.
-        """
+        """Opens the newest model of the directory if it is not the open one, which answers until
+        then, and goes on if opening fails."""
         if self.opened.kind == VECTORS or paths.is_remote(self.path):
             return
+        # What fails is tried again when a file has changed. It is said on standard error, once,
+        # only if no file has changed by the next look: until then, the model may still be on its
+        # way here.
         seen = await asyncio.to_thread(self._look_into)
         if seen == self._seen:
             if self._trouble:
@@ -283,9 +250,11 @@ class ServedModel:
             self._trouble = ""
             return
         self._seen, self._trouble = seen, ""
+        # The directory is again as it was when the open model was opened.
         if seen == self._served:
             return
         directory, still = self.opened.directory, f"Version {self.opened.version} is still served"
+        # The model is open, so that it answers even if its files are gone.
         if seen.newest is None:
             self._trouble = f"{directory} is gone; it is served from memory"
             if seen.error or os.path.isdir(directory) or os.path.isfile(f"{directory}.index"):
@@ -312,6 +281,8 @@ class ServedModel:
         self.opened, self.batcher = opened, self._new_batcher(opened)
         self._batchers.append(self.batcher)
         self._say(f"version {opened.version} is served now")
+        # New requests go to the new batcher from here on. The old model is closed when nothing is
+        # computed with it.
         await old_batcher.drain()
         await old_batcher.close()
         self._batchers.remove(old_batcher)
@@ -340,7 +311,7 @@ class _Seen(NamedTuple):
 
 
 def _files_of(model):
-    """Returns (path, bytes, time of the last change) of all files of an exported model or of a
+    """Returns (path, bytes, time of the last change) of all files of an exported model or a
     checkpoint."""
     if os.path.isdir(model):
         files = [os.path.join(folder, n) for folder, _, names in os.walk(model) for n in names]
