@@ -22,11 +22,7 @@ from bert_estimator.command_line.flags import FlagError
 
 
 def run(args: argparse.Namespace) -> None:
-    """Converts as the command line says, and prints a summary.
-
-    Raises:
-      FlagError: the source or the target cannot work.
-    """
+    """Converts as the command line says, and prints a summary."""
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
     import tensorflow.compat.v1 as tf
 

@@ -31,27 +31,14 @@ _TOLERANCE = 1e-5
 
 
 def convert(source: Source, target: str, to: str) -> dict[str, float]:
-    """Writes a model in another format, opens the written files, and compares them with the source.
-
-    The target appears when it is complete and equal to the source, not before.
-
-    Args:
-      source: `Source`, with its configuration and its vocabulary.
-      target: a directory that does not exist yet, or that is empty.
-      to: one of WRITERS; `names_left_out` says which weights a format does not have.
-
-    Returns:
-      output -> greatest absolute difference of the logits on a fixed batch.
-
-    Raises:
-      ValueError: the source is not a BERT of its configuration, a weight is not finite, the
-        vocabulary does not fit it, the target is in use, or the written files differ from the
-        source.
-    """
+    """Writes a model in another format to an empty or new directory, and compares the written files
+    with the source; returns output -> greatest absolute difference of the logits on a fixed
+    batch."""
     if paths.is_remote(target):
         raise ValueError(f"{target}: must be a directory of this machine; copy it there afterwards")
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise ValueError(f"{target}: exists already; choose another target, or remove it")
+    # TensorFlow reads such a path as a pattern of several files.
     if to != HUGGING_FACE:
         try:
             paths.check_no_pattern(target)
@@ -59,6 +46,8 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
             raise ValueError(f"{target}: {error}") from None
     left_out = names_left_out(source, to)
     tokenizer = source.open_tokenizer()
+    # The weights are in memory several times when the copy is compared with the source, so this is
+    # checked before any weight is read.
     needed = memory_needed.of_conversion(source.config)
     memory_needed.check(needed, source.path, "convert it on a machine with more memory")
     weights = {name: source.read(name) for name in source.shapes if name not in left_out}
@@ -73,6 +62,7 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
         )
     parent, name = os.path.split(os.path.abspath(target))
     os.makedirs(parent, exist_ok=True)
+    # The target appears when it is complete and equal to the source, not before.
     with tempfile.TemporaryDirectory(prefix=f"{name}.partial-", dir=parent) as folder:
         partial = os.path.join(folder, name)  # within, since the outer one is for its owner only
         os.mkdir(partial)
@@ -87,11 +77,7 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
 
 
 def names_left_out(source: Source, to: str) -> list[str]:
-    """Returns the names of the source's weights that a format does not have.
-
-    Raises:
-      ValueError: the source is not a BERT of its configuration.
-    """
+    """Returns the names of the source's weights that a format does not have."""
     heads = network_variables.check(source.config, source.shapes, source.path)
     if to == ONNX:
         return model_directory.names_left_out(source, heads)
@@ -105,20 +91,9 @@ def names_left_out(source: Source, to: str) -> list[str]:
 def compare(
     config: BertConfig, weights: Mapping[str, np.ndarray], written: Source, target: str
 ) -> dict[str, float]:
-    """Compares the weights, bit for bit, and the logits of a model with a written copy.
-
-    Args:
-      config: `BertConfig` of the weights.
-      weights: name -> float32 array.
-      written: `Source` of the written model.
-      target: name of the written model in errors.
-
-    Returns:
-      output -> greatest absolute difference.
-
-    Raises:
-      ValueError: the two differ, and the text names what differs; or the copy cannot be used.
-    """
+    """Compares the weights, bit for bit, and the logits of a model with a written copy, which
+    errors call `target`; returns output -> greatest absolute difference."""
+    # The copy is in a temporary directory, and errors must name the target.
     dataclasses.replace(written, path=target).check_network(written.config)
     copies = {name: written.read(name) for name in written.shapes}
     wrong = [

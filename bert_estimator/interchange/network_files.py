@@ -40,11 +40,7 @@ _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best
 
 
 def read(folder: str) -> dict[str, Any]:
-    """Returns what a directory says of its checkpoints: a dict of fields of `Source`.
-
-    Raises:
-      ValueError: bert_config.json or task.json is damaged.
-    """
+    """Returns what a directory says of its checkpoints: a dict of fields of `Source`."""
     config = _first_of(folder, (CONFIG, *_OTHER_CONFIGS))
     return {
         "config": BertConfig.from_json_file(config) if config else None,
@@ -99,17 +95,9 @@ def _read_task(folder):
 
 
 def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
-    """Returns the fields of `Source` that task.json tells.
-
-    They are checked. If a value is null or missing, it is None, or () for the labels and names.
-
-    Args:
-      task: the object in the file.
-      path: the file, for errors.
-
-    Raises:
-      ValueError: a value is of another type, or cannot be.
-    """
+    """Returns the fields of `Source` that an object of task.json tells, which are checked; `path`
+    is for errors."""
+    # A key that is null or missing is None, or () for the labels and names.
     values = {
         key: json_files.field(task, key, kind, path, default=None) for key, kind in _KEYS.items()
     }
@@ -142,6 +130,7 @@ def _read_labels(path):
 
 def _task_of_run(folder):
     """Returns what the flags of a directory's run say of its task, by the keys of task.json."""
+    # Beside best/, the run's config.json is one directory up.
     is_best = tf.io.gfile.exists(os.path.join(folder, _BEST))
     path = os.path.join(folder, os.pardir if is_best else "", _RUN)
     try:

@@ -56,12 +56,8 @@ def encoder_shapes(config: BertConfig) -> dict[str, list[int]]:
 
 
 def head_shapes(config: BertConfig, num_labels: int) -> dict[str, dict[str, list[int]]]:
-    """Returns head -> (name -> shape), for all heads that are known.
-
-    Args:
-      config: `BertConfig`.
-      num_labels: rows of a classifier's `output_weights`.
-    """
+    """Returns head -> (name -> shape), for all heads that are known; a classifier has `num_labels`
+    outputs."""
     hidden = config.hidden_size
     return {
         MASKED_LM: {
@@ -79,27 +75,13 @@ def head_shapes(config: BertConfig, num_labels: int) -> dict[str, dict[str, list
 
 
 def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tuple[str, ...]:
-    """Checks that variables are all the variables of a network and of its heads.
-
-    The pooler may be missing: Hugging Face's models for masked words, for tags and for answers do
-    not have it.
-
-    Args:
-      config: `BertConfig`.
-      shapes: name -> shape of the variables found.
-      path: the place of the variables, for errors.
-
-    Returns:
-      The heads that the variables belong to: a tuple of MASKED_LM, NEXT_SENTENCE, CLASSIFIER,
-      ANSWER.
-
-    Raises:
-      ValueError: a variable is unknown, is missing, or has another shape; names ten of them.
-    """
+    """Checks that variables are all the variables of a network and of its heads, and returns these
+    heads, of MASKED_LM, NEXT_SENTENCE, CLASSIFIER and ANSWER."""
     num_labels = shapes.get(CLASSIFIER, [0])[0]
     heads = head_shapes(config, num_labels)
     own_heads = tuple(head for head, names in heads.items() if set(names) & set(shapes))
     expected = encoder_shapes(config)
+    # Hugging Face's models for masked words, for tags and for answers do not have a pooler.
     if not any(name.startswith(POOLER) for name in shapes):
         expected = {k: v for k, v in expected.items() if not k.startswith(POOLER)}
     for head in own_heads:
@@ -142,41 +124,36 @@ _ELECTRA_OTHERS = ("generator", "discriminator_predictions")
 
 
 def architecture_of(source: Source) -> str:
-    """Returns which of ARCHITECTURES a network is: by its files, or else by its configuration.
-
-    An ELECTRA whose embeddings have the hidden size, such as the base one, and which was fine-tuned
-    here, is a BERT: it has the same variables.
-    """
+    """Returns which of ARCHITECTURES a network is: by its files, or else by its configuration."""
     if source.architecture is not None:
         return source.architecture
     config = source.config
     if config.num_hidden_groups is not None:
         return ALBERT
+    # An ELECTRA whose embeddings have the hidden size, such as the base one, and which was
+    # fine-tuned here, is a BERT: it has the same variables.
     return BERT if config.embedding_width() == config.hidden_size else ELECTRA
 
 
 def architecture_of_tf1_names(source: Source) -> str:
-    """Returns which of ARCHITECTURES gives the names of weights in a TF1 checkpoint of a network.
-
-    ELECTRA's names say that the network is ELECTRA's, and that its GELU is the exact form. A run's
-    network with narrow embeddings may have been fine-tuned from an ELECTRA, unless it has another
-    activation or the heads of BERT's pretraining; then it keeps BERT's names, as in the run.
-    """
+    """Returns which of ARCHITECTURES gives the names of weights in a TF1 checkpoint of a
+    network."""
     architecture, activation = architecture_of(source), source.config.hidden_act
     if architecture != ELECTRA:
         return architecture
+    # ELECTRA's names say that the network is ELECTRA's, and that its GELU is the exact form.
     if source.architecture == ELECTRA:
         return BERT if activation == "gelu" else ELECTRA
+    # A run's network with narrow embeddings may have been fine-tuned from an ELECTRA, unless it has
+    # another activation or the heads of BERT's pretraining; then it keeps BERT's names, as in the
+    # run.
     is_bert = any(name.startswith((MASKED_LM, NEXT_SENTENCE)) for name in source.shapes)
     return ELECTRA if activation == "gelu_erf" and not is_bert else BERT
 
 
 def from_tf1(name: str) -> str | None:
-    """Returns our name of a variable in a checkpoint of any of these projects.
-
-    Returns:
-      The name; or None for what belongs to the pretraining of ELECTRA alone.
-    """
+    """Returns our name of a variable in a checkpoint of any of these projects; None for what
+    belongs to the pretraining of ELECTRA alone."""
     if name.startswith(_ELECTRA_OTHERS):
         return None
     if name.startswith(_ELECTRA_MAPPING):

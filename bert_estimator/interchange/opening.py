@@ -47,8 +47,7 @@ def open_source(path: str, choice: str | None = None) -> Source:
       choice: which checkpoint of a run's directory, as for `tf1_checkpoint.find`.
 
     Raises:
-      ValueError: there is no model, it cannot be read, or it leaves nothing to choose; the text
-        says what.
+      ValueError: there is no model, it cannot be read, or it has no checkpoints to choose from.
     """
     if paths.is_remote(path):
         path = copied_here(path, choice)
@@ -64,6 +63,7 @@ def open_source(path: str, choice: str | None = None) -> Source:
             f"{path}: is not the directory of a run, so that there is no {choice} checkpoint to "
             "choose; leave --checkpoint out"
         )
+    # The path variables/variables in a module of TF Hub is a checkpoint's, too.
     if is_prefix:
         module = reader.folder_of(path)
         if module is not None:
@@ -84,6 +84,8 @@ def open_source(path: str, choice: str | None = None) -> Source:
             "in another directory, and give that directory. If the weights here are merged "
             f"already, delete {_ADAPTER}"
         )
+    # The order matters: an export of this project is a SavedModel, which `reader.is_model` takes
+    # for a module of TF Hub, and a directory may hold Hugging Face's files beside an ONNX model.
     if weight_files.is_model(folder):
         return weight_files.open_directory(folder, path)
     if runtime.is_model(folder):
@@ -110,18 +112,9 @@ def open_source(path: str, choice: str | None = None) -> Source:
 
 
 def unpacked(path: str) -> str:
-    """Unpacks a model's archive into a directory that lasts as long as the process.
-
-    An archive is unpacked once in a process, unless it changes. Messages and the settings of runs
-    name the archive in place of the directory, as `remote.shown` does.
-
-    Returns:
-      The directory in which the model's files lie.
-
-    Raises:
-      ValueError: the file is not a zip archive, is damaged, holds several models, or would unpack
-        to a place elsewhere or to more than `zip_files.check` allows.
-    """
+    """Unpacks a model's archive into a directory that lasts as long as the process, and returns the
+    directory in it that has the model's files."""
+    # An archive is unpacked once in a process, unless it changes.
     stat = os.stat(path)
     return _unpacked_once(path, stat.st_mtime_ns, stat.st_size)
 
@@ -173,20 +166,8 @@ def _is_part(folder, run):
 
 
 def copied_here(url: str, choice: str | None) -> str:
-    """Copies a model's files to a directory that lasts as long as the process.
-
-    Of a run, only the checkpoint that `choice` asks for is copied. A model that has been copied
-    before in this process is only copied again if a file of its directory has changed.
-
-    Args:
-      url, choice: `path` and `choice` of `open_source`.
-
-    Returns:
-      What to open instead: a local directory, archive, or checkpoint without .index.
-
-    Raises:
-      StorageError: there is no such model, or the file system cannot be used.
-    """
+    """Copies the files of a remote model here for as long as the process lasts, and returns what to
+    open instead: a directory, an archive, or a checkpoint without .index."""
     if remote.check(f"{url}.index"):
         folder, _, name = url.rpartition("/")
         module = folder.removesuffix("/variables")
@@ -199,12 +180,15 @@ def copied_here(url: str, choice: str | None) -> str:
 
 
 def _state(url):
-    """Returns what a directory holds, as something that can be compared: names, sizes, times."""
+    """Returns the names, sizes and times of a directory's files, so that two states can be
+    compared."""
     return frozenset(remote.files(url).items())
 
 
 @functools.cache
 def _copy_of_prefix(folder, name, _):
+    # The cache has the state of the directory as a key: a model that was copied before in this
+    # process is copied again only if a file of its directory has changed.
     return remote.local_directory(
         folder,
         lambda file: _is_read(file) and (not _is_of_checkpoint(file) or _is_of(name, file)),
@@ -216,6 +200,8 @@ def _copy_of_directory(url, choice, state):
     files = [name for name, _ in state]
     if "saved_model.pb" in files:  # TF Hub's
         return remote.local_directory(url)
+    # Weights come last: of a run, only the checkpoint that `choice` asks for is copied, and the
+    # other files say which checkpoint this is.
     copy = remote.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
     prefix = checkpoint_wanted(copy, choice)
     for file in files:
@@ -225,10 +211,8 @@ def _copy_of_directory(url, choice, state):
 
 
 def checkpoint_wanted(folder: str, choice: str | None = None) -> str | None:
-    """Returns which checkpoint of a run's directory `open_source` reads if all of them are whole.
-
-    The path is relative to the directory. It is None if the directory is not a run's.
-    """
+    """Returns which checkpoint of a run's directory, relative to it, `open_source` reads if all of
+    them are whole; None if the directory is not a run's."""
     best = None
     if choice == "best":
         best = run_directory.path_of_best(folder)

@@ -47,19 +47,17 @@ class Source:
       output_names: names of the numbers that a regression gives, in their order; empty if they are
         not known.
       kind: one of KINDS, or None if it is not known or there is no classifier.
-      is_pair: whether the model was fine-tuned on pairs of texts; None if nothing beside the
-        weights says so.
-      do_lower_case: whether the model's text is lower-cased; None if nothing beside the weights
-        says so.
-      strip_accents: whether accents are taken away from the model's text; None for what is usual
-        (see `tokenization.Casing`), or if nothing beside the weights says so.
-      max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
-        beside the weights says so.
+      is_pair: whether the model was fine-tuned on pairs of texts. Here and below, None means that
+        nothing beside the weights says so.
+      do_lower_case: whether the model's text is lower-cased.
+      strip_accents: whether accents are taken away from the model's text; None also for what is
+        usual (see `tokenization.Casing`).
+      max_seq_length: the longest sequence in tokens that the model was trained on.
       pooling: how the vectors of a text's tokens become one vector, one of `choices.POOLINGS`, or
-        what else the files beside the weights ask for; None if they do not say it.
-      is_normalized: whether the vectors of texts have the length 1; None as for `pooling`.
+        what else the files beside the weights ask for.
+      is_normalized: whether the vectors of texts have the length 1.
       version_2_with_negative: whether the model learned, as for SQuAD 2.0, that some questions have
-        no answer; None if nothing beside the weights says so.
+        no answer.
       architecture: BERT, ALBERT or ELECTRA, if the files show it; None if only the configuration
         does, see `network_variables.architecture_of`.
     """
@@ -94,9 +92,6 @@ class Source:
     def check_network(self, config: BertConfig) -> None:
         """Checks that a checkpoint of another project gets a network that computes the same.
 
-        In google-research/electra, "gelu" is the exact form, which is "gelu_erf" here; here "gelu"
-        is the tanh form. Of google-research/albert, see `check_layer_groups`.
-
         Args:
           config: the configuration of the network that gets the weights.
 
@@ -105,6 +100,8 @@ class Source:
         """
         if (self.format, self.architecture) == (TF1, ALBERT):
             check_layer_groups(config, GOOGLE, self.path)
+        # In google-research/electra, "gelu" is the exact form, which is "gelu_erf" here; here
+        # "gelu" is the tanh form.
         if (self.format, self.architecture, config.hidden_act) == (TF1, ELECTRA, "gelu"):
             raise ValueError(
                 f'{self.path}: is an ELECTRA, whose hidden_act is "gelu_erf", but the '
@@ -113,16 +110,12 @@ class Source:
             )
 
     def differences(self, config: BertConfig) -> Iterator[tuple[str, Any, Any]]:
-        """Yields (key, its value here, its value there) of what the two configurations differ in.
-
-        These are keys that make another network of the same weights. There is nothing to yield if
-        no configuration lies beside the weights.
-
-        Shapes of weights do not show these keys. If layers share weights in either network, they do
-        not show how many layers there are, either.
-        """
+        """Yields (key, its value here, its value there) of what makes another network of the same
+        weights. Nothing is yielded if no configuration lies beside the weights."""
         if self.config is None:
             return
+        # Shapes of weights do not show these keys. If layers share weights in either network, they
+        # do not show how many layers there are, either.
         is_shared = {config.num_hidden_groups, self.config.num_hidden_groups} != {None}
         for key in (*_NOT_IN_SHAPES, *["num_hidden_layers"] * is_shared):
             ours, theirs = getattr(self.config, key), getattr(config, key)
@@ -186,16 +179,8 @@ class Source:
 
 
 def check_layer_groups(config: BertConfig, project: str, path: str) -> None:
-    """Checks that each layer of an ALBERT has the same weights here and in another project.
-
-    Args:
-      config: the network.
-      project: GOOGLE or TRANSFORMERS.
-      path: the place of the network, for errors.
-
-    Raises:
-      ValueError: a layer has other weights there.
-    """
+    """Raises ValueError if a layer of an ALBERT has other weights here than in GOOGLE or
+    TRANSFORMERS."""
     layers, groups = config.num_hidden_layers, config.num_own_layers()
     for layer in range(layers):
         ours, theirs = config.group_of(layer), _GROUP_OF[project](layer, layers, groups)

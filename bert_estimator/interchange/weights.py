@@ -35,19 +35,8 @@ _IDS = ("input_ids", "input_mask", "segment_ids")
 def load(
     read: Callable[[str], np.ndarray], variables: Iterable[tf.Variable], session: tf.Session
 ) -> list[str]:
-    """Initializes variables with weights.
-
-    Args:
-      read: function of a variable's name that returns its weights, an array of its shape.
-      variables: the variables.
-      session: the session that they are initialized in.
-
-    Returns:
-      The names of the variables whose weights are not all finite.
-
-    Raises:
-      ValueError: `read` raises it.
-    """
+    """Initializes variables with the weights that `read` returns for their names, and returns the
+    names of the variables whose weights are not all finite."""
     bad = []
     for variable in variables:
         value = read(variable.op.name)
@@ -61,12 +50,7 @@ def load(
 
 def load_all(source: Source, session: tf.Session) -> None:
     """Initializes the variables of a session's graph with a network's weights, rounded to the dtype
-    of each; variables that the network does not have, such as a pooler that is not used, get their
-    initial values.
-
-    Raises:
-      ValueError: a weight cannot be read, or is not finite.
-    """
+    of each."""
     with session.graph.as_default():
         variables = {variable.op.name: variable for variable in tf.global_variables()}
     dtypes = {name: v.dtype.base_dtype.as_numpy_dtype for name, v in variables.items()}
@@ -74,6 +58,8 @@ def load_all(source: Source, session: tf.Session) -> None:
     bad = load(lambda name: source.read(name).astype(dtypes[name], copy=False), stored, session)
     if bad:
         raise ValueError(f"{source.path}: these weights are not finite: {listed(bad)}")
+    # Variables that the network does not have, such as a pooler that is not used, get their initial
+    # values.
     session.run([v.initializer for name, v in variables.items() if name not in source.shapes])
 
 
@@ -86,16 +72,11 @@ def rows_left_out(source: Source) -> list[tuple[str, Any, str]]:
 
 
 def table(title: str, rows: Iterable[tuple[str, Any, str]]) -> str:
-    """Returns a title, the number of rows of each kind, and a table.
-
-    Variables that differ in their layer's number alone share a line.
-
-    Args:
-      title: the subject of the table.
-      rows: list of (name, shape as a list of ints, one of RESTORED, NEW, INITIALIZED, UNUSED).
-    """
+    """Returns a title, the number of rows of each kind, and a table of rows (name, shape as a list
+    of ints, one of RESTORED, NEW, INITIALIZED, UNUSED)."""
     counts = collections.Counter(what for _, _, what in rows)
     lines = [f"{title}: " + ", ".join(f"{counts[what]} {what}" for what in _ORDER if counts[what])]
+    # Variables that differ only in the number of their layer share a line.
     groups = collections.Counter(
         (_ORDER.index(what), re.sub(r"\blayer_\d+\b", "layer_*", name), str(shape))
         for name, shape, what in rows
@@ -116,6 +97,7 @@ def fixed_batch(config: BertConfig) -> dict[str, np.ndarray]:
     length = min(_LENGTH, config.max_position_embeddings)
     random = np.random.RandomState(0)
     positions = np.arange(length)
+    # One example fills the batch's length, one half of it, and one lacks a token.
     lengths = np.array([[length], [length // 2], [length - 1]])
     return {
         "input_ids": random.randint(0, config.vocab_size, [_BATCH, length]).astype(np.int32),
@@ -131,16 +113,12 @@ def logits_of(
     weights: Mapping[str, np.ndarray],
     batch: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Computes all outputs that a model's weights suffice for, in float32.
-
-    Args:
-      config: `BertConfig`.
-      weights: name -> float32 array: an encoder, with or without pooler and heads.
-      batch: a dict with the keys of `fixed_batch`, whose batch is the default.
+    """Computes all outputs that a model's float32 weights suffice for, for a batch like
+    `fixed_batch`'s.
 
     Returns:
-      A dict of arrays: `sequence_output` [batch, seq, hidden]; with a pooler `pooled_output`
-      [batch, hidden]; with the heads `masked_lm_logits` [batch, seq, vocab],
+      A dict of float32 arrays: `sequence_output` [batch, seq, hidden]; with a pooler
+      `pooled_output` [batch, hidden]; with the heads `masked_lm_logits` [batch, seq, vocab],
       `next_sentence_logits` [batch, 2], `classifier_logits` [batch, labels], `answer_logits`
       [batch, seq, 2]. Without a pooler, the classifier's logits are of the tokens, [batch, seq,
       labels].
@@ -157,14 +135,14 @@ def open_network(
     has_any_shape: bool = False,
 ) -> Iterator[Callable[..., dict[str, np.ndarray]]]:
     """Builds a network once, for weights of these names; yields what `logits_of` does as a function
-    of the weights; or, with `has_any_shape`, of the weights and a batch of any shape.
-
-    A network for batches of any shape does not have the heads of pretraining.
-    """
+    of the weights; or, with `has_any_shape`, of the weights and a batch of any shape, but without
+    the heads of pretraining."""
     batch = fixed_batch(config) if batch is None else batch
     size, length = batch["input_ids"].shape
     fed = {}
 
+    # Instead of variables, the network gets placeholders: no weight is copied into a session, and
+    # the weights of a copy are fed to the same graph.
     def placeholder(getter, name, shape, dtype, **_):
         if name not in fed:  # the layers of an ALBERT share weights
             fed[name] = tf.placeholder(dtype, shape)
@@ -189,6 +167,7 @@ def open_network(
         outputs = {"sequence_output": model.get_sequence_output()}
         if "bert/pooler/dense/kernel" in names:
             outputs["pooled_output"] = model.get_pooled_output()
+        # The logits of all positions, not only of masked tokens: a difference shows wherever it is.
         if f"{MASKED_LM}/output_bias" in names:
             positions = tf.tile(tf.range(length)[tf.newaxis], [size, 1])
             logits = heads.masked_lm_logits(model, positions)

@@ -36,13 +36,9 @@ def find(folder: str, choice: str | None = None) -> str | None:
 
     Args:
       folder: a directory with one checkpoint, or the directory of a run.
-      choice: which of a run's checkpoints: NEWEST, the newest whole one; BEST, the best one of
-        those kept; by default the checkpoint that the run's predictions and its exported model
-        come from, which is the best one if the run's last training kept one.
-
-    Raises:
-      ValueError: the directory holds several checkpoints and is not a run's, or `choice` is BEST
-        and the run kept no best checkpoint.
+      choice: NEWEST, a run's newest whole checkpoint; BEST, its best checkpoint; None means the
+        checkpoint of the run's predictions and its exported model, which is the best one if the
+        run's last training kept it.
     """
     _check_no_pattern(folder)
     if choice == BEST:
@@ -68,16 +64,11 @@ def find(folder: str, choice: str | None = None) -> str | None:
 
 
 def open_prefix(prefix: str, path: str) -> Source:
-    """Opens a checkpoint, and the files beside it.
-
-    Args:
-      prefix: its path, without .index.
-      path: what the user called it.
-
-    Raises:
-      ValueError: the checkpoint or a file beside it is damaged.
-    """
+    """Opens the checkpoint of a path without .index, and the files beside it; `path` is what the
+    user called it."""
     reader = open_reader(prefix, path)
+    # Our name -> the name in the file. What only an ELECTRA's pretraining has keeps its name, with
+    # a mark, so that it cannot be taken for a weight.
     stored = {}
     for name in sorted(reader.get_variable_to_shape_map()):
         stored[network_variables.from_tf1(name) or f"{_PRETRAINING}{name}"] = name
@@ -98,7 +89,7 @@ def open_prefix(prefix: str, path: str) -> Source:
 
 
 def open_reader(prefix: str, path: str) -> Any:
-    """Opens a checkpoint's files; the arguments and errors are as for `open_prefix`."""
+    """Opens a checkpoint's files; the arguments are as for `open_prefix`."""
     _check_no_pattern(prefix)
     try:
         return tf.train.load_checkpoint(prefix)
@@ -108,17 +99,8 @@ def open_reader(prefix: str, path: str) -> Any:
 
 
 def tensor(reader: Any, key: str, name: str, path: str) -> Any:
-    """Reads a tensor of a checkpoint.
-
-    Args:
-      reader: what `open_reader` returned.
-      key: the tensor's name in the checkpoint.
-      name: what the tensor is called in errors.
-      path: what the user called the checkpoint.
-
-    Raises:
-      ValueError: the checkpoint is damaged.
-    """
+    """Reads the tensor `key` of what `open_reader` returned; errors call it `name`, and the
+    checkpoint `path`."""
     try:
         return reader.get_tensor(key)
     except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
@@ -126,11 +108,7 @@ def tensor(reader: Any, key: str, name: str, path: str) -> Any:
 
 
 def weight(reader: Any, key: str, name: str, path: str) -> np.ndarray:
-    """Reads a tensor of a checkpoint as a float32 array; the arguments are as for `tensor`.
-
-    Raises:
-      ValueError: the checkpoint is damaged, or the tensor's type is not exact in float32.
-    """
+    """Reads a tensor as a float32 array; raises ValueError if its type is not exact in float32."""
     value = np.asarray(tensor(reader, key, name, path))
     if value.dtype.name not in _EXACT:
         raise ValueError(
@@ -146,17 +124,9 @@ def write(
     weights: Mapping[str, np.ndarray],
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Writes a directory as google-research/bert publishes its models, or google-research/albert.
-
-    Args:
-      folder: an empty directory.
-      source: `Source` of the model, with its configuration.
-      weights: name -> float32 array: the source's weights.
-      tokenizer: not used; Hugging Face's files need it.
-
-    Raises:
-      ValueError: google-research/albert would give the network's layers other weights.
-    """
+    """Writes an empty directory as google-research/bert publishes its models, or
+    google-research/albert."""
+    # Hugging Face's files need it; all writers have the same arguments.
     del tokenizer
     architecture = network_variables.architecture_of_tf1_names(source)
     if architecture == ALBERT:
@@ -170,6 +140,7 @@ def write(
 
 def save(prefix: str, values: Mapping[str, np.ndarray]) -> None:
     """Writes a checkpoint of arrays by name; `prefix` is its path, without .index."""
+    # The arrays are fed: constants would be copied into the graph, which holds at most 2 GiB.
     with tf.Graph().as_default(), tf.Session() as session:
         tensors = [tf.placeholder(value.dtype, value.shape) for value in values.values()]
         operation = tf.raw_ops.SaveV2(
@@ -189,6 +160,7 @@ def _check_no_pattern(path):
 
 
 def _is_weight(name, shapes):
-    """Slots are named after their variable, `<variable>/adam_m`; counters and steps are scalars."""
+    """Returns whether a tensor is a weight: not a slot, `<variable>/adam_m`, and not a counter,
+    which is a scalar."""
     is_slot = name.rpartition("/")[0] in shapes
     return shapes[name] != [] and not is_slot and not name.startswith(_PRETRAINING)

@@ -84,15 +84,7 @@ def folder_of(prefix: str) -> str | None:
 
 
 def open_directory(folder: str, path: str) -> Source:
-    """Opens a module.
-
-    Args:
-      folder: its directory.
-      path: what the user called it.
-
-    Raises:
-      ValueError: the SavedModel is damaged, is not a module of TF Hub's, or is not a BERT.
-    """
+    """Opens the module of a directory; `path` is what the user called it."""
     model = _read_model(os.path.join(folder, MODEL))
     prefix = os.path.join(folder, VARIABLES)
     if not tf1_checkpoint.exists(prefix):
@@ -101,6 +93,7 @@ def open_directory(folder: str, path: str) -> Source:
             "text; give the directory of BERT's own module"
         )
     checkpoint = tf1_checkpoint.open_prefix(prefix, path)
+    # Checkpoints of TensorFlow 2 hold the graph of their objects as a tensor of this name.
     if _OBJECTS in checkpoint.left_out:
         shapes, read, facts = _open_tf2(prefix, model, path)
     elif os.path.isfile(os.path.join(folder, MODULE_OF_TF1)):
@@ -124,7 +117,9 @@ def open_directory(folder: str, path: str) -> Source:
             raise ValueError(f"{path}: its vocabulary: {error}") from None
     if facts.do_lower_case is not None:
         beside["do_lower_case"] = facts.do_lower_case
+    # A bert_config.json among the assets comes before what the graph shows.
     config = beside.pop("config") or _config_of(shapes, facts, path)
+    # A module may have other variables, such as a head's.
     encoder = {name: shape for name, shape in shapes.items() if name.startswith("bert/")}
     network_variables.check(config, encoder, path)
     return Source(
@@ -149,7 +144,7 @@ class _Facts:
 
 
 def _read_model(path: str) -> saved_model_pb2.SavedModel:
-    """Reads saved_model.pb; raises ValueError if it is not a SavedModel."""
+    """Reads saved_model.pb."""
     with open(path, "rb") as reader:
         data = reader.read()
     try:
@@ -172,6 +167,8 @@ def _open_tf2(prefix, model, path):
         )
     except DecodeError as error:
         raise ValueError(f"{path}: {what} cannot be read: {error}") from None
+    # A checkpoint's keys are paths through its objects. The list of objects has the names that the
+    # variables had in the graph, which `_ours` knows.
     attributes = [attribute for node in objects.nodes for attribute in node.attributes]
     keys = {}
     for attribute in attributes:
@@ -181,6 +178,7 @@ def _open_tf2(prefix, model, path):
             or not stored_shapes[attribute.checkpoint_key]
         ):
             continue  # a switch such as do_lower_case, or a counter
+        # One variable may be reached on several paths, but has one key.
         if keys.setdefault(name, attribute.checkpoint_key) != attribute.checkpoint_key:
             raise ValueError(f"{path}: holds {name} twice, as {attribute.full_name}")
     shapes = {name: _flat(name, stored_shapes[key]) for name, key in sorted(keys.items())}
@@ -189,6 +187,7 @@ def _open_tf2(prefix, model, path):
         value = tf1_checkpoint.weight(reader, keys.get(name, name), name, path)
         return np.reshape(value, shapes[name])
 
+    # The weights of a query are [H, N, D].
     query = stored_shapes.get(keys.get(_QUERY), [])
     child = _child(objects.nodes, "do_lower_case")
     lower = None
@@ -200,6 +199,7 @@ def _open_tf2(prefix, model, path):
     is_asset = asset is not None and asset.WhichOneof("kind") == "asset"
     files = graph.asset_file_def
     index = asset.asset.asset_file_def_index if is_asset else len(files)
+    # The network is in functions; the graph itself only calls them.
     functions = (node for f in graph.graph_def.library.function for node in f.node_def)
     return (
         shapes,
@@ -237,6 +237,7 @@ def _flat(name, shape):
     if "/attention/" not in name or "LayerNorm" in name:
         return shape
     if name.endswith("/kernel") and len(shape) == 3:
+        # A query, key or value is [H, N, D], and the attention's output is [N, D, H].
         inputs = shape[:1] if "/self/" in name else shape[:2]
         return [math.prod(inputs), math.prod(shape[len(inputs) :])]
     return [math.prod(shape)] if name.endswith("/bias") else shape
@@ -246,6 +247,8 @@ def _facts_of_tf1(model):
     """Returns what the graph of a module of TensorFlow 1 says."""
     graph = min(model.meta_graphs, key=lambda g: len(g.meta_info_def.tags))  # not for training
     nodes = {node.name: node for node in graph.graph_def.node}
+    # The signature's outputs are constants: do_lower_case, and the path of the vocabulary, which is
+    # an asset.
     info = graph.signature_def["tokenization_info"].outputs
     lower = _constant(nodes, info["do_lower_case"].name) if "do_lower_case" in info else None
     vocabulary = None
@@ -275,6 +278,7 @@ def _assets(graph):
 def _origin(nodes, tensor):
     """Returns the node that a tensor comes from, through identities; None if it is missing."""
     node = nodes.get(tensor.split(":")[0])
+    # A damaged graph may have a circle.
     for _ in range(len(nodes)):
         if node is None or node.op != "Identity":
             break
@@ -299,14 +303,14 @@ def _value(node):
 
 
 def _heads(nodes):
-    """Returns N of google-research/bert's graph, which splits H into [.., N, D]; None if unclear.
-
-    A shape that is not static is a Pack of four scalars, the last two of which are constants.
-    """
+    """Returns N of google-research/bert's graph, which splits H into [.., N, D]; None if
+    unclear."""
     numbers = Counter()
     for node in nodes.values():
         if "attention/self" in node.name and node.op == "Reshape":
             shape = _origin(nodes, node.input[1])
+            # A shape that is not static is a Pack of four scalars, the last two of which are
+            # constants.
             if shape is not None and shape.op == "Pack" and len(shape.input) == 4:
                 heads, size = (_constant(nodes, name) for name in shape.input[2:])
             else:
@@ -322,6 +326,7 @@ def _activation(nodes):
     operations = {node.op for node in nodes}
     if operations & {"Erf", "Erfc"}:
         return "gelu_erf"
+    # google-research/bert's GELU is the tanh form, whose factor is a constant of the graph.
     for node in nodes:
         if node.attr["dtype"].type == tf.float32.as_datatype_enum:
             value = _value(node)
@@ -331,11 +336,7 @@ def _activation(nodes):
 
 
 def _config_of(shapes, facts, path):
-    """Returns the `BertConfig` that a module's weights and graph show.
-
-    Raises:
-      ValueError: they don't show all of it.
-    """
+    """Returns the `BertConfig` that a module's weights and graph show."""
     layers = {m[1] for m in (re.match(r"bert/encoder/layer_(\d+)/", n) for n in shapes) if m}
     needed = {
         "num_attention_heads": facts.num_attention_heads,

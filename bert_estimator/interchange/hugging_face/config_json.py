@@ -104,32 +104,18 @@ def is_config(path: str) -> bool:
 
 
 def read_config(path: str) -> BertConfig:
-    """Returns the `BertConfig` of a config.json of transformers.
-
-    Raises:
-      ValueError: the file is missing or is not a configuration, or the network cannot be built
-        here.
-    """
+    """Returns the `BertConfig` of a config.json of transformers."""
     return config_of(read_json(path), path)
 
 
 def read_any_config(path: str) -> BertConfig:
-    """Returns the `BertConfig` of a bert_config.json, or of a config.json of transformers; raises
-    ValueError as `read_config` does."""
+    """Returns the `BertConfig` of a bert_config.json, or of a config.json of transformers."""
     is_theirs = tf.io.gfile.exists(path) and is_config(path)
     return read_config(path) if is_theirs else BertConfig.from_json_file(path)
 
 
 def config_of(values: dict[str, Any], path: str) -> BertConfig:
-    """Returns the `BertConfig` that the values of a config.json describe.
-
-    Args:
-      values: the dict in the file.
-      path: the file, for errors.
-
-    Raises:
-      ValueError: the network cannot be built here.
-    """
+    """Returns the `BertConfig` that the values of a config.json describe."""
     kind = model_type(values, path)
     for key, allowed in _FIXED.items():
         if values.get(key, allowed) != allowed:
@@ -146,6 +132,7 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
     known = _DEFAULTS[kind].to_dict()
     keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known
     sizes = {**known, **{key: value for key, value in values.items() if key in keys}}
+    # null is a value, too: the dropout of the hidden layers.
     dropout = values.get(*_HEAD_DROPOUT[kind])
     sizes["classifier_dropout"] = sizes["hidden_dropout_prob"] if dropout is None else dropout
     if "hidden_act" in values:
@@ -154,6 +141,8 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
             known_acts = ", ".join(ours)
             raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {known_acts}")
         sizes["hidden_act"] = ours[act]
+    # Here the network has no layer after embeddings of the hidden size, like transformers' ELECTRA.
+    # transformers' ALBERT always has the layer.
     if "embedding_size" in sizes and sizes["embedding_size"] == sizes["hidden_size"]:
         if kind == ALBERT:
             raise ValueError(
@@ -168,11 +157,7 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
 
 
 def model_type(values: dict[str, Any], path: str) -> str:
-    """Returns the model_type of the values of a config.json, one of `ARCHITECTURES`.
-
-    Raises:
-      ValueError: it is another one.
-    """
+    """Returns the model_type of the values of a config.json, one of `ARCHITECTURES`."""
     kind = values.get("model_type", BERT)
     if kind not in ARCHITECTURES:
         supported = ", ".join(map(repr, ARCHITECTURES))
@@ -183,30 +168,19 @@ def model_type(values: dict[str, Any], path: str) -> str:
 def task_of(
     values: dict[str, Any], path: str, num_outputs: int, kind: str | None
 ) -> dict[str, Any]:
-    """Returns what a config.json says of a task: fields of `Source`.
-
-    These are labels or output_names, is_pair and version_2_with_negative. The names are empty if
-    they are the defaults of transformers, LABEL_0, LABEL_1 and so on, and OWN does not say that
-    they are the task's. OWN counts only if it was written for the class and the names that the file
-    has: transformers keeps it in a model that it trains further.
-
-    Args:
-      values: the dict in the file.
-      path: the file, for errors.
-      num_outputs: number of the classifier's outputs; 0 without a classifier.
-      kind: what the outputs mean, as `kind_of` returns it.
-
-    Raises:
-      ValueError: the labels are not strings, not one for each output, or one of them occurs twice;
-        or what OWN says cannot be.
-    """
+    """Returns what a config.json says of a task: the fields labels or output_names, is_pair and
+    version_2_with_negative of `Source`."""
     own = json_files.field(values, OWN, dict, path, default={})
     keys = ("labels", *_FACTS)
     facts = network_files.task_of({key: own.get(key) for key in keys}, f"{path}: {OWN}")
     names = _names_of(values, path, num_outputs) if num_outputs else ()
+    # Names are empty if they are the defaults of transformers, LABEL_0, LABEL_1 and so on, and OWN
+    # does not say that they are the task's.
     is_default = names == default_labels(num_outputs)
     if is_default and not facts["labels"]:
         names = ()
+    # transformers keeps OWN in a model that it trains further. So OWN counts only if it was written
+    # for the class and the names that the file has.
     if [own.get("class")] != values.get("architectures") or facts["labels"] != names:
         facts = dict.fromkeys(_FACTS)
         names = () if is_default else names
@@ -215,9 +189,9 @@ def task_of(
 
 
 def _names_of(values, path, num_outputs):
-    """Returns the labels of a config.json, in their order; transformers leaves out its defaults.
-    The arguments and errors are as for `task_of`."""
+    """Returns the labels of a config.json, in their order."""
     names = json_files.field(values, "id2label", dict, path, default={})
+    # transformers leaves out its defaults.
     if not names:
         return default_labels(num_outputs)
     if len(names) != num_outputs:
@@ -245,37 +219,22 @@ def _names_of(values, path, num_outputs):
 
 
 def kind_of(values: dict[str, Any], path: str, num_outputs: int) -> str | None:
-    """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None.
-
-    Without a problem_type a class for sequences has transformers' own defaults: a single output is
-    a number, and several are classes.
-
-    Raises:
-      ValueError: it is not said in a string.
-    """
+    """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None."""
     classes = json_files.field(values, "architectures", list, path, default=[])
     if any(str(name).endswith(TOKEN_CLASSIFIER) for name in classes):
         return TAGGING
     kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
     kind = kinds.get(json_files.field(values, "problem_type", str, path, default=None))
+    # Without a problem_type, transformers takes a single output for a number, and several for
+    # classes.
     if kind is None and any(str(name).endswith(_SEQUENCE_CLASSIFIER) for name in classes):
         return usual_kind(num_outputs)
     return kind
 
 
 def write(folder: str, source: Source, architecture: str, num_labels: int, pad_id: int) -> None:
-    """Writes config.json.
-
-    Args:
-      folder: the directory.
-      source: `Source`, with its configuration.
-      architecture: the class of transformers that the weights are for.
-      num_labels: number of the classifier's outputs; 0 without a classifier.
-      pad_id: id of the padding token.
-
-    Raises:
-      ValueError: there are labels, but not one for each output.
-    """
+    """Writes config.json for weights of transformers' class `architecture`; `num_labels` is the
+    number of the classifier's outputs, 0 without a classifier."""
     kind, sizes = network_variables.architecture_of(source), source.config.to_dict()
     sizes[_HEAD_DROPOUT[kind][0]] = sizes.pop("classifier_dropout")
     values = {
@@ -289,6 +248,7 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
         "pad_token_id": pad_id,
         "torch_dtype": "float32",
     }
+    # The task's facts are written with what they hold for; see OWN.
     known = (source.labels or source.output_names) if num_labels else ()
     facts = {key: getattr(source, key) for key in _FACTS}
     if known or any(fact is not None for fact in facts.values()):
@@ -309,11 +269,7 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Returns the object in a config.json.
-
-    Raises:
-      ValueError: the file is missing, or does not hold a JSON object.
-    """
+    """Returns the object in a config.json."""
     try:
         return json_files.read(path)
     except FileNotFoundError:
@@ -327,10 +283,8 @@ def write_json(path: str, values: Any) -> None:
 
 
 def usual_kind(num_outputs: int) -> str:
-    """Returns what the outputs of a classifier are, if nothing says it.
-
-    A classifier with a single output has nothing to choose from: it tells a number.
-    """
+    """Returns what the outputs of a classifier are, if nothing says it."""
+    # A classifier with a single output has nothing to choose from: it tells a number.
     return REGRESSION if num_outputs == 1 else CLASSIFICATION
 
 

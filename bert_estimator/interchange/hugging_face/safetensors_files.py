@@ -20,16 +20,10 @@ _EXACT = ("F32", "F16", "BF16")
 
 
 def open_directory(folder: str) -> tuple[dict[str, list[int]], Callable[[str], np.ndarray]]:
-    """Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists.
-
-    Returns:
-      (shapes: tensor name -> shape, read: function of a name that gives its float32 array).
-
-    Raises:
-      ValueError: a file is missing or damaged, a tensor's type is not exact in float32, or the
-        package is not installed.
-    """
+    """Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists; returns
+    tensor name -> shape, and a function of a name that gives its float32 array."""
     _check_installed()
+    # Tensors are read one by one when they are needed, not a whole file at a time.
     shapes, places = {}, {}
     for path in _files(folder):
         for name, entry in _header(path).items():
@@ -46,12 +40,7 @@ def open_directory(folder: str) -> tuple[dict[str, list[int]], Callable[[str], n
 
 
 def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes a file.
-
-    Args:
-      path: the file to write.
-      tensors: name -> array.
-    """
+    """Writes a file of tensors by name."""
     _check_installed()
     contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     # transformers refuses a file that does not name the framework of its layout.
@@ -67,6 +56,7 @@ def _files(folder):
     files = []
     for name in names:
         try:
+            # A model may come from others: its index must not name files elsewhere.
             files.append(paths.inside(folder, name))
         except ValueError as error:
             raise ValueError(f"{index}: {error}") from None

@@ -25,19 +25,15 @@ _MODE = "pooling_mode"
 
 
 def read(folder: str) -> dict[str, Any]:
-    """Returns what the files say, as fields of `Source`; an empty dict without modules.json.
-
-    Its `pooling` has the names of the steps if this project does not compute them.
-
-    Raises:
-      ValueError: a file is damaged, or lacks what the package writes.
-    """
+    """Returns what the files say, as fields of `Source`; an empty dict without modules.json."""
     path = os.path.join(folder, _MODULES)
     if not os.path.exists(path):
         return {}
     modules = json_files.items(json_files.read(path, list), dict, path)
     types = [json_files.field(module, "type", str, path) for module in modules]
     names = [name.rpartition(".")[2] for name in types]
+    # The steps between the network and the scaling. `pooling` has their names if this project does
+    # not compute them, such as a dense layer.
     is_normalized = names[-1:] == [_NORMALIZE]
     steps = names[names[0] in _NETWORKS : len(names) - is_normalized] if names else []
     pooling = " and ".join(steps) or None
@@ -47,6 +43,8 @@ def read(folder: str) -> dict[str, Any]:
     settings = _read_if_there(folder, _SETTINGS)
     length = settings.get("max_seq_length")
     return {
+        # A prompt would change every text, which is not done here: it is refused as an unknown
+        # pooling is.
         "pooling": _prompt(folder) or pooling,
         "is_normalized": is_normalized,
         **({"max_seq_length": length} if type(length) is int and length > 0 else {}),
@@ -81,12 +79,7 @@ def _read_if_there(folder, name):
 
 
 def write(folder: str, source: Source) -> None:
-    """Writes the files for a network that came with them.
-
-    Args:
-      folder: the directory of the weights.
-      source: the network.
-    """
+    """Writes the files for a network that came with them."""
     if source.pooling is None:
         return
     if source.pooling not in _MODES:
@@ -97,6 +90,7 @@ def write(folder: str, source: Source) -> None:
             source.pooling,
         )
         return
+    # As sentence-transformers numbers and names them.
     steps = [("", "Transformer"), (f"1_{_POOLING}", _POOLING)]
     steps += [(f"2_{_NORMALIZE}", _NORMALIZE)] * bool(source.is_normalized)
     modules = [

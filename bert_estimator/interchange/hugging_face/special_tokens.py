@@ -31,28 +31,17 @@ _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 def names(is_sentencepiece: bool) -> dict[str, str]:
-    """Returns key -> name of the special tokens of a vocabulary, as tokenizer_config.json has it.
-
-    Args:
-      is_sentencepiece: whether the vocabulary is an ALBERT's SentencePiece model.
-    """
+    """Returns key -> name of the special tokens of a WordPiece vocabulary or an ALBERT's
+    SentencePiece model, as tokenizer_config.json has it."""
     own = PIECES if is_sentencepiece else {}
     return {key: own.get(token, token) for key, token in _NAMES.items()}
 
 
 def check(folder: str, vocab_file: str | None, tokens: Sequence[str] | None) -> None:
-    """Checks that a directory names special tokens as usual, and adds no token to its vocabulary.
-
-    Args:
-      folder: the directory.
-      vocab_file: its vocabulary; None if it does not have one.
-      tokens: the tokens of the vocabulary in the order of their ids; None without a vocabulary.
-
-    Raises:
-      ValueError: a special token has another name; a file adds another token, or one of them with
-        another id; or a file is damaged.
-    """
+    """Checks that a directory names special tokens as usual, and adds no token to its vocabulary,
+    of `tokens` in the order of their ids; None is a directory without a vocabulary."""
     _check_names(folder, vocab_file)
+    # Files list the special tokens as added tokens, too; the vocabulary has them.
     allowed = list(SPECIAL_TOKENS)
     if vocab_file is None or vocab_file.endswith(".model"):
         allowed += PIECES.values()
@@ -101,25 +90,13 @@ def _allowed_names(token, vocab_file):
 
 
 def read(folder: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns (path, values) of tokenizer_config.json and special_tokens_map.json, if there.
-
-    Raises:
-      ValueError: a file is damaged.
-    """
+    """Returns (path, values) of tokenizer_config.json and special_tokens_map.json, if there."""
     paths = [os.path.join(folder, name) for name in (TOKENIZER, SPECIAL_TOKENS_MAP)]
     return [(path, json_files.read(path)) for path in filter(os.path.exists, paths)]
 
 
 def content(token: Any, place: str) -> str:
-    """Returns a token that is written as a string, or as an object that tells more about it.
-
-    Args:
-      token: what the file has.
-      place: file and key, for errors.
-
-    Raises:
-      ValueError: it is neither.
-    """
+    """Returns a token that is written as a string, or as an object that tells more about it."""
     if isinstance(token, dict):
         return json_files.field(token, "content", str, place)
     return json_files.check(token, str, place)
@@ -127,6 +104,7 @@ def content(token: Any, place: str) -> str:
 
 def _added_tokens(folder: str) -> Iterator[tuple[str, str, int | None]]:
     """Yields (file and key, token, id or None) of all files that add tokens."""
+    # Versions of transformers differ in the place where they write them.
     path = os.path.join(folder, _ADDED)
     values = json_files.read(path) if os.path.exists(path) else {}
     for token, number in values.items():

@@ -51,13 +51,8 @@ _REASONS = {
 
 
 def find_vocabulary(folder: str) -> str | None:
-    """Returns the path of the directory's vocab.txt or spiece.model, or of a vocab.txt made from
-    its tokenizer.json, which is all that transformers 5 writes; None if the directory has no
-    vocabulary, or its tokenizer.json is not WordPiece.
-
-    Raises:
-      ValueError: a file is damaged, two files differ, or a file adds tokens to the vocabulary.
-    """
+    """Returns the path of a directory's vocab.txt or spiece.model, or of a vocab.txt made from its
+    tokenizer.json; None if there is no vocabulary, or tokenizer.json is not WordPiece."""
     paths = [os.path.join(folder, name) for name in (VOCABULARY, SENTENCE_PIECE)]
     vocab_file = next(filter(os.path.exists, paths), None)
     path = os.path.join(folder, tokenizer_json.FILE)
@@ -71,6 +66,7 @@ def find_vocabulary(folder: str) -> str | None:
     if whole is None or not tokenizer_json.is_wordpiece(whole):
         special_tokens.check(folder, None, None)
         return None
+    # transformers 5 writes tokenizer.json alone.
     tokens = tokenizer_json.tokens(whole, path)
     special_tokens.check(folder, path, tokens)
     vocab_file = os.path.join(staging.temporary_folder(), VOCABULARY)
@@ -116,11 +112,7 @@ def _check_same(whole, path, vocab_file, tokens):
 
 def read_settings(folder: str) -> tuple[Casing | None, int | None]:
     """Returns (casing, model_max_length) of the directory's tokenizer_config.json; None for what it
-    does not say. Without its do_lower_case and strip_accents, tokenizer.json's count.
-
-    Raises:
-      ValueError: the file is damaged, or asks for a tokenizer that is not google-research/bert's.
-    """
+    does not say."""
     path = os.path.join(folder, special_tokens.TOKENIZER)
     values = json_files.read(path) if os.path.exists(path) else {}
     whole = tokenizer_json.read(folder)
@@ -130,6 +122,7 @@ def read_settings(folder: str) -> tuple[Casing | None, int | None]:
         setting if isinstance(setting := values.get(key), bool) else None
         for key in ("do_lower_case", "strip_accents", "keep_accents")
     )
+    # Without do_lower_case and strip_accents there, tokenizer.json's count.
     if whole is not None and tokenizer_json.is_wordpiece(whole):
         lower = _lower_case(whole, folder, lower, name in _ANY_CLASSES)
         tokenizer_json.check(whole, os.path.join(folder, tokenizer_json.FILE), lower)
@@ -168,16 +161,15 @@ def _check_fixed(values, path):
 
 
 def _check_class(folder, values, path, has_whole):
-    """Returns the class of a directory's tokenizer, or None if its files do not name one.
-
-    Raises:
-      ValueError: the class is not supported.
-    """
+    """Returns the class of a directory's tokenizer, or None if its files do not name one."""
     name = json_files.field(values, "tokenizer_class", str, path, default=None)
     other = os.path.join(folder, CONFIG)
+    # config.json may name the class, too.
     if name is None and os.path.exists(other):
         path = other
         name = json_files.field(json_files.read(path), "tokenizer_class", str, path, default=None)
+    # A general class does what tokenizer.json says, which is checked; without the file, nobody
+    # knows what it does.
     allowed = (*_CLASSES, *_ANY_CLASSES) if has_whole else _CLASSES
     if name is not None and name not in allowed:
         raise ValueError(
@@ -189,11 +181,10 @@ def _check_class(folder, values, path, has_whole):
 
 
 def _lower_case(whole, folder, recorded, is_any):
-    """Returns whether text is lower-cased, by a tokenizer.json and what tokenizer_config.json says.
-
-    transformers' BertTokenizer takes it from tokenizer_config.json, and lower-cases if that does
-    not say it. Its general classes (`is_any`) take it from tokenizer.json.
-    """
+    """Returns whether text is lower-cased, by a tokenizer.json and what tokenizer_config.json
+    says."""
+    # transformers' BertTokenizer takes it from tokenizer_config.json, and lower-cases if that does
+    # not say it. Its general classes (`is_any`) take it from tokenizer.json.
     lower = tokenizer_json.lower_cases(whole)
     if lower is None:
         return recorded is not False
@@ -210,11 +201,9 @@ def _lower_case(whole, folder, recorded, is_any):
 
 
 def _strips_accents(whole, folder, lower, recorded, is_any):
-    """Returns whether accents are stripped, by a tokenizer.json and tokenizer_config.json.
-
-    transformers' BertTokenizer takes it from tokenizer_config.json, and strips accents with
-    lower-casing if that does not say it; its general classes take it from tokenizer.json.
-    """
+    """Returns whether accents are stripped, by a tokenizer.json and tokenizer_config.json."""
+    # transformers' BertTokenizer takes it from tokenizer_config.json, and strips accents with
+    # lower-casing if that does not say it; its general classes take it from tokenizer.json.
     strips = tokenizer_json.strips_accents(whole)
     usual = lower is not False
     if strips is None or strips == (usual if recorded is None else recorded):
@@ -246,13 +235,8 @@ def check_vocabulary(source: Source) -> None:
 
 
 def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
-    """Writes the vocabulary, and how text meets it.
-
-    Args:
-      folder: the directory.
-      source: `Source`, with its configuration, and a vocabulary that `check_vocabulary` allows.
-      tokenizer: the tokenizer of that vocabulary, cased as the vocabulary tells.
-    """
+    """Writes the vocabulary, which `check_vocabulary` allows, and how text meets it; `tokenizer` is
+    cased as the vocabulary tells."""
     is_pieces = source.vocab_file.endswith(".model")
     # An ALBERT is written as it is published, with its SentencePiece model.
     name = SENTENCE_PIECE if is_pieces else VOCABULARY

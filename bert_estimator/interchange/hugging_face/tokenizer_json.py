@@ -43,11 +43,7 @@ _NEW_DECOMPOSITIONS = "\U00011938"
 
 
 def read(folder: str) -> dict[str, Any] | None:
-    """Returns the object in a directory's tokenizer.json; None if there is no such file.
-
-    Raises:
-      ValueError: the file is damaged.
-    """
+    """Returns the object in a directory's tokenizer.json; None if there is no such file."""
     path = os.path.join(folder, FILE)
     if not os.path.exists(path):
         return None
@@ -62,15 +58,7 @@ def is_wordpiece(values: dict[str, Any]) -> bool:
 
 
 def added_tokens(values: dict[str, Any], path: str) -> list[tuple[str, int]]:
-    """Returns (token, id) of the tokens that are taken out of a text before it is cut.
-
-    Args:
-      values: what `read` returned.
-      path: the file, for errors.
-
-    Raises:
-      ValueError: they are not tokens with ids.
-    """
+    """Returns (token, id) of the tokens that are taken out of a text before it is cut."""
     added = json_files.field(values, "added_tokens", list, path, default=[])
     tokens_and_ids = []
     for token in json_files.items(added, dict, f"{path}: added_tokens"):
@@ -81,31 +69,25 @@ def added_tokens(values: dict[str, Any], path: str) -> list[tuple[str, int]]:
 
 
 def tokens(values: dict[str, Any], path: str) -> list[str]:
-    """Returns the tokens of a WordPiece model, added tokens included, in the order of their ids.
-
-    Args:
-      values: what `read` returned.
-      path: the file, for errors.
-
-    Raises:
-      ValueError: the file is damaged.
-    """
+    """Returns the tokens of a WordPiece model, added tokens included, in the order of their ids."""
     ids = dict(json_files.field(values["model"], "vocab", dict, path))
     ids.update(added_tokens(values, path))
     token_of = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
     for number in range(len(ids)):
         if number not in token_of:
             raise ValueError(f"{path}: of its {len(ids)} tokens, none has the id {number}")
+        # vocab.txt has a token a line.
         if "\n" in token_of[number]:
             raise ValueError(f"{path}: the token {token_of[number]!r} holds a line end")
     return [token_of[number] for number in range(len(ids))]
 
 
 def lower_cases(values: dict[str, Any]) -> bool | None:
-    """Returns whether the normalizer of `read`'s object lower-cases text; None if it is neither
-    BERT's nor of `written`, which `check` refuses."""
+    """Returns whether the normalizer of `read`'s object lower-cases text; None if `check` refuses
+    it."""
     if (exact := casing_of(values)) is not None:
         return exact.do_lower_case
+    # Neither BERT's normalizer nor what `written` writes.
     normalizer = values.get("normalizer")
     if not isinstance(normalizer, dict) or normalizer.get("type") != _NORMALIZER:
         return None
@@ -124,16 +106,8 @@ def strips_accents(values: dict[str, Any]) -> bool | None:
 
 
 def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
-    """Checks that a WordPiece model cuts text as `bert_estimator.tokenization` does.
-
-    Args:
-      values: what `read` returned.
-      path: the file, for errors.
-      do_lower_case: whether text is lower-cased.
-
-    Raises:
-      ValueError: it cuts text in another way.
-    """
+    """Raises ValueError if a WordPiece model does not cut text as `bert_estimator.tokenization`
+    does."""
     parts = [
         ("normalizer", "type", [_NORMALIZER]),
         ("normalizer", "clean_text", [True]),
@@ -151,6 +125,7 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
     ):
         settings = values.get(part)
         settings = settings if isinstance(settings, dict) else {"type": None}
+        # A setting that is missing is allowed, except for a type.
         setting = settings.get(key, None if key == "type" else allowed[0])
         if setting not in allowed:
             reason = (
@@ -246,10 +221,13 @@ def _normalizer(do_lower_case, strips_accents, classes):
     """Returns the part that cleans text up and cases it."""
     parts = [_replace(classes["dropped"], ""), _replace(classes["space"], " ")]
     if do_lower_case:
+        # Python, and so `tokenization`, makes a capital sigma at the end of a word a final one. The
+        # package makes it a plain one everywhere.
         cased, ignored = classes["cased"], classes["ignored"]
         final = f"(?<={cased}{ignored}*)Σ(?!{ignored}*{cased})"
         parts += [_replace(final, "ς"), {"type": "Lowercase"}]
     if strips_accents:
+        # Before NFD, which does not know these characters.
         for char in _NEW_DECOMPOSITIONS:
             parts.append(_replace(_code(ord(char)), unicodedata.normalize("NFD", char)))
         parts += [{"type": "NFD"}, _replace(classes["accent"], "")]
@@ -269,10 +247,8 @@ def _pre_tokenizer(classes):
 
 
 def casing_of(whole: dict[str, Any]) -> Casing | None:
-    """Returns the casing with which `values` made a tokenizer.json; None if it did not.
-
-    Classes of characters do not count, since a Python with another Unicode has other ones.
-    """
+    """Returns the casing with which `written` made a tokenizer.json; None if it did not."""
+    # The classes of characters do not count, since a Python with another Unicode has other ones.
     if _shape(whole.get("pre_tokenizer")) != _pre_tokenizer(_BLANK):
         return None
     normalizer = _shape(whole.get("normalizer"))
@@ -307,6 +283,7 @@ def _template_text(name, segment):
 def _classes() -> dict[str, str]:
     """Returns name -> class of characters, as a regular expression has it."""
     codes: dict[str, list[int]] = {name: [] for name in _BLANK}
+    # More than a million code points: hence the cache.
     for code in range(0x110000):
         char = chr(code)
         category = unicodedata.category(char)

@@ -96,21 +96,14 @@ def is_model(folder: str) -> bool:
 
 
 def open_directory(folder: str, path: str) -> Source:
-    """Opens a model.
-
-    Args:
-      folder: its directory.
-      path: what the user called it.
-
-    Raises:
-      ValueError: a file is missing or damaged; a tensor is unknown, missing, or has another shape
-        than config.json says; or the network cannot be built here.
-    """
+    """Opens the model of a directory; `path` is what the user called it."""
     path_of_config = os.path.join(folder, config_json.CONFIG)
     values = config_json.read_json(path_of_config)
     config = config_json.config_of(values, path_of_config)
     stored_shapes, read_stored = safetensors_files.open_directory(folder)
     architecture = config_json.model_type(values, path_of_config)
+    # Two steps lead to transformers' names of today: `stored` is today's name -> the name in the
+    # file. `theirs` is our name -> today's name, for the weights that are there.
     plain = _without_wrappers(stored_shapes)
     stored = {_current_name(name, plain, architecture): plain[name] for name in plain}
     heads = network_variables.head_shapes(config, 0).values()
@@ -134,6 +127,7 @@ def open_directory(folder: str, path: str) -> Source:
             f"{path}: holds tensors that are unknown here: {names}"
             + f". They are ElectraForSequenceClassification's{_GELU}" * is_gelu
         )
+    # After the weights: unknown tensors tell more than an unknown class.
     _check_known(values, path_of_config, architecture)
     own_heads = network_variables.check(config, shapes, path)
     outputs = shapes[CLASSIFIER][0] if CLASSIFIER in own_heads else 0
@@ -158,25 +152,14 @@ def open_directory(folder: str, path: str) -> Source:
         architecture=architecture,
         **config_json.task_of(values, path_of_config, outputs, kind),
     )
+    # What sentence-transformers' files say comes before what the tokenizer's say.
     return dataclasses.replace(source, **sentence_files.read(folder))
 
 
 def write(
     folder: str, source: Source, weights: Mapping[str, np.ndarray], tokenizer: Tokenizer
 ) -> None:
-    """Writes a directory that `transformers` opens with `from_pretrained`.
-
-    Args:
-      folder: an empty directory.
-      source: `Source` of the model, with its configuration and its vocabulary.
-      weights: name -> float32 array: the source's weights.
-      tokenizer: the tokenizer of the source's vocabulary.
-
-    Raises:
-      ValueError: the weights are not a BERT with heads that transformers has in one model;
-        transformers would give an ALBERT's layers other weights; the vocabulary is not WordPiece;
-        or there are labels, but not one for each output.
-    """
+    """Writes a network to an empty directory, which transformers opens with `from_pretrained`."""
     shapes = {name: list(value.shape) for name, value in weights.items()}
     model_class = class_of(source, shapes)
     write_description(folder, source, shapes, tokenizer, model_class)
@@ -187,21 +170,15 @@ def write(
         )
         for name, value in weights.items()
     }
+    # A model without a head has its names without the prefix, as transformers writes them.
     if model_class == _PREFIX[architecture] + _CLASSES[()]:
         tensors = {name.removeprefix(f"{architecture}."): v for name, v in tensors.items()}
     safetensors_files.write(os.path.join(folder, safetensors_files.FILE), tensors)
 
 
 def class_of(source: Source, shapes: Mapping[str, list[int]]) -> str:
-    """Returns the class of transformers that has a network with its heads.
-
-    Args:
-      source: `Source` of the network, with its configuration and its vocabulary.
-      shapes: name -> shape of its weights.
-
-    Raises:
-      ValueError: transformers does not have one, or would compute or tokenize something else.
-    """
+    """Returns the class of transformers that has a network with its heads, or raises ValueError if
+    it does not have one, or would compute or tokenize something else."""
     heads = network_variables.check(source.config, shapes, source.path)
     architecture = network_variables.architecture_of(source)
     if architecture == ALBERT:
@@ -221,15 +198,7 @@ def write_description(
     tokenizer: Tokenizer,
     model_class: str,
 ) -> None:
-    """Writes what lies beside the weights: config.json and the files of the tokenizer.
-
-    Args:
-      folder, source, tokenizer: as for `write`.
-      shapes, model_class: as for `class_of`, and what it returned.
-
-    Raises:
-      ValueError: there are labels, but not one for each output.
-    """
+    """Writes what lies beside the weights: config.json and the files of the tokenizer."""
     tokenizer_files.write(folder, source, tokenizer)
     num_labels = shapes.get(CLASSIFIER, [0])[0]
     config_json.write(folder, source, model_class, num_labels, tokenizer.pad_id)
@@ -237,11 +206,9 @@ def write_description(
 
 
 def _check_known(values, path, architecture):
-    """Raises ValueError if the classes that a config.json names are not those read here.
-
-    Another class may have the same weights and put them to another use: BertForMultipleChoice
-    scores each choice with the weights of a regression.
-    """
+    """Raises ValueError if the classes that a config.json names are not those read here."""
+    # Another class may have the same weights and put them to another use: BertForMultipleChoice
+    # scores each choice with the weights of a regression.
     names = json_files.field(values, "architectures", list, path, default=[])
     ends = [end for heads, end in _CLASSES.items() if heads not in _MISSING_CLASSES[architecture]]
     ends += [config_json.TOKEN_CLASSIFIER, *_ONLY_READ[architecture]]
@@ -284,10 +251,8 @@ def _check_class(source, heads, shapes, architecture):
 
 
 def _without_wrappers(names):
-    """Returns name -> stored name, without the names of the modules that wrap a whole model.
-
-    torch's DistributedDataParallel is `module.`, and what torch.compile returns is `_orig_mod.`.
-    """
+    """Returns name -> stored name, without the names of the modules that wrap a whole model."""
+    # torch's DistributedDataParallel is `module.`, and what torch.compile returns is `_orig_mod.`.
     prefix = re.match(_WRAPPERS, next(iter(names), ""))[0]
     is_whole = all(name.startswith(prefix) for name in names)
     return {name.removeprefix(prefix) if is_whole else name: name for name in names}

@@ -34,10 +34,8 @@ TOLERANCE, _LARGE = 1e-4, 10.0
 
 
 def names_left_out(source: Source, heads: Iterable[str]) -> list[str]:
-    """Returns the names of a source's weights that its ONNX model does not have.
-
-    These are the heads of pretraining, and the pooler of a network that does not use it.
-    """
+    """Returns the names of a source's weights that its ONNX model does not have: the heads of
+    pretraining, and a pooler that is not used."""
     is_unused = source.kind == TAGGING or ANSWER in heads
     left_out = ("cls/predictions/", "cls/seq_relationship/", *[POOLER] * is_unused)
     return [name for name in source.shapes if name.startswith(left_out)]
@@ -50,18 +48,8 @@ def write(
     tokenizer: Tokenizer,
     task: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a directory; says what transformers cannot read, and why.
-
-    Args:
-      folder: an empty directory.
-      source: `Source` of the network, with its configuration and its vocabulary.
-      weights: name -> float32 array: the source's weights.
-      tokenizer: the tokenizer of the source's vocabulary.
-      task: what else task.json says, by its keys.
-
-    Raises:
-      ValueError: the network is too large for ONNX, or onnx is not installed.
-    """
+    """Writes a network to an empty directory, with `task` added to task.json; says what
+    transformers cannot read, and why."""
     model = network_graph.make(source.config, weights)
     with open(os.path.join(folder, runtime.FILE), "wb") as writer:
         writer.write(model.SerializeToString())
@@ -73,6 +61,7 @@ def write(
     try:
         model_class = weight_files.class_of(source, shapes)
     except ValueError as error:
+        # --to=tf1 is bert-convert's flag, and the ONNX model has been written.
         reason = str(error).partition("; --to=tf1")[0]
         tf.logging.warning("transformers cannot read the ONNX model's directory: %s.", reason)
         return
@@ -89,6 +78,7 @@ def _task(source, weights, tokenizer):
         kind = kind or config_json.usual_kind(number)
         if kind != REGRESSION:
             labels = labels or config_json.default_labels(number)
+    # The predictor needs a value for each key.
     if CLASSIFIER in weights and source.is_pair is None:
         tf.logging.warning(
             "Nothing beside %s says whether it reads pairs of texts; the ONNX model's task.json "
@@ -112,19 +102,9 @@ def check(
     weights: Mapping[str, np.ndarray],
     batches: Iterable[Mapping[str, np.ndarray]],
 ) -> dict[str, float]:
-    """Compares the outputs of an ONNX model with what TensorFlow computes from the weights.
-
-    Args:
-      folder: the directory of the model.
-      config, weights: the network.
-      batches: the features of examples, by the names that `weights.fixed_batch` has.
-
-    Returns:
-      output -> greatest absolute difference. Padding does not count.
-
-    Raises:
-      ValueError: an output differs by more than TOLERANCE, or onnxruntime is not installed.
-    """
+    """Compares the outputs of an ONNX model with what TensorFlow computes from the weights for
+    batches like `weights.fixed_batch`'s; returns output -> greatest absolute difference, padding
+    left out."""
     model = runtime.Model(folder)
     differences = dict.fromkeys(model.outputs, 0.0)
     with open_network(config, weights, has_any_shape=True) as outputs_of:
@@ -132,6 +112,7 @@ def check(
             expected, is_token = outputs_of(weights, batch), batch["input_mask"] > 0
             for name, value in model.run(batch).items():
                 ours = _ours(expected, name)
+                # These outputs have values for each token; padding's do not count.
                 if name in runtime.ENDS or ours.ndim == 3:
                     ours, value = ours[is_token], value[is_token]
                 difference = float(np.max(np.abs(ours - value)))
@@ -161,13 +142,6 @@ _OURS = {
 
 
 def open_directory(folder: str, path: str) -> Source:
-    """Returns what lies beside an ONNX model, as a `Source` without weights.
-
-    Args:
-      folder: its directory.
-      path: what the user called it.
-
-    Raises:
-      ValueError: a file is missing or damaged.
-    """
+    """Returns what lies beside an ONNX model, as a `Source` without weights; `path` is what the
+    user called it."""
     return Source(path, ONNX, {}, {}.__getitem__, **network_files.read(folder))

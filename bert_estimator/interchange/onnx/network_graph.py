@@ -42,16 +42,9 @@ def check_size(config: BertConfig) -> None:
 
 
 def make(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Any:
-    """Returns a network as a model of the package onnx, which has checked it.
-
-    Args:
-      config: the network.
-      weights: name -> float32 array: an encoder, with or without a pooler, and with at most one
-        head, a classifier's or an answer's. A classifier without a pooler labels tokens.
-
-    Raises:
-      ValueError: the network is too large or has two heads, or onnx is not installed.
-    """
+    """Returns a network as a model of the package onnx, which has checked it, from float32 weights:
+    an encoder, with or without a pooler, and with at most one head, a classifier's or an
+    answer's."""
     check_size(config)
     onnx = runtime.load_onnx()
     graph = _Graph(onnx, weights)
@@ -73,19 +66,14 @@ def make(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Any:
 
 
 class _Graph:
-    """The nodes and constants of a graph that is being built.
-
-    Attributes:
-      nodes: the nodes, each after the nodes that it reads.
-      constants: name -> tensor.
-      shapes: name -> shape of the values whose shape is not inferred.
-      has: whether there is a weight of a name.
-    """
+    """The nodes and constants of a graph that is being built."""
 
     def __init__(self, onnx, weights):
         self._onnx, self._weights = onnx, weights
+        # Each node comes after the nodes that it reads. `shapes` are of the values whose shape ONNX
+        # does not infer.
         self.nodes, self.constants, self.shapes = [], {}, {}
-        self.has = weights.__contains__
+        self.has = weights.__contains__  # whether there is a weight of a name
 
     def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Adds a node; returns the name of its output."""
@@ -152,6 +140,7 @@ def _network(graph, config):
     """Adds the network; returns output -> shape."""
     ids, mask, segments = runtime.INPUTS
     x = _embeddings(graph, config, ids, segments)
+    # onnxruntime looks for exactly these operations: 1 - mask, times -10000.
     adder = graph.add("Unsqueeze", graph.add("Unsqueeze", mask, axes=[1]), axes=[2])
     adder = graph.add("Cast", adder, to=graph.dtype("FLOAT"))
     adder = graph.add("Sub", graph.number(1), adder)
@@ -161,6 +150,7 @@ def _network(graph, config):
         scope = f"bert/encoder/layer_{config.group_of(index)}"
         x = _layer(graph, config, x, adder, scope, runtime.HIDDEN if index == last else None)
     outputs = {runtime.HIDDEN: ["B", "F", config.hidden_size]}
+    # A classifier without a pooler labels tokens.
     if graph.has(f"{POOLER}dense/kernel"):
         first = graph.add("Gather", x, graph.index(0), axis=1)
         pooled = graph.add("Tanh", graph.dense(first, f"{POOLER}dense"), output=runtime.POOLED)
@@ -188,12 +178,14 @@ def _embeddings(graph, config, ids, segments):
 def _layer(graph, config, x, adder, scope, output):
     """Adds a layer on x [B, F, H]; returns the name of its output."""
     size = config.hidden_size // config.num_attention_heads
+    # 0 is the size that the tensor has there, B and F.
     shape = graph.sizes(0, 0, config.num_attention_heads, size)
 
     def heads(name, order):
         values = graph.dense(x, f"{scope}/attention/self/{name}")
         return graph.add("Transpose", graph.add("Reshape", values, shape), perm=order)
 
+    # The keys are transposed once more for the product, [B, N, D, F].
     query, key = heads("query", [0, 2, 1, 3]), heads("key", [0, 2, 3, 1])
     value = heads("value", [0, 2, 1, 3])
     scores = graph.add("Div", graph.add("MatMul", query, key), graph.number(math.sqrt(size)))
@@ -218,6 +210,8 @@ def _activation(graph, config, x):
         return graph.add(
             "Mul", graph.add("Mul", x, graph.add("Add", curve, graph.number(1))), graph.number(0.5)
         )
+    # `gelu` in its tanh form, x/2 (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2))), in the order that
+    # onnxruntime recognizes.
     cubic = graph.add("Mul", graph.add("Mul", x, graph.number(0.044715)), x)
     cubic = graph.add("Add", cubic, graph.number(1))
     linear = graph.add("Mul", x, graph.number(math.sqrt(2 / math.pi)))

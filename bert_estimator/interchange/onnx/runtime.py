@@ -20,12 +20,12 @@ _ERROR = 3  # onnxruntime's level of the messages that it prints
 
 
 def load_onnx() -> Any:
-    """Returns the package onnx; raises ValueError, which says what to install."""
+    """Returns the package onnx, or raises ValueError, which says what to install."""
     return _load("onnx")
 
 
 def load_onnxruntime() -> Any:
-    """Returns the package onnxruntime; raises ValueError, which says what to install."""
+    """Returns the package onnxruntime, or raises ValueError, which says what to install."""
     return _load("onnxruntime")
 
 
@@ -45,19 +45,8 @@ def is_model(folder: str) -> bool:
 
 
 class Model:
-    """Runs a model in onnxruntime, on the processors of this machine.
-
-    It may be called from several threads at a time.
-
-    Args:
-      folder: the directory of the model.
-
-    Attributes:
-      outputs: output -> its shape; None for a size that may be any.
-
-    Raises:
-      ValueError: onnxruntime is not installed, the file is damaged, or it is another program's.
-    """
+    """Runs the ONNX model of a directory in onnxruntime, on the processors of this machine; it may
+    be called from several threads at a time."""
 
     def __init__(self, folder: str):
         onnxruntime = load_onnxruntime()
@@ -79,6 +68,7 @@ class Model:
                 f"{path}: its inputs are {', '.join(inputs)}, but must be {', '.join(INPUTS)}, as "
                 "this project writes them"
             )
+        # Output -> shape; None is a size that may be any.
         self.outputs = {
             value.name: [size if isinstance(size, int) else None for size in value.shape]
             for value in self._session.get_outputs()
@@ -87,12 +77,8 @@ class Model:
     def run(
         self, features: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the outputs for a batch.
-
-        Args:
-          features: `input_ids`, `input_mask` and `segment_ids`, integers [B, F], and any others.
-          outputs: the names of the outputs to return; None for all.
-        """
+        """Returns the outputs (None for all) for a batch: `input_ids`, `input_mask` and
+        `segment_ids`, integers [B, F], and any other features."""
         inputs = {
             name: features[feature].astype(np.int64)
             for name, feature in zip(INPUTS, _FEATURES, strict=True)
@@ -102,15 +88,7 @@ class Model:
 
 
 def write_quantized(folder: str) -> None:
-    """Rounds the products of a directory's model to int8.
-
-    First, onnxruntime puts its own operations in the place of parts of the network, such as
-    attention, since it can round the products of these, too. So the model is for onnxruntime alone.
-    The embeddings stay float32.
-
-    Raises:
-      ValueError: onnx or onnxruntime is not installed.
-    """
+    """Rounds the products of a directory's model to int8; the embeddings stay float32."""
     onnx, onnxruntime = load_onnx(), load_onnxruntime()
     quantization = importlib.import_module("onnxruntime.quantization")
     path = os.path.join(folder, FILE)
@@ -120,8 +98,12 @@ def write_quantized(folder: str) -> None:
         options.log_severity_level = _ERROR  # it warns that the file is for onnxruntime alone
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = fused
+        # First, onnxruntime puts its own operations in the place of parts of the network, such as
+        # attention, since it can round the products of these, too. So the model is for onnxruntime
+        # alone.
         onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         model = onnx.load(fused)
+        # The file imports all of onnxruntime's own domains; the unused domains go.
         used = {node.domain for node in model.graph.node}
         opsets = [opset for opset in model.opset_import if opset.domain in used]
         del model.opset_import[:]
