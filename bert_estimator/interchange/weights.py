@@ -1,8 +1,5 @@
-"""What is done with the weights of a network, whatever format they come from.
-
-They initialize the variables of a session. A table says which of them were used. By a network's
-outputs for a fixed batch, two copies of its weights are compared.
-"""
+"""Loads the weights of a network, whatever format they come from, tells of them in a table, and
+compares two copies of them by the network's outputs for a fixed batch."""
 
 import collections
 import contextlib

@@ -1,8 +1,4 @@
-"""Answers questions on texts with a fine-tuned model of run_squad.py, as prediction does.
-
-Windows are made and answers are searched by the code of training and prediction. The model is asked
-for its logits alone, so that SavedModels and ONNX models, of text or of ids, are all the same here.
-"""
+"""Answers questions on texts with a fine-tuned model of run_squad.py, as prediction does."""
 
 import threading
 from collections.abc import Iterable
@@ -86,6 +82,9 @@ class AnswerPredictor:
             self._doc_stride,
             self.max_query_length,
         )
+        # Windows are made and answers are searched by the code of training and prediction. The
+        # model gives logits alone, so that SavedModels and ONNX models, of text or of ids, are all
+        # the same here.
         outputs = self._model.run(windows, self.batch_size)
         logits = list(zip(*map(outputs.get, exported_model.ENDS), strict=True))
         if not all(np.isfinite(rows).all() for rows in logits):

@@ -31,10 +31,8 @@ def files_of(checkpoint: str) -> list[str]:
 
 
 def find(path: str, reads_all: bool = True) -> str | None:
-    """Returns the checkpoint of a fine-tuned network that a path means, without .index, or None;
-    the path may be a checkpoint, or the directory of a run with a best checkpoint, or else its
-    newest."""
-    # Both a checkpoint and a run may be remote.
+    """Returns the checkpoint, without .index, that a path of a fine-tuned network means, or None:
+    itself, or a run's best checkpoint, or else its newest."""
     if paths.is_remote(path):
         path = opening.copied_here(path, None)
     is_prefix = tf1_checkpoint.exists(path)

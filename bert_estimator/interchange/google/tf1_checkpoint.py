@@ -51,6 +51,7 @@ def find(folder: str, choice: str | None = None) -> str | None:
         return best
     if choice is None and (best := run_directory.delivered_best(folder)) is not None:
         return best
+    # A run whose last checkpoint is damaged answers from the one before.
     prefix = checkpoints.newest_whole(folder)
     if prefix is not None:
         return prefix

@@ -1,7 +1,4 @@
-"""Hugging Face's config.json: the network, and what the outputs of a classifier mean.
-
-What this project knows of a task and transformers does not is under a key of its own, OWN.
-"""
+"""Hugging Face's config.json: the network, and what the outputs of a classifier mean."""
 
 import json
 import os

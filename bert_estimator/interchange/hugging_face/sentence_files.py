@@ -32,9 +32,9 @@ def read(folder: str) -> dict[str, Any]:
     modules = json_files.items(json_files.read(path, list), dict, path)
     types = [json_files.field(module, "type", str, path) for module in modules]
     names = [name.rpartition(".")[2] for name in types]
+    is_normalized = names[-1:] == [_NORMALIZE]
     # The steps between the network and the scaling. `pooling` has their names if this project does
     # not compute them, such as a dense layer.
-    is_normalized = names[-1:] == [_NORMALIZE]
     steps = names[names[0] in _NETWORKS : len(names) - is_normalized] if names else []
     pooling = " and ".join(steps) or None
     if steps == [_POOLING]:

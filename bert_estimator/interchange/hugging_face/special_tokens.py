@@ -38,8 +38,8 @@ def names(is_sentencepiece: bool) -> dict[str, str]:
 
 
 def check(folder: str, vocab_file: str | None, tokens: Sequence[str] | None) -> None:
-    """Checks that a directory names special tokens as usual, and adds no token to its vocabulary,
-    of `tokens` in the order of their ids; None is a directory without a vocabulary."""
+    """Checks that a directory names special tokens as usual, and adds no token to its vocabulary;
+    `tokens` are in the order of their ids, and None if there is no vocabulary."""
     _check_names(folder, vocab_file)
     # Files list the special tokens as added tokens, too; the vocabulary has them.
     allowed = list(SPECIAL_TOKENS)

@@ -117,6 +117,7 @@ def open_directory(folder: str, path: str) -> Source:
 
     shapes = {name: stored_shapes[stored[theirs[name]]] for name in theirs}
     shapes = {k: v[::-1] if _is_transposed(k) else v for k, v in shapes.items()}
+    # Tied weights are stored twice in some files; a copy that differs would be another network.
     left_out = sorted(set(stored) - set(theirs.values()))
     _check_copies(left_out, stored, read_stored, theirs, read, path)
     unknown = [n for n in left_out if n not in _COPIES and not re.fullmatch(_NOT_NEEDED, n)]

@@ -60,12 +60,7 @@ _LIMITS = Limits()
 
 
 class Service:
-    """Answers requests with models.
-
-    `open_models` gets a function that is called with the name of a model and each of its `Batch`es.
-    `token` is what requests must carry as `Authorization: Bearer TOKEN`, or ""; `names` are the
-    names by which requests may call this machine, () for any.
-    """
+    """Answers requests with models, which `open_models` returns."""
 
     def __init__(
         self,
@@ -74,8 +69,11 @@ class Service:
         token: str = "",
         names: Sequence[str] = (),
     ):
+        # `open_models` takes a function of the name of a model and each of its batches.
         self._metrics = metrics.Metrics()
         self.models = {model.name: model for model in open_models(self._count_batch)}
+        # If there is a token, requests must carry it as `Authorization: Bearer TOKEN`; if there are
+        # names, requests must call this machine by one of them.
         self._limits, self._token, self._names = limits, token, names
         # Whether it refuses further requests, since the server is about to end.
         self.is_closing = False

@@ -154,6 +154,7 @@ def _vectors(path: str, batch_size: int, pooling: str | None, layers: Sequence[i
     try:
         embedder = Embedder(path, pooling, layers, batch_size=batch_size)
     except (ValueError, OSError) as error:
+        # A full disk, for example, says nothing about the model.
         if isinstance(error, OSError) and not disk_files.is_of_input(error):
             raise
         raise ValueError(
@@ -182,6 +183,7 @@ def _answers(predictor: AnswerPredictor) -> Opened:
         answers = predictor(texts)
         for of_text in answers:
             listed = of_text.pop("n_best")
+            # The outputs of the exported graph have one length; it fills them with empty answers.
             listed += [empty] * (num_listed - len(listed))
             for name in empty:
                 of_text[_N_BEST[name]] = [span[name] for span in listed]
