@@ -1,11 +1,7 @@
 """Evaluates checkpoints while training goes on, keeps the best one, and ends training early.
 
-The training goes on after each evaluation with the same graph, session and data.
-
 `best/best.json` lists the steps that have been evaluated, with their metrics. The list says which
-checkpoint is the best, and how many evaluations ago that was. A step is added to the list when all
-else is done. So a process may be killed at any instant: the next process evaluates the checkpoint
-that it resumes from if the list lacks its step, and repeats what the killed process had begun.
+checkpoint is the best, and how many evaluations ago that was.
 """
 
 import contextlib
@@ -24,24 +20,13 @@ from bert_estimator.system import disk_files
 
 
 class BestCheckpoint(tf.train.CheckpointSaverListener):
-    """A saving listener for `TPUEstimator.train`.
-
-    The best checkpoint so far is copied to `<output_dir>/best`, where the saver does not delete it,
-    together with the files that describe its network.
+    """Copies the best checkpoint so far to `<output_dir>/best`, as a saving listener.
 
     Args:
-      output_dir: the directory of the run.
-      evaluation: its `eval_steps` says which checkpoints are evaluated, by default all; the best
-        one is copied if it `keeps_best`, and then the last one is evaluated in any case; training
-        ends after `early_stopping_patience` evaluations in a row without a better metric.
-      num_train_steps: the step that training ends at.
       evaluate: function that evaluates a checkpoint and returns (its metric, its path), given the
         path; None means the newest. A larger metric is better; NaN is worse than every number.
       of: a digest of the data and the settings of the evaluation. If they are others than in the
         training that is resumed, the best checkpoint until then is evaluated anew.
-
-    Raises:
-      FlagError: best.json cannot be read.
     """
 
     def __init__(
@@ -52,10 +37,11 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         evaluate: Callable[[str | None], tuple[float, str]],
         of: str | None = None,
     ):
+        # The saver does not delete checkpoints there.
         self._directory = os.path.join(output_dir, run_directory.BEST_DIRECTORY)
         self._evaluate = evaluate
         self._last_step = num_train_steps
-        self._every = evaluation.eval_steps or 1
+        self._every = evaluation.eval_steps or 1  # by default every checkpoint is evaluated
         self._keeps_best = evaluation.keeps_best()
         self._patience = evaluation.early_stopping_patience
         self._of = of
@@ -77,18 +63,12 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         return len(values) - 1 - values.index(max(values)) >= self._patience
 
     def resume(self, step: int) -> None:
-        """Completes what an earlier process of this training did not complete.
-
-        Forgets the evaluations of later steps, and the best checkpoint if it is a later one, since
-        training will come to these steps again. Evaluates the checkpoint that training resumes from
-        if it has not been evaluated, or if something was forgotten: it may be the best one now.
-        Evaluates the best checkpoint anew if other data or settings are evaluated than until now.
-
-        Args:
-          step: the global step that training resumes from, or 0.
-        """
+        """Completes what an earlier process of this training did not complete, up to the step of
+        its checkpoint."""
         if self._others:
             self._evaluate_anew(step)
+        # Training will come to later steps again, so their evaluations are forgotten. Then the
+        # checkpoint that training resumes from may be the best one, so it is evaluated again.
         values = {at: value for at, value in self._values.items() if at <= step}
         if values != self._values:
             values.pop(step, None)
@@ -138,6 +118,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         if not self.reads_checkpoint(step):
             return self.exhausted
         value, checkpoint = self._value_of(step)
+        # The step is added to the list when all else is done. So a process may be killed at any
+        # instant: the next process finds that the list lacks the step, and repeats what was begun.
         values = {**self._values, step: value}
         # Training may have gone back to a checkpoint, and the best one until then may be gone.
         kept = run_directory.best_kept_step(self._directory, self._values)
@@ -161,11 +143,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         return self.exhausted
 
     def _copy(self, checkpoint):
-        """Copies a checkpoint. The index file is the last: without it TensorFlow sees nothing.
-
-        The copies reach the disk before best.json names them and the best one until then goes.
-        """
+        """Copies a checkpoint, with the files that describe its network, into `best`."""
         os.makedirs(self._directory, exist_ok=True)
+        # The index file is the last: without it TensorFlow does not see a checkpoint.
         paths = sorted(glob.glob(glob.escape(checkpoint) + ".*"), key=lambda p: p.endswith("index"))
         folder = os.path.dirname(checkpoint)
         for path in [*(os.path.join(folder, name) for name in NETWORK_FILES), *paths]:
@@ -179,6 +159,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
                         os.remove(copy + disk_files.ENDING)
                     raise
                 os.replace(copy + disk_files.ENDING, copy)
+        # The copies reach the disk before best.json names them and the best one until then goes.
         disk_files.sync(self._directory)
 
     def _remove_others(self):

@@ -1,7 +1,4 @@
-"""Compiles a run's training step for a TPU that this machine does not need to have.
-
-This is what `--compile_only` does.
-"""
+"""Compiles a run's training step for a TPU that need not be there, as `--compile_only` asks."""
 
 import json
 import math
@@ -42,11 +39,7 @@ class Plan:
     )
 
     def check(self, output_dir: str, use_tpu: bool, tpu_name: str | None) -> None:
-        """Checks --compile_only with the flags that go with it, before TensorFlow is loaded.
-
-        Raises:
-          FlagError: a flag is missing, or has no effect.
-        """
+        """Checks --compile_only with the flags that go with it, before TensorFlow is loaded."""
         if not self.compile_only:
             for name, value in flags.values_of(self).items():
                 flags.check(not value, name, value, "goes with --compile_only; add it")
@@ -75,22 +68,15 @@ def run(
     num_train_steps: int,
     input_secs: float | None = None,
 ) -> bool:
-    """Compiles the training step, prints what the compiler says, and writes it as JSON.
+    """Compiles the training step, prints and writes what it needs; returns whether it fits.
 
     Args:
-      config: the script's `JobConfig`.
-      lower: function of a configuration, a number of cores and a number of hosts that returns
-        (a `LoweredStep`, the share of its positions that are tokens, or None if it is not known).
-      num_train_steps: the steps of the training.
+      lower: function of a configuration, a number of cores and a number of hosts that returns (a
+        `LoweredStep`, the share of its positions that are tokens, or None if it is not known).
       input_secs: the seconds that one core of a host takes to read an example; None if the examples
         are in memory.
-
-    Returns:
-      Whether the step fits the memory of a core.
-
-    Raises:
-      flags.FlagError: the topology is unknown, or the batch does not divide by its cores.
     """
+    # This module belongs to the configuration, which is checked before TensorFlow is loaded.
     from bert_estimator.tpu import compile_report
 
     flags.make_directory("output_dir", config.output_dir)
@@ -165,11 +151,7 @@ def _saying_so(config):
 
 
 def print_total(configs: Sequence[Any]) -> None:
-    """Prints how long the stages of a recipe take together, by the reports in their directories.
-
-    Args:
-      configs: the configurations of the stages, all of which fit.
-    """
+    """Prints how long the stages of a recipe, all of which fit, take together by their reports."""
     reports = {_path(config): json_files.read(_path(config)) for config in configs}
     least, likely = (
         sum(json_files.field(r, name, float, path) for path, r in reports.items())
@@ -228,10 +210,8 @@ def _follows_the_paper(config):
 
 
 def _remedies(config, replicas, asked, report):
-    """Prints and yields changes of flags that need less memory.
-
-    With --suggest each change is compiled, and a dict says whether the step then fits.
-    """
+    """Prints and yields changes of flags that need less memory; with --suggest, whether each
+    fits."""
     print("What needs less memory" + ("" if config.plan.suggest else " (--suggest compiles each):"))
     sharers = replicas // asked.hosts if config.devices.num_cores_per_replica == 1 else 1
     for variants in _changes(config, replicas, _times_too_big(asked), sharers):
@@ -246,15 +226,14 @@ def _remedies(config, replicas, asked, report):
             else:
                 print(f"  {text}")
             yield remedy
+            # Without compiling, the first variant stands for all of them.
             if not config.plan.suggest or remedy["fits"]:
                 break
 
 
 def _times_too_big(report):
-    """Returns how many times too big the memory is that grows with the batch.
-
-    This is all memory except for the weights and the optimizer's state.
-    """
+    """Returns how many times too big the memory that grows with the batch is."""
+    # This is all memory except for the weights and the optimizer's state.
     state = report.memory["weights"] + report.memory["optimizer_state"]
     return (report.memory["total"] - state) / max(report.usable_hbm - state, 1)
 
@@ -265,14 +244,8 @@ _SHARERS_OF_LITTLE = 4
 
 
 def _changes(config, replicas, times_too_big, sharers):
-    """Returns lists of changes, (flags, changed settings); try each list until a change fits.
-
-    Args:
-      config: the configuration of what does not fit.
-      replicas: the number of copies of the model.
-      times_too_big: see `_times_too_big`.
-      sharers: how many cores share the update of a weight.
-    """
+    """Returns lists of (flags, changed settings), of which each is to be tried until a change fits;
+    `sharers` is how many cores share the update of a weight."""
     changes, network, training = [], config.network, config.training
     # Try parts that are larger than the numbers suggest: the compiler saves memory when it is short
     # of it.
@@ -282,6 +255,7 @@ def _changes(config, replicas, times_too_big, sharers):
     if not network.recompute:
         changes.append([("--recompute", {"recompute": True})])
     if training.optimizer != "adafactor" and sharers < _SHARERS_OF_LITTLE:
+        # A flag of another optimizer would be refused together with Adafactor.
         unknown_to_it = {
             flag.name: flag.default
             for flag in flags.of(type(training))
@@ -291,6 +265,7 @@ def _changes(config, replicas, times_too_big, sharers):
         changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **unknown_to_it})])
     share = training.train_batch_size // replicas
     rows = min(training.micro_batch_size or share, share)
+    # Compiling takes minutes, so each size is at most half of the size before it.
     sizes = []
     for size in range(rows // least, 0, -1):
         if rows % size == 0 and (not sizes or 2 * size <= sizes[-1]):

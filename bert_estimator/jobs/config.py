@@ -83,25 +83,18 @@ class Network:
 
 
 class OptimizerFlag(NamedTuple):
-    """Says what a flag sets that only some optimizers have.
+    """Says what a flag sets that only some optimizers have."""
 
-    Attributes:
-      argument: the argument of the optimizers' classes.
-      optimizers: the names of these optimizers.
-    """
-
-    argument: str
-    optimizers: tuple[str, ...]
+    argument: str  # of the optimizers' classes
+    optimizers: tuple[str, ...]  # their names
 
 
 @flags.group(flags.TRAINING, eval_may_differ=True)
 class Training:
-    """Says how weights are updated. Each script has a group of its own, which says how long, too.
+    """Says how weights are updated; each script has a group of its own, which says how long,
+    too."""
 
-    Attributes:
-      OPTIMIZER_FLAGS: flag that only some optimizers have -> what it sets.
-    """
-
+    # A flag that only some optimizers have -> what it sets.
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {}
 
     train_batch_size: int = flags.field(
@@ -258,18 +251,9 @@ class Devices:
 
 @flags.group(flags.TASKS, may_differ=True)
 class JobConfig:
-    """Holds the flags of a run in groups, resolved and checked, and three further fields.
+    """Holds the flags of a run in groups, and three further fields; each script extends it."""
 
-    A script's own configuration extends this one with the script's own flags.
-
-    Attributes:
-      sources: name of a flag -> the `provenance.Source` of its value.
-      embedded: whether no data was given, so that the text that comes with Python is used.
-      mirror: the `Mirror` whose local directory `output_dir` is in, if --output_dir is remote.
-      VERBS: the flags that say what to do.
-    """
-
-    VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval")
+    VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval")  # the flags that say what to do
 
     output_dir: str = flags.field(
         "runs/here",
@@ -302,8 +286,10 @@ class JobConfig:
         may_differ=False,
     )
 
-    sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)
+    sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)  # by flag
+    # Whether no data was given, so that the text that comes with Python is used.
     embedded: bool = False
+    # Only a remote --output_dir has a mirror; `output_dir` is in its local directory.
     mirror: Mirror | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def settings(self) -> dict[str, Any]:
@@ -336,11 +322,8 @@ class JobConfig:
         return self.output_dir if hosts.is_chief else f"{self.output_dir}/host-{hosts.index}"
 
     def open_directory(self) -> RunDirectory:
-        """Makes the directory of the run, if it is not there; returns it.
-
-        Raises:
-          FlagError: it cannot be written, or holds a run of other settings.
-        """
+        """Makes and returns the directory of the run, which must not hold a run of other
+        settings."""
         path = self.directory_to_write()
         for directory in (self.output_dir, path):
             flags.make_directory("output_dir", directory)
@@ -380,19 +363,16 @@ class JobConfig:
         return {name: values[name] for name in names if name in values}
 
     def fixed_batches(self) -> tuple[str, ...]:
-        """Returns the names of the batch sizes that may not be changed to fit the cores.
-
-        They are the batch of training, which changes the numbers, and each that the user gave.
-        """
+        """Returns the names of the batch sizes that may not be changed to fit the cores."""
+        # A changed batch of training would change the numbers; the others only matter if they are
+        # given.
         train, *others = self.batch_sizes()
         fixed = [train] if self.do_train else []
         return (*fixed, *(name for name in others if self.is_given(name)))
 
     def whole_batches(self, num_replicas: int) -> dict[str, int]:
-        """Returns name -> value of the batch sizes of evaluation and prediction that are not given.
-
-        Each is rounded up from its default to a multiple of the number of replicas.
-        """
+        """Returns name -> value of the batch sizes of evaluation and prediction that are not given,
+        each rounded up from its default to a multiple of the number of replicas."""
         _, *others = self.batch_sizes().items()
         return {
             name: -(-value // num_replicas) * num_replicas
@@ -401,16 +381,8 @@ class JobConfig:
         }
 
     def check_divides(self, num_replicas: int, source: str, batches: tuple[str, ...]) -> None:
-        """Checks that batches divide by replicas, and a replica's batch by its micro-batches.
-
-        Args:
-          num_replicas: how many copies of the model share a batch.
-          source: what sets the number of replicas, for the message.
-          batches: names of the batch sizes to check.
-
-        Raises:
-          FlagError: a batch does not divide.
-        """
+        """Checks that batches divide by replicas, and a replica's batch by its micro-batches;
+        `source` is what sets the number of replicas, for the message."""
         sizes = self.batch_sizes()
         for name in batches:
             is_multiple = sizes[name] % num_replicas == 0
@@ -424,11 +396,8 @@ class JobConfig:
             flags.check(fits, "micro_batch_size", rows, f"must divide {of_batch}, or not be less")
 
     def check(self) -> None:
-        """Checks all of the common flags that can be checked before TensorFlow is loaded.
-
-        Raises:
-          FlagError: it names the flag, what is allowed, and what to do.
-        """
+        """Checks all of the common flags that can be checked before TensorFlow is loaded."""
+        # Single values come first: checks of several flags would misread a wrong value.
         flags.check_values(self)
         self.training.check(self.is_given)
         self._check_batches()
@@ -476,18 +445,13 @@ def _enumerated(names):
 
 
 def find_output_dir(output_dir: str) -> tuple[str, Mirror | None]:
-    """Checks that a run may write into --output_dir; copies it to this machine if it is remote.
-
-    Returns:
-      (the directory of this machine, the `Mirror`); a directory of this machine does not have one.
-
-    Raises:
-      FlagError: the directory holds something else than a run, or cannot be used.
-    """
+    """Checks that a run may write into --output_dir; returns (the directory of this machine, the
+    `Mirror` that has copied a remote directory there, or None)."""
     is_remote = paths.is_remote(output_dir)
     if is_remote:
         with flags.named(f"output_dir={output_dir}"):
             paths.check_no_pattern(output_dir)
+    # Before anything is copied, the directory must be a run's, or be empty.
     own_directory.check_run(output_dir)
     if not is_remote:
         return output_dir, None

@@ -47,22 +47,13 @@ _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 def read_bert_config(
     network: Network, output_dir: str, plan: Mapping[str, Any] | None = None
 ) -> BertConfig:
-    """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
-
-    Without the flag, it reads what --init_checkpoint has beside its weights, or without that flag
-    what the run's directory has. For an embedded task, a new run has the network of the `plan`,
-    which has the keys of bert_config.json.
-
-    A run whose own bert_config.json does not say the head's dropout goes on with 0.1: it began
-    before that was read.
-
-    Raises:
-      FlagError: the file is not a configuration or is missing, or its network cannot be built.
-    """
+    """Reads the network of --bert_config_file, or else of --init_checkpoint or of the run's
+    directory; a new run of an embedded task has the `plan`, with the keys of bert_config.json."""
     bert_config = _read_bert_config(network, output_dir, plan)
     before = _before(RunDirectory(output_dir))
     if before is None or "classifier_dropout" in before:
         return bert_config
+    # The run began before its file said the head's dropout, and goes on as it began.
     return dataclasses.replace(bert_config, classifier_dropout=0.1)
 
 
@@ -83,19 +74,10 @@ def _read_bert_config(network, output_dir, plan):
 
 
 def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bool) -> None:
-    """Checks that the checkpoints of a run's directory, if there are any, are of a network.
-
-    Variables of the same shapes may belong to several networks. With `num_hidden_groups`, some
-    variables would just be left out.
-
-    Args:
-      directory: the directory of the run.
-      bert_config: the network.
-      do_train: whether the run goes on; otherwise, what matters in training only may differ.
-
-    Raises:
-      FlagError: they are of another network, or bert_config.json beside them cannot be read.
-    """
+    """Checks that the checkpoints of a run's directory are of a network; unless the run goes on
+    with training, what matters in training only may differ."""
+    # Shapes would not tell: variables of the same shapes may belong to several networks, and with
+    # `num_hidden_groups` some variables would just be left out.
     if (before := _before(directory)) is None:
         return
     for name, was, value in differences(BertConfig.from_dict(before), bert_config, do_train):
@@ -124,14 +106,10 @@ def _before(directory):
 def differences(
     before: BertConfig, now: BertConfig, do_train: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (key, its value before, its value now) of the keys in which two networks differ.
-
-    Args:
-      before, now: the networks.
-      do_train: whether what matters in training only counts.
-    """
+    """Yields (key, its value before, its value now) of the keys in which two networks differ."""
     for field in dataclasses.fields(BertConfig):
         was, value = (getattr(config, field.name) for config in (before, now))
+        # Without training, what matters in training only does not count.
         if was != value and (do_train or field.name not in _OF_TRAINING):
             yield field.name, was, value
 
@@ -155,18 +133,13 @@ def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
 
 
 def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
-    """Says how much of this machine's memory a run needs, and refuses what is far beyond it.
-
-    What a GPU or a TPU computes is in the memory of that device, which is not compared.
-
-    Raises:
-      FlagError: this machine has far less memory.
-    """
+    """Says how much of this machine's memory a run needs, and refuses what is far beyond it."""
     if config.plan.compile_only:
         return
     asked, values = config.devices, flags.values_of(config)
     master = _master(asked)
     cores = devices.num_virtual_cores(master)
+    # What a GPU or a TPU computes is in that device's memory, which is not compared.
     is_on_device = not cores and (master or tf.config.list_physical_devices("GPU"))
     num_hosts = flags.find_hosts().number
 
@@ -220,19 +193,8 @@ def _master(asked):
 
 
 def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
-    """Finds what a configuration asks to run on, and checks the batches against it.
-
-    Args:
-      config: a `JobConfig`.
-
-    Returns:
-      (the configuration, with batch sizes that divide by the cores; the master to run on, "" for
-      the session runtime).
-
-    Raises:
-      FlagError: the cores asked for cannot be reached, or do not divide a batch, or the hosts of
-        TF_CONFIG cannot train together.
-    """
+    """Finds what a configuration asks to run on; returns it with batch sizes that divide by the
+    cores, and the master to run on, "" for the session runtime."""
     asked, num_hosts = config.devices, flags.find_hosts().number
     per_replica = asked.num_cores_per_replica
     master = _master(asked)
@@ -242,6 +204,7 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
                 f"TF_CONFIG names {num_hosts} hosts, but there are no cores that they could share: "
                 f"this machine does not have a TPU. Give --tpu_name: {devices.ALLOWED}"
             )
+        # If cores are named, `JobConfig.check` has compared the batches with them.
         cores = asked.num_tpu_cores if asked.use_tpu else None
         if not cores:
             config.check_divides(1, "1 core", ())
@@ -266,6 +229,7 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
         per_replica,
         f"must divide the {cores // num_hosts} cores of each of the {num_hosts} hosts of TF_CONFIG",
     )
+    # The hosts are connected now, since `devices.find` has waited for all of them.
     _check_hosts_agree(config)
     if config.mirror is not None:
         config.mirror.agree()
@@ -283,14 +247,8 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
 
 
 def check_hosts_have_same_files(files: dict[str, tuple[str | None, Any]]) -> None:
-    """Waits for the other hosts of TF_CONFIG, and checks that their files are the same.
-
-    Args:
-      files: name of a flag -> its value, and what the files that it names hold, or a digest of it.
-
-    Raises:
-      FlagError: a file of another host has other contents.
-    """
+    """Waits for the other hosts of TF_CONFIG, and checks that their files are the same; `files` is
+    flag -> (its value, what the files hold or a digest of it)."""
     for name in host_agreement.differing({name: content for name, (_, content) in files.items()}):
         flags.check(
             False,
@@ -336,25 +294,16 @@ def make(
     num_train_steps: int | None = None,
     tokens_per_example: float | None = None,
 ) -> tpu.TPUEstimator:
-    """Returns the `TPUEstimator` of a configuration.
-
-    If it runs in sessions, this process keeps freed memory from then on, see
-    `memory.keep_freed_memory`.
-
-    Args:
-      config: a `JobConfig`.
-      model_fn: the model.
-      master: the master to run on, which `find_cores` returns.
-      num_train_steps: the step at which training ends, or None. Of a short training, more steps
-        are logged: the curves should have some points.
-      tokens_per_example: for the rate of tokens in log lines; None to leave it out.
-    """
+    """Returns the `TPUEstimator` of a configuration; `tokens_per_example` is for the rate of tokens
+    in log lines, which None leaves out."""
     asked, progress = config.devices, config.progress
     per_replica = asked.num_cores_per_replica
     # Event files do not grow faster than the log.
     steps_per_log = min(_MAX_STEPS_PER_LOG, asked.iterations_per_loop)
+    # The curves of a short training should have some points, too.
     if num_train_steps is not None:
         steps_per_log = max(1, min(steps_per_log, num_train_steps // _LEAST_POINTS))
+    # It runs in sessions, which are faster if the process keeps the memory that they free.
     if not master:
         memory.keep_freed_memory()
     return tpu.TPUEstimator(
@@ -383,13 +332,12 @@ def make(
 
 
 def _session_of_training():
-    """Returns the settings of sessions that train: with a part of TensorFlow's graph rewriting.
-
-    All passes of it take 7 s of CPU time before the first step of BERT-base; these take 4 s. Steps
-    gain from these: they fuse biases into products, and merge what is computed twice. In float32 on
-    a CPU, steps take as long with these as with all. A GPU, which was not measured, runs all.
-    """
+    """Returns the settings of sessions that train: with a part of TensorFlow's graph rewriting."""
     settings = tpu.RunConfig().session_settings()
+    # All passes of it take 7 s of CPU time before the first step of BERT-base; these take 4 s.
+    # Steps gain from these: they fuse biases into products, and merge what is computed twice. In
+    # float32 on a CPU, steps take as long with these as with all. A GPU, which was not measured,
+    # runs all.
     if not tf.config.list_physical_devices("GPU"):
         settings.graph_options.rewrite_options.optimizers.extend(_REWRITING)
     return settings

@@ -39,21 +39,15 @@ def is_restorable(source: Source) -> bool:
 
 
 def with_length(config: FineTuningConfig) -> FineTuningConfig:
-    """Returns the configuration of a run, which without training has the network's own length.
-
-    Without --max_seq_length, examples are cut to the length that the network records, or if it does
-    not record any to the default; but never to more than its positions. A run's own network counts,
-    whatever the run started from.
-
-    Raises:
-      FlagError: the network cannot be opened, or other flags do not fit the length.
-    """
+    """Returns the configuration of a run, which without training has the network's own length."""
     start = config.network.init_checkpoint
+    # A run's own network counts, whatever the run started from.
     is_run = RunDirectory(config.output_dir).holds_checkpoint()
     if config.do_train or config.is_given("max_seq_length") or not (is_run or start):
         return config
     with flags.named("output_dir" if is_run else "init_checkpoint"):
         source = interchange.open_source(config.output_dir if is_run else start)
+    # A network that does not record a length gets the default, but never more than its positions.
     length = source.max_seq_length or config.data.max_seq_length
     if source.config is not None:
         length = min(length, source.config.max_position_embeddings)
@@ -62,12 +56,7 @@ def with_length(config: FineTuningConfig) -> FineTuningConfig:
 
 def with_rules_of_answers(config: Any) -> Any:
     """Returns the configuration of a run for answers, which without training has the network's own
-    --version_2_with_negative.
-
-    Raises:
-      FlagError: nothing says whether the network that is used may leave questions without an
-        answer.
-    """
+    --version_2_with_negative."""
     name, start = "version_2_with_negative", config.network.init_checkpoint
     is_said = config.sources[name] in (provenance.FLAG, provenance.RUN)
     is_run = RunDirectory(config.output_dir).holds_checkpoint()
@@ -88,29 +77,20 @@ def with_rules_of_answers(config: Any) -> Any:
 
 
 def checkpoint_of(source: Source) -> str | None:
-    """Returns a checkpoint of a network that an estimator can restore.
-
-    Converted and published networks lack the step, have other projects' names of the variables, or
-    are in float16, and Hugging Face's files are not a checkpoint. If such a network was fine-tuned,
-    a copy of it is written to a directory that lasts as long as the process. Hugging Face's
-    networks for tags and for answers lack the pooler, which these do not use: in the copy it is
-    zero.
-
-    Args:
-      source: the network.
-
-    Returns:
-      The checkpoint's path; None if an estimator cannot restore the network's own, and the network
-      does not have the head of a fine-tuning.
-    """
+    """Returns the path of a checkpoint that an estimator can restore, if need be of a copy that
+    lasts as long as the process; None if the network lacks the head of a fine-tuning, too."""
     if is_restorable(source):
         return source.checkpoint
+    # Converted and published networks lack the step, have other projects' names of the variables,
+    # or are in float16, and Hugging Face's files are not a checkpoint. These are copied.
     heads = [name for name in (CLASSIFIER, f"{ANSWER}/output_weights") if name in source.shapes]
     if not heads:
         return None
     step = checkpoints.global_step_of(source.checkpoint)
     prefix = os.path.join(staging.temporary_folder(), f"model.ckpt-{step}")
     hidden_size = source.shapes[heads[0]][1]
+    # Hugging Face's networks for tags and for answers lack the pooler, which these do not use: in
+    # the copy it is zero.
     pooler = {
         f"{POOLER}dense/kernel": np.zeros([hidden_size, hidden_size], np.float32),
         f"{POOLER}dense/bias": np.zeros([hidden_size], np.float32),
@@ -133,18 +113,10 @@ def check(
     """Checks that a network was fine-tuned for a task, as far as the files beside it say for which.
 
     Args:
-      source: the network.
       head: names of the variables that the task needs besides the encoder; the first of them is
         [number of outputs, hidden].
       task: what task.json would say of the flags and files.
-      vocab_file: the vocabulary that the flags name.
-      bert_config: the network of the flags.
       flag: the flag that names the network.
-
-    Raises:
-      FlagError: it is another network, was not fine-tuned, or was for another task, for other
-        labels, for the same labels in another order, with another vocabulary, or for questions of
-        which some have no answer.
     """
     flags.check(
         all(name in source.shapes for name in head),
@@ -171,6 +143,7 @@ def check(
                     f"{json_files.shown(learned)}, but the flags and files ask for "
                     f"{json_files.shown(asked)}. {_WHAT_TO_DO}"
                 )
+        # None is a value here, the default, and not a sign that nothing is known.
         strips = source.strip_accents, task.get("strip_accents", source.strip_accents)
         if source.do_lower_case is not None and strips[0] != strips[1]:
             learned, asked = ("its default" if strip is None else str(strip) for strip in strips)
@@ -185,6 +158,7 @@ def check(
                 "--null_score_diff_threshold, every question is answered all the same"
             )
         outputs = source.shapes[head[0]][0]
+        # A regression has an output, but does not have labels.
         number = len(task["labels"]) or 1 if "labels" in task else outputs
         if number != outputs:
             raise ValueError(
@@ -200,12 +174,7 @@ def check(
 
 
 def warn_of_another_task(source: Source, head: Sequence[str], task: Mapping[str, Any]) -> None:
-    """Warns if training starts from a head that has learned something else, of the same size.
-
-    Args:
-      source: the network that training starts from.
-      head, task: as for `check`.
-    """
+    """Warns if training starts from a head that has learned something else, of the same size."""
     labels = list(task.get("labels") or ())
     if source.shapes.get(head[0], [0])[0] != (len(labels) or 1):
         return

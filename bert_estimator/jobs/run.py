@@ -33,18 +33,9 @@ _FILE_FLAGS = (
 
 @contextlib.contextmanager
 def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
-    """Locks the directories that configurations train in: no other process writes there meanwhile.
-
-    If they are in remote storage, what was written there is uploaded at the end.
-
-    Args:
-      configs: the configurations. A directory that a job only reads is not locked.
-
-    Raises:
-      FlagError: a remote file that a flag names cannot be read.
-      lock.InUseError: another process writes in one of them.
-      storage.StorageError: an upload failed.
-    """
+    """Locks the directories that configurations train in; at the end, uploads what was written to
+    remote storage."""
+    # A directory that a job only reads is not locked.
     trained = [config for config in configs if config.do_train and not config.plan.compile_only]
     for config in configs:
         check_remote_files(config)
@@ -58,11 +49,7 @@ def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
 
 
 def check_remote_files(config: JobConfig) -> None:
-    """Checks that the remote files that flags name are there.
-
-    Raises:
-      FlagError: a file is not there, or its file system cannot be used; the text names the flag.
-    """
+    """Checks that the remote files that flags name are there."""
     values = flags.values_of(config)
     for name in _FILE_FLAGS:
         value = values.get(name) or ""
@@ -70,41 +57,30 @@ def check_remote_files(config: JobConfig) -> None:
             with flags.named(name):
                 url = paths.split_weight(part)[0] if name in _PATTERN_FLAGS else part
                 if paths.is_remote(url):
+                    # A checkpoint is named by its prefix, which is not a file.
                     is_there = remote.matches(url) or remote.check(f"{url}.index")
                     flags.check(is_there, name, value, f"{url} is not there")
 
 
 class Uploads(tf.train.CheckpointSaverListener):
-    """Uploads each checkpoint with all that belongs to it, as a saving listener.
-
-    The saver writes a checkpoint before it calls this, instead of in a thread of its own.
-    """
+    """Uploads each checkpoint with all that belongs to it, as a saving listener."""
 
     def __init__(self, mirror: Mirror):
         self._mirror = mirror
 
+    # The saver writes a checkpoint before it calls this, instead of in a thread of its own.
     def after_save(self, session: tf.Session, global_step_value: int) -> None:
         del session, global_step_value
         self._mirror.upload()
 
 
 class Rollbacks:
-    """Keeps the rollbacks of a run.
-
-    Args:
-      output_dir: the directory of the run.
-      most: how many rollbacks the run may have in total.
-
-    Attributes:
-      skipped: list of (step, number): from the batch of this global step on, training reads the
-        batches so many places later. The numbers of several entries add up.
-
-    Raises:
-      FlagError: rollbacks.json cannot be read.
-    """
+    """Keeps the rollbacks of a run in rollbacks.json, at most `most` in total."""
 
     def __init__(self, output_dir: str, most: int):
         self._path, self._most = os.path.join(output_dir, _ROLLBACKS), most
+        # (step, number): from the batch of this global step on, training reads the batches so many
+        # places later. The numbers of several entries add up.
         self.skipped = self._read()
 
     def begin(self) -> None:
@@ -114,15 +90,9 @@ class Rollbacks:
             self._write()
 
     def add(self, checkpoint_step: int, failed_step: int) -> bool:
-        """Notes a rollback, if the run may have another one.
-
-        Args:
-          checkpoint_step: the global step to go back to.
-          failed_step: the global step whose loss or weights are not finite.
-
-        Returns:
-          Whether training may go on.
-        """
+        """Notes a rollback to the checkpoint's step, if the run may have another one; returns
+        whether training may go on."""
+        # A failure at the checkpoint's own step would come again: there are no batches to skip.
         if len(self.skipped) >= self._most or failed_step <= checkpoint_step:
             return False
         self.skipped.append((checkpoint_step, failed_step - checkpoint_step))
@@ -151,13 +121,7 @@ class Rollbacks:
 
 
 class Run:
-    """One run of a script, and its directory; pretraining and fine-tuning each have a `Run`.
-
-    Attributes:
-      config: its `JobConfig`.
-      directory: its `RunDirectory`.
-      estimator: its `TPUEstimator`.
-    """
+    """Holds one run of a script, with its directory and its estimator."""
 
     def __init__(self, config: JobConfig, directory: RunDirectory, estimator: tpu.TPUEstimator):
         self.config = config
@@ -167,6 +131,7 @@ class Run:
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
         self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
         self._tracker = Tracker(
+            # One host reports for all of them.
             config.progress.report_to if hosts.find().is_chief else TENSORBOARD,
             directory.path,
             config.settings(),
@@ -174,9 +139,8 @@ class Run:
         directory.report = self._tracker.add
 
     def check_restorable(self) -> None:
-        """Raises FlagError if training cannot go on from the checkpoint in the directory, which
-        another program wrote: it lacks the global step, or has other names or types of variables.
-        """
+        """Raises FlagError if training cannot go on from another program's checkpoint in the
+        directory."""
         if (source := self.network_of_another_program) is not None:
             flags.check(
                 fine_tuned.is_restorable(source),
@@ -194,17 +158,12 @@ class Run:
         length_flag: str,
         best_checkpoint: BestCheckpoint | None = None,
     ) -> None:
-        """Trains from the newest checkpoint, or from step 0, to the end.
-
-        If training is complete already, it says so and returns.
+        """Trains from the newest checkpoint or step 0 to the end, or says that it is complete.
 
         Args:
           make_input_fn: function of the batches to skip, as `order.BatchOrder` takes them, that
             returns the input_fn to train on.
-          num_train_steps: the global step that training ends at.
           length_flag: the flag to raise for a longer training, for the message.
-          best_checkpoint: `BestCheckpoint` that evaluates checkpoints and may end training; or
-            None.
         """
         with self.directory.going_on_from_another_program():
             if not self._is_complete(num_train_steps, length_flag, best_checkpoint):
@@ -259,10 +218,7 @@ class Run:
         print(f"Training took {time.perf_counter() - start:.0f} s.")
 
     def _train_or_roll_back(self, make_input_fn, num_train_steps, listeners, rollbacks, interrupts):
-        """Trains to the end; returns False if it rolled back instead, and is to be called again.
-
-        A run that a signal ended rolls back when the same command goes on with it.
-        """
+        """Trains to the end; returns False if it rolled back instead, and is to be called again."""
         try:
             self.estimator.train(
                 make_input_fn(tuple(rollbacks.skipped)),
@@ -273,7 +229,9 @@ class Run:
         except (tpu.NanLossDuringTrainingError, tpu.NonFiniteWeightsError) as error:
             most = self.config.training.max_rollbacks
             if most:
+                # A run that a signal ended rolls back when the same command goes on with it.
                 interrupts.raise_if_requested()
+            # The estimator is at its newest checkpoint again: the failed steps were not saved.
             step = self.estimator.global_step()
             if not rollbacks.add(step, error.step):
                 if rollbacks.skipped and len(rollbacks.skipped) >= most:
@@ -300,12 +258,8 @@ class Run:
         checkpoint: str | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Does what `TPUEstimator.evaluate` does; a later call of a name uses its graph again.
-
-        Args:
-          input_fn, steps, name: see `TPUEstimator.evaluate`; the same in all calls of a name.
-          checkpoint: path prefix of the checkpoint. None means the newest.
-        """
+        """Does what `TPUEstimator.evaluate` does; a later call of a name, which must have the same
+        input_fn and steps, uses its graph again."""
         self._tracker.begin()
         if name not in self._evaluations:
             self._evaluations[name] = self.estimator.kept_evaluation(input_fn, steps, name)
@@ -318,12 +272,10 @@ class Run:
             evaluation.close()
 
     def log_evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs what an evaluation found, unless it is of the last step.
-
-        An evaluation of the last step is kept for `log_rest`: the results that are printed after
-        training are often of the same step, and each evaluation is said once.
-        """
+        """Logs what an evaluation found, unless it is of the last step."""
         line = evaluation_line(step, values)
+        # It is kept for `log_rest`: the results that are printed after training are often of the
+        # same step, and each evaluation is said once.
         if step == self._last_step:
             self._unsaid = step, line
         else:
@@ -336,13 +288,11 @@ class Run:
         self._unsaid = None
 
     def network_read_alone(self) -> interchange.Source | None:
-        """Returns the network that --init_checkpoint names, if it is the one to evaluate.
-
-        It is if the flags don't ask for training, and --output_dir does not have a checkpoint: so a
-        run in a directory that cannot be written is evaluated, with the results in --output_dir,
-        and so is a fine-tuned network that was converted, or that is Hugging Face's.
-        """
+        """Returns the network that --init_checkpoint names, if it is the one to evaluate."""
         named = self.config.network.init_checkpoint
+        # Without training, and without a checkpoint in --output_dir, it is. So a run in a directory
+        # that cannot be written is evaluated, with the results in --output_dir, and so is a
+        # fine-tuned network that was converted, or that is Hugging Face's.
         if self.config.do_train or not self.config.is_given("init_checkpoint"):
             return None
         if not named or self.estimator.latest_checkpoint():
@@ -350,12 +300,10 @@ class Run:
         return init_checkpoint.open_source(named)
 
     def best(self) -> str | None:
-        """Returns the path of the best checkpoint if exports are to use it, else None.
-
-        Without training, it is the checkpoint of the run that --init_checkpoint names, or of the
-        network that `network_read_alone` names.
-        """
+        """Returns the path of the best checkpoint if exports are to use it, else None."""
         named = self.config.network.init_checkpoint
+        # Without training, a checkpoint that the flag names comes first, then a network that is
+        # read alone.
         if not self.config.do_train and self.directory.is_checkpoint(named):
             return named
         return self._checkpoint_read_alone or delivered_best(self.config.output_dir)
@@ -384,12 +332,7 @@ class Run:
         serving_input_receiver_fn: Callable[[], Any],
         assets_extra: Mapping[str, str],
     ) -> None:
-        """Writes a SavedModel of the best checkpoint, or else of the newest, below `export/`.
-
-        Args:
-          estimator: an estimator for the run's directory, whose model is exported.
-          serving_input_receiver_fn, assets_extra: see `TPUEstimator.export_saved_model`.
-        """
+        """Writes a SavedModel of the best checkpoint, or else of the newest, below `export/`."""
         path = estimator.export_saved_model(
             os.path.join(self.config.output_dir, "export"),
             serving_input_receiver_fn,
@@ -399,12 +342,10 @@ class Run:
         print(f"SavedModel: {remote.shown(path.decode())}")
 
     def summary(self) -> str:
-        """Draws the curves; returns a line that says where the run's files are.
-
-        A run that only predicts, with another run's network, does not have metrics.
-        """
+        """Draws the curves; returns a line that says where the run's files are."""
         self.log_rest()
         line = f"Checkpoint: {self.best() or self.estimator.latest_checkpoint()}"
+        # A run that only predicts, with another run's network, does not have metrics.
         if os.path.exists(self.directory.metrics_path):
             line += (
                 f"  summaries: {self.config.output_dir}  metrics: {self.directory.metrics_path}  "

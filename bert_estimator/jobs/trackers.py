@@ -1,10 +1,8 @@
 """Experiment trackers: MLflow or Weights & Biases get what metrics.jsonl gets.
 
-A run in a directory is one run of the tracker, which `tracker.json` names. A resumed run goes on
-with it. Environment variables of the tracker say where the records go, such as MLFLOW_TRACKING_URI
-or WANDB_MODE=offline.
-
-A tracker that fails does not end a run: metrics.jsonl has everything.
+A run in a directory is one run of the tracker, which `tracker.json` names, and a resumed run goes
+on with it. Environment variables of the tracker say where the records go, such as
+MLFLOW_TRACKING_URI or WANDB_MODE=offline.
 """
 
 import importlib
@@ -27,16 +25,7 @@ _MOST_CHARACTERS = 500  # of a parameter, in every version of MLflow
 
 
 class Mlflow:
-    """Reports to MLflow.
-
-    Args:
-      identity: the number of the run to go on with, or None.
-      name: how people call the run.
-      settings: flag -> value.
-
-    Attributes:
-      identity: the run's number.
-    """
+    """Reports to MLflow; `identity` is the number of the run to go on with, or None."""
 
     def __init__(self, identity: str | None, name: str, settings: Mapping[str, Any]):
         mlflow = importlib.import_module("mlflow")
@@ -99,24 +88,14 @@ NAMES = (TENSORBOARD, *_TRACKERS)
 
 
 class Tracker:
-    """Reports a run.
-
-    Args:
-      name: one of NAMES.
-      directory: the directory of the run.
-      settings: flag -> value.
-    """
+    """Reports a run to the tracker of a name, one of NAMES."""
 
     def __init__(self, name: str, directory: str, settings: Mapping[str, Any]):
         self._name, self._directory, self._settings = name, directory, settings
         self._run, self._is_lost = None, False
 
     def begin(self) -> None:
-        """Begins the run or goes on with it, if that has not been done.
-
-        Raises:
-          FlagError: the tracker cannot be reached, or does not have the run.
-        """
+        """Begins the run or goes on with it, if that has not been done."""
         if self._run is not None or self._name not in _TRACKERS:
             return
         path = os.path.join(self._directory, _FILE)
@@ -130,6 +109,7 @@ class Tracker:
                 f"--report_to={self._name}: {_first_line(error)}. See the tracker's environment "
                 "variables, or leave the flag out"
             ) from error
+        # It is written before the first record, so that a resumed run goes on with this one.
         with disk_files.writer(path) as writer:
             json.dump({**identities, self._name: self._run.identity}, writer)
 
@@ -149,6 +129,7 @@ class Tracker:
         try:
             action()
         except Exception as error:  # packages of others raise errors of all kinds
+            # A tracker that fails does not end a run: metrics.jsonl has everything.
             self._is_lost = True
             logging.getLogger("tensorflow").warning(
                 "--report_to=%s: %s. The run goes on without; metrics.jsonl has all records.",

@@ -1,8 +1,7 @@
 """Tells whether a network that a command uses without training it is of a run, or of others.
 
 A run has recorded its flags, so that a command which names the run need not repeat them. Other
-networks do not say what to judge them by. The embedded tasks do not suit them: somebody trained
-them for something else.
+networks do not say what to judge them by, and the embedded tasks do not suit them.
 
 This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
@@ -24,40 +23,30 @@ _NAMED_TASK, _OWN_FILES = ("task_name", "data_dir"), ("train_file", "eval_file",
 
 
 class Used(NamedTuple):
-    """Says which network is used.
+    """Says which network is used."""
 
-    Attributes:
-      flag: the flag that names it.
-      path: the value of the flag.
-      recorded: flag -> value, as the run of the network has recorded them; empty if no run of the
-        script has trained it.
-    """
-
-    flag: str
-    path: str
+    flag: str  # the flag that names it
+    path: str  # the value of the flag
+    # Flag -> value, as the run of the network has recorded them; empty if no run of the script has
+    # trained it.
     recorded: dict[str, Any]
 
 
 def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Used | None:
-    """Returns the network that a command uses; None if it trains, or names no network.
-
-    Args:
-      settings, sources: flag -> value and `provenance.Source`, as the command line gives them.
-      own_flag: a flag that only the script's own runs record.
-
-    Raises:
-      FlagError: the run's config.json cannot be read.
-    """
+    """Returns the network that a command uses; None if it trains, or does not name a network."""
     if settings["do_train"] or settings["compile_only"]:
         return None
     path, start = settings["output_dir"], settings["init_checkpoint"]
     if (settings.get("num_seeds") or 1) > 1:
         path = os.path.join(path, f"seed-{settings['random_seed']}")
     flag = "output_dir"
+    # A default --init_checkpoint is a start for training, and not what the command asks about.
     if not glob.glob(os.path.join(glob.escape(path), "*.index")):
         if not start or sources["init_checkpoint"] != provenance.FLAG:
             return None
         flag, path = "init_checkpoint", start
+    # Only the script's own runs record `own_flag`: networks of other scripts are trained for
+    # something else.
     run = own_directory.run_of(path)
     recorded = run_directory.recorded_settings(run) if run else {}
     return Used(flag, path, recorded if own_flag in recorded else {})
@@ -66,19 +55,14 @@ def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Us
 def recall(
     config_class: type, used: Used | None, settings: dict[str, Any], sources: dict[str, Any]
 ) -> None:
-    """Puts the flags that a run has recorded into settings, if the command line does not give them.
-
-    Flags that say how to report, or what to run on, are not a run's own. Files are recalled for
-    what the command does with them, and not if it names others in another way.
-
-    Args:
-      config_class: the configuration of the script.
-      used: the network.
-      settings, sources: as for `find`; they are changed.
-    """
+    """Puts the flags that a run has recorded into `settings` and `sources`, if the command line
+    does not give them."""
     given = {name for name, source in sources.items() if source == provenance.FLAG}
+    # Flags that say how to report, or what to run on, are not a run's own.
     names = {flag.name for flag in flags.of(config_class) if not flag.metadata["may_differ"]}
     names |= {*_OF_ANSWERS}
+    # Files are recalled for what the command does with them, and not if it names others in another
+    # way.
     if settings["do_eval"] or settings.get("export_format") == ONNX_INT8:
         names |= {"eval_file", "eval_input_file"}
     if settings.get("do_predict"):
@@ -93,15 +77,8 @@ def recall(
 
 
 def check_data(used: Used | None, what: str) -> None:
-    """Checks that the embedded data is for the network that is used.
-
-    Args:
-      used: the network, if no flag names data.
-      what: what to give.
-
-    Raises:
-      FlagError: others have trained the network.
-    """
+    """Raises FlagError if others have trained the network, so that it needs other data than the
+    embedded data; `what` says what to give."""
     if used is not None and not used.recorded:
         raise flags.FlagError(
             f"--{used.flag}={used.path}: nothing says what this network is to be judged by, since "

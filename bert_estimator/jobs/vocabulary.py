@@ -21,18 +21,8 @@ _UNUSED = "[unused"
 def open_tokenizer(
     texts: Texts, vocab_file: str, bert_config: BertConfig, output_dir: str
 ) -> tokenization.Tokenizer:
-    """Opens a vocabulary.
-
-    Args:
-      texts: the flags of the casing.
-      vocab_file: the vocabulary.
-      bert_config: the network that reads its tokens.
-      output_dir: the directory of the run.
-
-    Raises:
-      FlagError: it is not a vocabulary, has another casing than --do_lower_case and --strip_accents
-        say, or has more tokens than the network.
-    """
+    """Opens a vocabulary whose casing the flags say, and which may not have more tokens than the
+    network."""
     lower, strip = texts.do_lower_case, texts.strip_accents
     with flags.named("vocab_file"):
         if strip is None and RunDirectory(output_dir).holds_checkpoint():
@@ -52,15 +42,8 @@ def open_tokenizer(
 
 
 def completed(config: FineTuningConfig) -> FineTuningConfig:
-    """Returns a configuration with the vocabulary of --init_checkpoint, or else of the run, if no
-    flag names one.
-
-    The casing comes with it, if the files beside the weights say the casing.
-
-    Raises:
-      FlagError: there is no vocabulary, or it has another casing than --do_lower_case and
-        --strip_accents say.
-    """
+    """Returns a configuration with the vocabulary of --init_checkpoint, or else of the run, and
+    with its casing, if no flag names one."""
     texts, start = config.data, config.network.init_checkpoint
     is_of_run = not config.do_train and RunDirectory(config.output_dir).holds_checkpoint()
     if texts.vocab_file or (config.embedded and not start and not is_of_run):
@@ -80,6 +63,7 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
         f"{place} was trained with {lower}; leave it out",
     )
     strip = texts.strip_accents
+    # Both casings are resolved by the tokenizer, since None means another value for each kind.
     if source.casing is not None:
         if strip is None:
             strip = source.strip_accents
@@ -97,20 +81,16 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
 
 
 def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
-    """Returns the vocabulary of an embedded task, which training copies into the run's directory.
-
-    It is the vocabulary of the run that goes on, or a copy of --vocab_file, which a later main job
-    may replace, or else it is trained on the embedded corpus.
-
-    Raises:
-      FlagError: as `open_tokenizer` does.
-    """
+    """Returns the vocabulary of an embedded task, which training copies into the run's
+    directory."""
     named = config.data.vocab_file
     extension = os.path.splitext(named or "")[1]
     vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
+    # A run that goes on keeps the vocabulary that it began with.
     if os.path.exists(vocab_file) and RunDirectory(config.output_dir).holds_checkpoint():
         return vocab_file
     vocab_file = os.path.join(staging.temporary_folder(), os.path.basename(vocab_file))
+    # A copy is taken, since a later main job may replace --vocab_file.
     if named:
         open_tokenizer(config.data, named, bert_config, config.output_dir)
         shutil.copy(remote.local(named), vocab_file)
@@ -127,21 +107,11 @@ def name_in_run(vocab_file: str) -> str:
 def check_start(
     network: Network, vocab_file: str | None, casing: tokenization.Casing | None, flag: str
 ) -> None:
-    """Checks that the network of --init_checkpoint was trained on the same tokens.
-
-    Its embeddings would be of other words. Tokens that its vocabulary calls [unused...] may have
-    other names. With --allow_partial_init, a difference is a warning.
-
-    Args:
-      network: the network, with --init_checkpoint.
-      vocab_file, casing: what the examples are made with; None if it is not known.
-      flag: the flag that they come from.
-
-    Raises:
-      FlagError: the network was trained with another vocabulary or another casing.
-    """
+    """Checks that the network of --init_checkpoint was trained with a vocabulary and casing, None
+    if not known; `flag` is what they come from."""
     with flags.named("init_checkpoint"):
         source = interchange.open_source(network.init_checkpoint)
+    # The embeddings of another vocabulary would be of other words.
     other = ""
     if None not in (source.casing, casing) and source.casing != casing:
         name = next(n for n in casing._fields if getattr(source, n) != getattr(casing, n))
@@ -173,11 +143,7 @@ def _shown(value):
 
 
 def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:
-    """Checks that a training that goes on has the vocabulary that lies beside its checkpoints.
-
-    Raises:
-      FlagError: it has another one.
-    """
+    """Checks that a training that goes on has the vocabulary that lies beside its checkpoints."""
     kept = directory.vocab_file()
     if vocab_file is None or kept is None or not directory.holds_checkpoint():
         return

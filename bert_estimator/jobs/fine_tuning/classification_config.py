@@ -143,7 +143,7 @@ class Evaluation(config.Evaluation):
 
 @flags.group(may_differ=True)
 class ClassificationConfig(FineTuningConfig):
-    """A run of run_classifier.py, with one seed."""
+    """Holds the flags of a run of run_classifier.py, with one seed."""
 
     DATA_FLAGS: ClassVar[tuple[str, ...]] = ("data_dir", *FineTuningConfig.DATA_FLAGS, "task_name")
 
@@ -161,11 +161,7 @@ class ClassificationConfig(FineTuningConfig):
     )
 
     def check(self) -> None:
-        """Checks all that can be checked before TensorFlow is loaded.
-
-        Raises:
-          FlagError: it names the flag, what is allowed, and what to do.
-        """
+        """Checks all that can be checked before TensorFlow is loaded."""
         self._check_choices()
         self._check_flags_that_are_read()
         super().check()
@@ -223,19 +219,15 @@ class ClassificationConfig(FineTuningConfig):
 
 
 def resolve(argv: list[str]) -> list[ClassificationConfig]:
-    """Parses and checks a command line; a remote --output_dir is copied to this machine.
-
-    Returns:
-      The configurations of the runs, one for each seed.
-
-    Raises:
-      FlagError: it names the flag, what is allowed, and what to do.
-    """
+    """Parses and checks a command line; returns the configurations of the runs, one for each
+    seed."""
     settings, sources = read_command_line(ClassificationConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
+    # A remote run is on this machine from here on, so its recorded flags can be read.
     used = used_network.find(settings, sources, "task_name")
     used_network.recall(ClassificationConfig, used, settings, sources)
+    # The embedded task is for commands that name no data, and for networks that learned it.
     is_embedded = settings["task_name"] in _EMBEDDED or not (
         any(sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS)
         or (used and (used.recorded or _only_exports(settings)))

@@ -26,14 +26,7 @@ _MOST_COUNTED = 5_000_000
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationData:
-    """Holds a task's data and the network that fits it.
-
-    Attributes:
-      bert_config: the network.
-      task: the features, labels and metrics.
-      baselines: function without arguments that returns a dict of name -> value of the metric.
-      baseline_metric: the metric that the baselines have values of.
-    """
+    """Holds a task's data and the network that fits it; see `job.Data`."""
 
     bert_config: BertConfig
     task: TaskData
@@ -57,17 +50,7 @@ class ClassificationData:
 
 
 def load(config: ClassificationConfig) -> ClassificationData:
-    """Reads the network and the task that a configuration names.
-
-    Args:
-      config: a `ClassificationConfig`.
-
-    Returns:
-      `ClassificationData`.
-
-    Raises:
-      FlagError: a file is wrong, or does not fit the others.
-    """
+    """Reads the network and the task that a configuration names."""
     return _load_embedded(config) if config.embedded else _load_files(config)
 
 
@@ -139,6 +122,7 @@ def _task(config, model):
         return task_table.named(data.task_name, data.language).of(data.data_dir)
     files = data.train_file, data.eval_file, data.predict_file
     second = data.text_b_column
+    # Only an export goes without files: the network says whether it reads pairs.
     if not any(files) and second is None and model is not None:
         if model.is_pair is None:
             tf.logging.warning(
@@ -193,6 +177,7 @@ def _load_tags(config, bert_config, tokenizer, model):
         "predict": config.data.predict_file if is_run and config.do_predict else None,
     }
     numbers = [config.data.text_a_column, config.data.label_column]
+    # Columns are names, or numbers from 1.
     numbers = [n and (int(n) - 1 if n.isdecimal() else n) for n in numbers]
     columns = tag_files.Columns(*numbers, config.data.encoding)
     tags = _ordered(config, model, config.data.task_kind, _tags_used(config, columns))

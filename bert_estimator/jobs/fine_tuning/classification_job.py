@@ -30,12 +30,9 @@ from input_pipelines.tasks.features import BatchesOfLength
 
 @dataclasses.dataclass(frozen=True)
 class Classification(FineTuning):
-    """Holds the fine-tuning of a `ClassificationConfig` on `ClassificationData`.
+    """Holds the fine-tuning of a `ClassificationConfig` on `ClassificationData`."""
 
-    Attributes:
-      reports: name of a set of examples -> what the last evaluation counted for its report.
-    """
-
+    # Name of a set of examples -> what the last evaluation counted for its report.
     reports: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def model_fn(
@@ -107,12 +104,8 @@ class Classification(FineTuning):
         return (CLASSIFIER, *pooler)
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
-        """Evaluates on all files of the task.
-
-        Returns:
-          A dict of metric -> value; the deciding metric comes first. Metrics of the first file have
-          their own names; before names of metrics of the other files stands the name of the file.
-        """
+        """Evaluates on all files of the task; returns metric -> value, the deciding metric
+        first."""
         results: dict[str, Any] = {}
         self.reports.clear()
         for name, features in self.data.task.evaluate.items():
@@ -128,6 +121,8 @@ class Classification(FineTuning):
                 continue
             # The spec's loss, a mean over batches, and the step are reported once.
             del metrics["loss"], metrics["global_step"]
+            # Metrics of the first file have their own names; the name of the file stands before
+            # names of metrics of the other files.
             results.update({f"{name}_{key}": value for key, value in metrics.items()})
         return results
 
@@ -145,8 +140,8 @@ class Classification(FineTuning):
         writer.flush()
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluates as every script does; and writes eval_report.tsv, which tells more of each
-        label, as `classification_report.lines` says, for each file of the task."""
+        """Evaluates as every script does, and writes eval_report.tsv for each file of the task; see
+        `classification_report.lines`."""
         results = super().evaluate()
         task = self.data.task
         for name, counted in self.reports.items():
@@ -158,15 +153,14 @@ class Classification(FineTuning):
         return results
 
     def predict(self) -> None:
-        """Writes test_results.tsv, which has a line for each example, in order.
-
-        A line has the probabilities of the labels with tabs between them, or the number. Predicted
-        tags go into a file in the format of the sentences, as `tag_files.tagged_lines` says.
-        """
+        """Writes test_results.tsv: for each example, in order, a line with its number, or with the
+        probabilities of the labels and tabs between them."""
         task = self.data.task
         for name, features in task.predict.items():
             rows = self.predictions_of(features)
             path = os.path.join(self.config.output_dir, f"test_results{name and '_' + name}")
+            # Predicted tags go into a file in the format of the sentences, see
+            # `tag_files.tagged_lines`.
             if task.write_tags:
                 path += task.tags_extension
                 write_lines(path, task.write_tags(_tags(task, features, rows)))
@@ -189,6 +183,7 @@ class Classification(FineTuning):
             (batch, outputs[runtime.LOGITS])
             for _, batch, outputs in onnx_export.answered(answer, features)
         )
+        # The counts of a report are arrays, and only the deciding metric is asked for.
         head = dataclasses.replace(self._head(), reports=False)
         scores = classification.scores(head, batches)
         return self.data.deciding_metric, float(scores[self.data.deciding_metric])

@@ -111,13 +111,10 @@ class Evaluation(config.Evaluation):
 
 @flags.group(flags.TASKS, may_differ=True)
 class FineTuningConfig(JobConfig):
-    """A run that fine-tunes, with one seed.
-
-    Attributes:
-      DATA_FLAGS: the flags of which any gives the run data of its own.
-    """
+    """Holds the flags of a run that fine-tunes, with one seed."""
 
     VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval", "do_predict", "do_export")
+    # Any of these flags gives the run data of its own.
     DATA_FLAGS: ClassVar[tuple[str, ...]] = ("train_file", "eval_file", "predict_file")
 
     data: Texts = flags.member(Texts)
@@ -142,11 +139,8 @@ class FineTuningConfig(JobConfig):
         return self.do_export and self.evaluation.export_format == ONNX_INT8
 
     def check(self) -> None:
-        """Checks what can be checked before TensorFlow is loaded, except for the data's own flags.
-
-        Raises:
-          FlagError: it names the flag, what is allowed, and what to do.
-        """
+        """Checks what can be checked before TensorFlow is loaded, except for the data's own
+        flags."""
         super().check()
         self._check_results_are_not_read()
         last = self.training.random_seed + self.num_seeds - 1
@@ -175,11 +169,7 @@ class FineTuningConfig(JobConfig):
             flags.check(not (path and is_within and RESULTS.fullmatch(file)), name, path, rule)
 
     def check_network_and_hosts(self) -> None:
-        """Checks what comes last: the files of the network, and that there is one host.
-
-        Raises:
-          FlagError: a file is missing, or there are several hosts.
-        """
+        """Checks what comes last: the files of the network, and that there is one host."""
         if not self.embedded:
             start = self.network.init_checkpoint
             for name, value in (
@@ -198,6 +188,7 @@ class FineTuningConfig(JobConfig):
     def holds_network(self) -> bool:
         """Returns whether there is a checkpoint in the run's directory, or may be one, since a
         remote directory is read later."""
+        # The mirror may not have copied a remote directory yet.
         seed = f"seed-{self.training.random_seed}" if self.num_seeds > 1 else ""
         pattern = os.path.join(glob.escape(self.output_dir), seed, "model.ckpt-*.index")
         is_there = self.mirror is not None or bool(glob.glob(pattern))
@@ -221,11 +212,7 @@ class FineTuningConfig(JobConfig):
             flags.check(getattr(self.data, name), name, None, rule)
 
     def of_length(self, max_seq_length: int) -> "FineTuningConfig":
-        """Returns the configuration with a --max_seq_length that no flag gives.
-
-        Raises:
-          FlagError: another flag does not fit it.
-        """
+        """Returns the configuration with a --max_seq_length that no flag gives."""
         return flags.changed(self, max_seq_length=max_seq_length)
 
     def settings_to_go_on(self) -> dict[str, Any]:
@@ -257,16 +244,15 @@ class FineTuningConfig(JobConfig):
 def plan_of_embedded(
     plan: Mapping[str, Any], settings: dict[str, Any], sources: dict[str, provenance.Source]
 ) -> dict[str, Any]:
-    """Returns the plan of an embedded task, with the start of the main job if it has run.
-
-    A checkpoint and its vocabulary belong together: if a flag names another checkpoint, the
-    vocabulary beside that one counts, which `vocabulary.completed` finds. So do the script's own
-    batch, rate and epochs, by which published networks are fine-tuned. Networks of other sizes
-    start from scratch, and without training, the run's own network counts.
-    """
+    """Returns the plan of an embedded task, with the start of the main job if it has run."""
     is_start_named = sources["init_checkpoint"] == provenance.FLAG
+    # A checkpoint and its vocabulary belong together: the vocabulary beside the named checkpoint
+    # counts, which `vocabulary.completed` finds. So do the script's own batch, rate and epochs, by
+    # which published networks are fine-tuned.
     if is_start_named and settings["init_checkpoint"]:
         return {n: v for n, v in plan.items() if n not in embedded.FOR_SMALL_NETWORKS}
+    # Networks of other sizes start from scratch, and without training, the run's own network
+    # counts.
     is_other = provenance.FLAG in (sources["vocab_file"], sources["bert_config_file"])
     if is_other or not settings["do_train"]:
         return dict(plan)

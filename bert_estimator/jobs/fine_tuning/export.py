@@ -4,11 +4,6 @@ What the graph does with text is compared with what training does, on every text
 and before step 0, so that a difference is not found after the training; and for SentencePiece, on
 probes of the model's features. `serving.graph.text_model`, `tag_model` and `answer_model` list
 signatures and outputs.
-
-A run with --precision=bfloat16 has float32 weights, since training adds small updates to them. Each
-step rounds them, and each request would, too, which takes a third of the time of a single text
-(BERT-base). So an export rounds them once: they are stored in the dtype in which its network reads
-them.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,40 +33,26 @@ _TAGGING = "tagging"
 
 
 class TextParts(NamedTuple):
-    """Holds what makes an export take text.
+    """Holds what makes an export take text."""
 
-    Attributes:
-      receiver: the `serving_input_receiver_fn`.
-      wrap: a function of the model_fn that returns the model_fn to export, whose outputs are made
-        for people.
-    """
-
-    receiver: Callable[[], tpu.serving.ServingInputReceiver]
+    receiver: Callable[[], tpu.serving.ServingInputReceiver]  # serving_input_receiver_fn
+    # A function of the model_fn that returns the model_fn to export, with outputs made for people.
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class WindowedText(Protocol):
-    """What a model that splits long texts into windows adds to a graph.
+    """Says what a model that splits long texts into windows adds to a graph."""
 
-    Attributes:
-      texts: the placeholders of texts, by name.
-      ids: the features of the windows by name, which may be fed instead.
-    """
-
-    texts: dict[str, tf.Tensor]
-    ids: dict[str, tf.Tensor]
+    texts: dict[str, tf.Tensor]  # placeholders by name
+    ids: dict[str, tf.Tensor]  # the features of the windows, which may be fed instead
 
     def outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the outputs of `serving_default`, from the predictions for the windows."""
 
 
 def why_not(vocab_file: str, casing: tokenization.Casing, with_offsets: bool = False) -> str:
-    """Returns why a graph cannot split text by a vocabulary, or "".
-
-    Args:
-      vocab_file, casing: the vocabulary and its casing.
-      with_offsets: whether the graph has to tell, too, which characters a token comes from.
-    """
+    """Returns why a graph cannot split text by a vocabulary, or ""; `with_offsets`, it has to tell,
+    too, which characters a token comes from."""
     reason = graph_sentencepiece.load_operations() if vocab_file.endswith(".model") else ""
     if reason:
         return reason
@@ -94,17 +75,13 @@ def takes_text(
     """Returns whether an export is to take text, and prints whether it will.
 
     Args:
-      export_inputs: the flag.
       why_not: returns why the export cannot take text, or "".
       check: compares the graph with training; returns what it has compared.
-
-    Raises:
-      FlagError: --export_inputs=text is not possible, or the graph treats a text of the task
-        differently from training.
     """
     if export_inputs == "ids":
         print("The SavedModel takes ids.")
         return False
+    # Without the flag, an export that cannot take text takes ids; with it, that is an error.
     reason = why_not()
     if reason:
         rule = f"{reason}; give --export_inputs=ids"
@@ -120,13 +97,8 @@ def takes_text(
 
 
 def windowed(make: Callable[[], WindowedText]) -> TextParts:
-    """Returns the parts of an export whose texts become windows.
-
-    Its signatures are `serving_default`, and `ids:windows` with the predictions for windows.
-
-    Args:
-      make: adds the inputs to the current graph.
-    """
+    """Returns the parts of an export whose texts become windows, which `make` adds to the graph."""
+    # The estimator calls the receiver before the model_fn, in the same graph.
     made: list[WindowedText] = []
 
     def receiver():
@@ -163,12 +135,8 @@ def labels_take_text(export_inputs: str | None, task: TaskData) -> bool:
 
 
 def labels_of_text(task: TaskData, max_seq_length: int) -> TextParts:
-    """Returns what makes the export of a task with labels take text.
-
-    Args:
-      task: the task.
-      max_seq_length: the length in tokens to which texts are cut, or split for tagging.
-    """
+    """Returns what makes the export of a task with labels take text, cut or (tagging) split by the
+    length in tokens."""
     tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
     if task.kind == _TAGGING:
         return windowed(lambda: tag_model.TaggedText(tokenizer, max_seq_length, task.labels))
@@ -226,16 +194,10 @@ def answers_take_text(
     vocab_file: str,
     sets: Sequence[Windows | None],
 ) -> bool:
-    """Returns whether the export of a network for answers is to take text; see `takes_text`.
-
-    Args:
-      export_inputs: the flag.
-      settings: how the graph searches answers.
-      vocab_file: the vocabulary of its tokenizer.
-      sets: the windows of the task; evaluation and prediction may have the same.
-    """
+    """Returns whether the export of a network for answers is to take text; see `takes_text`."""
 
     def check():
+        # Evaluation and prediction may have the same windows.
         different = {id(windows): windows for windows in sets if windows}.values()
         number = sum(answer_model.check_questions(settings, windows) for windows in different)
         return f"answers all {number} questions of the task as prediction does from the same logits"
@@ -253,11 +215,7 @@ class RoundingSaver(tf.train.Saver):
     """Restores variables of bfloat16 from float32, too, rounded to the nearest, as a cast does."""
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
-        """Restores all variables of the graph; adds no operations to it.
-
-        Raises:
-          ValueError: the checkpoint does not fit; see `checkpoints.check_restorable`.
-        """
+        """Restores all variables of the graph; adds no operations to it."""
         variables = tf.global_variables()
         checkpoints.check_restorable(save_path, variables, rounds=True)
         reader = tf.train.load_checkpoint(save_path)
@@ -266,13 +224,13 @@ class RoundingSaver(tf.train.Saver):
 
 
 def rounded(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the model_fn to export: its variables have the dtype in which the model reads them.
-
-    Args:
-      model_fn: returns a `TPUEstimatorSpec` without a saver.
-    """
+    """Returns the model_fn to export: its variables have the dtype in which the model reads
+    them."""
 
     def with_rounded_weights(features, labels, mode, params):
+        # A run with --precision=bfloat16 has float32 weights, since training adds small updates to
+        # them. Each step rounds them, and each request would, too, which takes a third of the time
+        # of a single text (BERT-base). So an export rounds them once.
         with precision.stored_as_read():
             spec = model_fn(features, labels, mode, params)
         return spec._replace(

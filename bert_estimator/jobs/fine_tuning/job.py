@@ -40,18 +40,10 @@ _IDS = ("input_ids", "input_mask", "segment_ids")
 
 
 class Data(Protocol):
-    """What a fine-tuning reads.
-
-    Attributes:
-      bert_config: the network.
-      vocab_file: the vocabulary.
-      train: what to train on, or None.
-      baselines: function without arguments that returns a dict of name -> value of the metric.
-      baseline_metric: the metric that the baselines have values of.
-      deciding_metric: the metric that chooses the best checkpoint; larger is better.
-    """
+    """Says what a fine-tuning reads."""
 
     bert_config: BertConfig
+    # Without arguments: name -> value of the baseline metric.
     baselines: Callable[[], dict[str, float]]
     baseline_metric: str
 
@@ -76,15 +68,9 @@ def run_seeds(
     """Runs one seed after the other, and prints how far the results of several seeds spread.
 
     Args:
-      configs: the configurations of the seeds.
-      fine_tune: function of one of them that returns what evaluation found, by metric.
-      compile_step: function of one of them that does what --compile_only asks for, and returns
-        whether the step fits.
-
-    Raises:
-      FlagError: a configuration does not fit its data, its cores, or the run in its directory.
-      lock.InUseError: another process trains in a directory of these.
-      SystemExit: --compile_only, and the step does not fit the TPU's memory.
+      fine_tune: function of a configuration that returns what evaluation found, by metric.
+      compile_step: function of a configuration that does what --compile_only asks for, and
+        returns whether the step fits.
     """
     with locked(configs):
         if configs[0].plan.compile_only:
@@ -93,6 +79,7 @@ def run_seeds(
             return
         results = [fine_tune(config) for config in configs]
     for name in results[0] if len(results) > 1 else ():
+        # A correlation with constant predictions is NaN, which would leave the median to chance.
         known = [result[name] for result in results if not math.isnan(result[name])]
         lost = f", {len(results) - len(known)} not a number" if len(known) < len(results) else ""
         known = known or [math.nan]
@@ -104,22 +91,16 @@ def run_seeds(
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning(abc.ABC):
-    """Holds a fine-tuning: its flags and its data; each script has a subclass.
-
-    Attributes:
-      config: its `FineTuningConfig`, completed for the cores.
-      data: its `Data`.
-      directory: its directory; None if the step is only compiled.
-      master: the master to run on, which `estimator.find_cores` returns.
-      IGNORES_PADDING: whether the results are the same if examples have less padding; the data is
-        `BatchesOfLength` then.
-    """
+    """Holds a fine-tuning: its flags, completed for the cores, and its data; each script has a
+    subclass."""
 
     config: Any
     data: Any
-    directory: RunDirectory | None = None
+    directory: RunDirectory | None = None  # None if the step is only compiled
     master: str = ""
 
+    # Whether the results are the same if examples have less padding; the data is `BatchesOfLength`
+    # then.
     IGNORES_PADDING = True
 
     @abc.abstractmethod
@@ -169,11 +150,8 @@ class FineTuning(abc.ABC):
     def estimator(
         self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda model_fn: model_fn
     ) -> tpu.TPUEstimator:
-        """Returns the estimator of the network, trained by the flags' rule.
-
-        Args:
-          wrap: function of the model_fn that returns the model_fn to use.
-        """
+        """Returns the estimator of the network, trained by the flags' rule; `wrap` may change its
+        model_fn."""
         config, trains = self.config, self.config.do_train
         network = fine_tuning.Network(
             self.data.bert_config,
@@ -187,8 +165,9 @@ class FineTuning(abc.ABC):
         return estimator.make(config, model_fn, self.master, steps, self._tokens_per_example())
 
     def _tokens_per_example(self):
-        """Returns how many tokens an example has, for the log: all of them, with their padding, by
-        the rules of TPUs; in the mean, without it, if rows are packed; None if lengths differ."""
+        """Returns how many tokens an example has, for the log; None if lengths differ."""
+        # Packed rows count tokens in the mean, without padding; by the rules of TPUs, padding
+        # counts.
         if self.config.do_train and self.config.training.pack:
             return float(self.data.train.lengths.mean())
         return None if self._pads_to_longest() else self.config.data.max_seq_length
@@ -206,11 +185,7 @@ class FineTuning(abc.ABC):
         return self.config.do_export and self.config.evaluation.export_format != SAVED_MODEL
 
     def check(self) -> None:
-        """Checks that data, network, directory and checkpoints fit, before step 0.
-
-        Raises:
-          FlagError: something does not fit.
-        """
+        """Checks that data, network, directory and checkpoints fit, before step 0."""
         config, data, start = self.config, self.data, self.config.network
         estimator.check_network(self.directory, data.bert_config, config.do_train)
         if config.do_train:
@@ -218,6 +193,7 @@ class FineTuning(abc.ABC):
             flag = next((name for name in config.DATA_FLAGS if values[name]), "output_dir")
             self.directory.check_config(config.settings_to_go_on(), data.digest(), flag)
             vocabulary.check_kept(self.directory, data.vocab_file)
+            # A run that goes on does not read --init_checkpoint again.
             if start.init_checkpoint and not self.directory.holds_checkpoint():
                 casing = Casing(*(self.task()[name] for name in Casing._fields))
                 vocabulary.check_start(start, data.vocab_file, casing, "vocab_file")
@@ -250,11 +226,8 @@ class FineTuning(abc.ABC):
         fine_tuned.check(source, *asked, flag)
 
     def compile_step(self) -> bool:
-        """Compiles the training step for a TPU that need not be there.
-
-        Returns:
-          Whether it fits the memory of a core.
-        """
+        """Compiles the training step for a TPU that need not be there; returns whether it fits a
+        core."""
 
         def lower(config, cores, hosts):
             changed, fillings = dataclasses.replace(self, config=config), []
@@ -286,11 +259,8 @@ class FineTuning(abc.ABC):
         self.run.train(self.training_input_fn, steps, "num_train_epochs", best_checkpoint)
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluates the best checkpoint if the run kept it, else the newest; prints the results.
-
-        Returns:
-          A dict of metric -> float.
-        """
+        """Evaluates the best checkpoint if the run kept it, else the newest; prints and returns the
+        results, metric -> float."""
         metrics, baselines = self.evaluate_once(self.run.best()), self.data.baselines()
         metric = self.data.baseline_metric
         as_metrics = {n.replace(" ", "_") + "_baseline": v for n, v in baselines.items()}
@@ -310,9 +280,11 @@ class FineTuning(abc.ABC):
 
     def _evaluate_to_compare(self, checkpoint):
         """Returns (the deciding metric's value, the checkpoint or the newest), for
-        `BestCheckpoint`. An evaluation of the newest is recorded."""
+        `BestCheckpoint`."""
         results = self.evaluate_once(checkpoint)
         if checkpoint is None:
+            # The best checkpoint is evaluated anew only to be compared; its step has records
+            # already.
             self.directory.add_evaluation(results)
             self.run.log_evaluation(int(results["global_step"]), _scores(results))
             checkpoint = self.run.estimator.latest_checkpoint()
@@ -331,10 +303,8 @@ class FineTuning(abc.ABC):
         skipped: Sequence[tuple[int, int]] = (),
         report: Callable[[Filling], None] = print_filling,
     ) -> Callable[..., Any]:
-        """Returns the `input_fn` of the training; it reports how full packed rows are.
-
-        For `skipped`, see `order.BatchOrder`.
-        """
+        """Returns the `input_fn` of the training, which skips batches as `order.BatchOrder` does;
+        `report` gets how full packed rows are."""
         training, packs = self.config.training, None
         if training.pack:
             packs = estimator.packs(self.config, self.num_train_steps(), report)
@@ -362,24 +332,18 @@ class FineTuning(abc.ABC):
         return batches
 
     def _packs_once(self):
-        """Returns whether evaluations and predictions pack rows.
-
-        Without --use_tpu, batches of examples of one length have as little padding.
-        """
+        """Returns whether evaluations and predictions pack rows."""
+        # Without --use_tpu, batches of examples of one length have as little padding.
         return self.config.training.pack and self.config.devices.use_tpu
 
     def _pads_to_longest(self):
-        """Returns whether batches are as long as their longest examples, and so take less time.
-
-        By the rules of TPUs all batches have one shape.
-        """
+        """Returns whether batches are as long as their longest examples, and so take less time."""
+        # By the rules of TPUs all batches have one shape.
         return self.IGNORES_PADDING and not self.config.devices.use_tpu
 
     def predictions_of(self, batches: Batches) -> Iterator[dict[str, Any]]:
-        """Yields the prediction of each example of a set, in order.
-
-        All of them must be read: only then the session is closed.
-        """
+        """Yields the prediction of each example of a set, in order; all must be read, so that the
+        session is closed."""
         read = self._sorted(batches, self.config.evaluation.predict_batch_size)
         predictions = self.run.estimator.predict(
             self._reading_once(read), checkpoint_path=self.run.best()
@@ -410,9 +374,6 @@ class FineTuning(abc.ABC):
 
         Ids are `input_ids`, `input_mask` and `segment_ids`, int32 [any, any]. A reader finds what
         it needs in `assets.extra`: the vocabulary, and `task.json`.
-
-        The graph consists of TensorFlow's own operations. XLA compiles none of them: requests have
-        any number of examples of any length, and each shape would be compiled by itself.
         """
         task = self.task()
         # Not the run's own file, which has the length of its training.
@@ -426,6 +387,8 @@ class FineTuning(abc.ABC):
             def wrap(model_fn):
                 return rounded(with_text(model_fn))
 
+        # XLA would compile each shape by itself, and requests have any number of examples of any
+        # length. So the graph consists of TensorFlow's own operations.
         with primitives.portable():
             self.run.export(self.estimator(wrap), receiver, assets_extra)
 
@@ -450,6 +413,7 @@ class FineTuning(abc.ABC):
             f"the {len(self.data.train)} examples do not make a step of --train_batch_size="
             f"{training.train_batch_size}; give a smaller batch, more epochs or more examples",
         )
+        # A step must be left after the warm-up, even if all of the training is to be warm-up.
         num_warmup_steps = min(int(steps * training.warmup_proportion), steps - 1)
         return update.UpdateRule(
             training.optimizer,

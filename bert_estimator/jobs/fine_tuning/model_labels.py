@@ -2,8 +2,7 @@
 
 Files only say which labels there are. A network in the run's directory, or of --init_checkpoint,
 says what each row of its head means, in task.json, labels.txt or id2label: the task then has the
-network's labels, in the network's order. If the outputs do not have names, the order of the labels
-is an assumption, which a warning names.
+network's labels, in the network's order.
 """
 
 import unicodedata
@@ -23,27 +22,17 @@ _WHAT_TO_DO = "in task.json (labels) or config.json (id2label) beside its weight
 
 
 class Used(NamedTuple):
-    """The labels that a task's files have.
-
-    Attributes:
-      names: the labels.
-      place: the file or the flag that they come from, for messages.
-      are_all: whether the task has no other labels; the rows of a file to evaluate may lack some.
-    """
+    """Holds the labels that a task's files have."""
 
     names: Sequence[str]
-    place: str
+    place: str  # the file or the flag that they come from, for messages
+    # Whether the task has no other labels; the rows of a file to evaluate may lack some.
     are_all: bool
 
 
 def network(output_dir: str | None, init_checkpoint: str | None) -> Source | None:
-    """Returns the network that a run goes on with, uses or starts from, if it has a classifier.
-
-    A checkpoint in the run's directory, if it has one, comes first; then --init_checkpoint.
-
-    Raises:
-      FlagError: the network cannot be opened.
-    """
+    """Returns the network that a run goes on with or uses, in its directory, or else starts from;
+    None if it does not have a classifier."""
     checkpoint = output_dir and checkpoints.newest_whole(output_dir, True)
     flag = "init_checkpoint" if checkpoint is None else "output_dir"
     if not (path := checkpoint or init_checkpoint):
@@ -56,26 +45,22 @@ def network(output_dir: str | None, init_checkpoint: str | None) -> Source | Non
 def of_task(
     source: Source | None, kind: str, used: Used, trains: bool, allow_partial_init: bool
 ) -> tuple[str, ...]:
-    """Returns the labels of a task in the order of the network's outputs.
+    """Returns a task's labels in the order of the network's outputs; ValueError if they do not fit.
 
     Args:
-      source: what `network` returns.
-      kind: the kind of the task, one of `choices.TASK_KINDS`, except for regression.
       used: the labels of the files, in the order that they have without a network.
       trains: whether the network is trained, so that it may learn other labels.
       allow_partial_init: whether a training may begin with a new head.
-
-    Raises:
-      ValueError: the network does not have a label that the files have; or its outputs do not have
-        names, and the files do not say how many labels there are.
     """
     if source is None:
         return tuple(used.names)
     learned = source.labels
     if source.kind not in (None, kind):  # `fine_tuned` has an error or a warning
         return _arranged(used.names or learned, learned)
+    # Without names, the order of the labels is an assumption, which a warning names.
     if learned in ((), _defaults(source)):
         return _of_unnamed(source, used, trains)
+    # The same labels, or none to compare: only the network knows their order.
     if set(used.names) == set(learned) or (not used.names and not used.are_all):
         return learned
     if not trains:
@@ -84,8 +69,10 @@ def of_task(
                 f"{_different(source, used)}; if not, add --do_train to train for them"
             )
         return learned
+    # A label spelled otherwise would get a row of its own, and the learned row would be lost.
     if _are_spelled_otherwise(used.names, learned):
         raise ValueError(_different(source, used))
+    # A small training file may lack labels by chance, and a smaller head would start anew.
     if set(used.names) < set(learned) and not allow_partial_init:
         tf.logging.warning(
             "%s: lacks %s, which %s has learned; the network keeps these labels.",

@@ -34,11 +34,8 @@ Answer = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def check(config: BertConfig) -> None:
-    """Checks before step 0 what an export needs.
-
-    Raises:
-      ValueError: onnx or onnxruntime is not installed, or ONNX cannot hold the network.
-    """
+    """Checks before step 0 what an export needs: onnx and onnxruntime, and a size that ONNX can
+    hold."""
     runtime.load_onnx()
     runtime.load_onnxruntime()
     network_graph.check_size(config)
@@ -47,14 +44,7 @@ def check(config: BertConfig) -> None:
 def fine_tuned(
     checkpoint: str, config: BertConfig, vocab_file: str, task: Mapping[str, Any]
 ) -> interchange.Source:
-    """Returns a fine-tuned network with all that is known of its task.
-
-    Args:
-      checkpoint: path of its checkpoint.
-      config: the network.
-      vocab_file: the vocabulary.
-      task: what task.json says of it.
-    """
+    """Returns the fine-tuned network of a checkpoint, with all that task.json says of it."""
     source = interchange.open_source(checkpoint).with_files(config, vocab_file)
     names = {field.name for field in dataclasses.fields(source)} - {"vocab_file"}
     facts = {name: value for name, value in task.items() if name in names}
@@ -70,24 +60,17 @@ def write(
     sets: Sequence[BatchesOfLength],
     score: Callable[[Answer], tuple[str, float]] | None,
 ) -> None:
-    """Writes an ONNX model, and prints where it is; if it fails, it leaves nothing behind.
+    """Writes an ONNX model below `base`, prints where it is, and leaves nothing behind if it fails.
 
     Args:
-      base: the directory of a run's ONNX models; the model gets a subdirectory, named by the time
-        in seconds.
-      source: the network, with its files and its task.
-      task: the contents of task.json.
       sets: the examples whose outputs are compared; without any, random ones are.
       score: function of the model that returns a metric of the task and its value, for a model of
         int8; None for a model of float32.
-
-    Raises:
-      ValueError: a weight is not finite, or outputs differ by more than
-        `model_directory.TOLERANCE`.
     """
     heads = (ANSWER,) if f"{ANSWER}/output_weights" in source.shapes else ()
     left_out = model_directory.names_left_out(source, heads)
     weights = {name: source.read(name) for name in source.shapes if name not in left_out}
+    # Differences of NaN would not be greater than any tolerance.
     bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
     if bad:
         raise ValueError(f"{source.path}: these weights are not finite: {listed(bad)}")
@@ -130,6 +113,7 @@ def _new_directory(base: str) -> Iterator[tuple[str, str]]:
     """Yields a directory to fill, and the path that it gets when it is complete."""
     os.makedirs(base, exist_ok=True)
     lock.remove_leftovers(base)
+    # Like a SavedModel, the model is named by the time in seconds.
     number = int(time.time())
     while os.path.exists(export_dir := os.path.join(base, str(number))):
         number += 1
@@ -148,6 +132,7 @@ def _batches(sets: Sequence[BatchesOfLength]) -> Iterator[dict[str, np.ndarray]]
     for examples in sets:
         most = min(len(examples), -(-_COMPARED // len(sets)))
         numbers = np.linspace(0, len(examples) - 1, most).astype(np.int64)
+        # The longest example needs most positions. Batches of similar lengths have little padding.
         numbers = np.unique([*numbers, examples.lengths.argmax()] if most else numbers)
         numbers = numbers[np.argsort(examples.lengths[numbers], kind="stable")]
         for first in range(0, len(numbers), _BATCH):

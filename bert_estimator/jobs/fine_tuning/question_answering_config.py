@@ -94,7 +94,7 @@ class Evaluation(config.Evaluation):
 
 @flags.group(may_differ=True)
 class QuestionAnsweringConfig(FineTuningConfig):
-    """A run of run_squad.py, with one seed."""
+    """Holds the flags of a run of run_squad.py, with one seed."""
 
     output_dir: str = flags.field(
         "runs/squad",
@@ -110,11 +110,7 @@ class QuestionAnsweringConfig(FineTuningConfig):
     )
 
     def check(self) -> None:
-        """Checks all that can be checked before TensorFlow is loaded.
-
-        Raises:
-          FlagError: it names the flag, what is allowed, and what to do.
-        """
+        """Checks all that can be checked before TensorFlow is loaded."""
         super().check()
         self.data.check()
         self.check_network_and_hosts()
@@ -122,6 +118,7 @@ class QuestionAnsweringConfig(FineTuningConfig):
     def of_length(self, max_seq_length: int) -> "QuestionAnsweringConfig":
         settings = flags.values_of(self) | {"max_seq_length": max_seq_length}
         sources = dict(self.sources)
+        # A network's own length may be too short for the stride that was checked at first.
         _fit_stride(settings, sources)
         lengths = {name: settings[name] for name in ("max_seq_length", "doc_stride")}
         config = flags.changed(self, **lengths, sources=sources)
@@ -130,14 +127,8 @@ class QuestionAnsweringConfig(FineTuningConfig):
 
 
 def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
-    """Parses and checks a command line; a remote --output_dir is copied to this machine.
-
-    Returns:
-      The configurations of the runs, one for each seed.
-
-    Raises:
-      FlagError: it names the flag, what is allowed, and what to do.
-    """
+    """Parses and checks a command line; returns the configurations of the runs, one for each
+    seed."""
     settings, sources = read_command_line(QuestionAnsweringConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     used = used_network.find(settings, sources, "doc_stride")
@@ -154,6 +145,7 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     if is_embedded:
         plan = plan_of_embedded(embedded.ANSWER_FLAGS, settings, sources)
         provenance.apply(plan, provenance.EMBEDDED, settings, sources)
+    # It comes after the plan and the recalled flags, any of which may set the lengths.
     _fit_stride(settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
     fields = {"embedded": is_embedded, "sources": sources, "mirror": mirror}

@@ -20,23 +20,16 @@ from input_pipelines.tasks.windows import Windows
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnsweringData:
-    """Holds the windows of the questions, and the network that fits them.
-
-    Attributes:
-      bert_config: the network.
-      vocab_file: the vocabulary of the windows.
-      casing: what happens to the capitals and accents of their text.
-      train, evaluate, predict: the windows, or None if the configuration does not ask for them.
-      baselines: function without arguments that returns a dict of name -> F1 on `evaluate`.
-      baseline_metric, deciding_metric: see `fine_tuning.job.Data`.
-    """
+    """Holds the windows of the questions, and the network that fits them; see `job.Data`."""
 
     bert_config: BertConfig
     vocab_file: str
-    casing: tokenization.Casing
+    casing: tokenization.Casing  # of the windows' text
+    # Windows are None if the configuration does not ask for them.
     train: Windows | None
     evaluate: Windows | None
     predict: Windows | None
+    # Without arguments: name -> F1 on `evaluate`.
     baselines: Callable[[], dict[str, float]]
     baseline_metric: str = "f1"
     deciding_metric: str = "f1"
@@ -47,11 +40,7 @@ class QuestionAnsweringData:
 
 
 def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
-    """Reads the network and the questions that a configuration names.
-
-    Raises:
-      FlagError: a file is wrong, or does not fit the others.
-    """
+    """Reads the network and the questions that a configuration names."""
     return _load_embedded(config) if config.embedded else _load_files(config)
 
 
@@ -89,6 +78,7 @@ def _load_files(config):
     predict = windows("predict_file", is_run and config.do_predict, False)
 
     def baselines():
+        # In SQuAD 1.1 every question has an answer, so giving none scores nothing.
         if not config.data.version_2_with_negative:
             return {}
         return {"no answer": _f1(evaluate.questions, {})}

@@ -67,6 +67,7 @@ class QuestionAnswering(FineTuning):
 
     def examples(self) -> list[BatchesOfLength]:
         sets = self.data.train, self.data.evaluate, self.data.predict
+        # Evaluation and prediction may have the same windows.
         return list({id(windows): windows for windows in sets if windows}.values())
 
     def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
@@ -124,21 +125,18 @@ class QuestionAnswering(FineTuning):
 
 
 class Scorer:
-    """Computes SQuAD's metrics of an evaluation; it is a `question_answering.Scorer`.
-
-    An evaluation goes through all windows, so that each overwrites the logits of the one before.
-
-    Attributes:
-      names: the names of the metrics.
-    """
+    """Computes SQuAD's metrics of an evaluation; it is a `question_answering.Scorer`."""
 
     def __init__(self, windows: Windows, search: Search):
         self.names = answers.metric_names(windows, search.version_2)
         self._windows, self._search = windows, search
         shape = len(windows), windows.max_seq_length
+        # An evaluation goes through all windows, so that each overwrites the logits of the one
+        # before.
         self._starts, self._ends = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
 
     def add(self, unique_ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+        # What pads the last batch has the number -1.
         is_window = unique_ids >= 0
         self._starts[unique_ids[is_window]] = starts[is_window]
         self._ends[unique_ids[is_window]] = ends[is_window]

@@ -154,11 +154,7 @@ class Evaluation(config.Evaluation):
 
 @flags.group(flags.TASKS, eval_may_differ=True)
 class PretrainingConfig(JobConfig):
-    """A run of run_pretraining.py, or one stage of a recipe.
-
-    Attributes:
-      bert_config: the network's sizes as a dict; None if --bert_config_file has them.
-    """
+    """Holds the flags of a run of run_pretraining.py, or of one stage of a recipe."""
 
     output_dir: str = flags.field(
         "runs/pretraining",
@@ -194,6 +190,7 @@ class PretrainingConfig(JobConfig):
     )
     stage: int | None = flags.field(None, "Run this stage of the recipe; by default all of them.")
 
+    # The network's sizes; None if --bert_config_file has them.
     bert_config: dict[str, Any] | None = None
 
     @property
@@ -215,14 +212,12 @@ class PretrainingConfig(JobConfig):
         return self.sources["init_checkpoint"].origin is Origin.STAGE
 
     def settings(self) -> dict[str, Any]:
-        """Returns flag name -> value of the flags that say how to run, and the network's sizes.
-
-        If the run starts from the stage before it, `init_checkpoint` is a path relative to
-        --output_dir, so that the directories of a recipe can be moved together.
-        """
+        """Returns flag name -> value of the flags that say how to run, and the network's sizes."""
         settings = {**super().settings(), "bert_config": self.bert_config}
         if self.starts_from_stage():
             checkpoint = self.network.init_checkpoint
+            # The path is relative to --output_dir, so that the directories of a recipe can be moved
+            # together.
             settings["init_checkpoint"] = os.path.relpath(checkpoint, self.output_dir)
         return settings
 
@@ -234,11 +229,7 @@ class PretrainingConfig(JobConfig):
         return settings
 
     def open_directory(self) -> run_directory.RunDirectory:
-        """Makes the directory of the run, and the one of --export_program, if they are not there.
-
-        Raises:
-          FlagError: one cannot be written, or the run's holds a run of other settings.
-        """
+        """Makes and returns the directory of the run, and makes the one of --export_program."""
         if self.export_program:
             flags.make_directory("export_program", self.export_program)
         return super().open_directory()
@@ -258,11 +249,7 @@ class PretrainingConfig(JobConfig):
         )
 
     def check(self) -> None:
-        """Checks all that can be checked before TensorFlow is loaded.
-
-        Raises:
-          FlagError: it names the flag, what is allowed, and what to do.
-        """
+        """Checks all that can be checked before TensorFlow is loaded."""
         super().check()
         self.data.check()
         self._check_evaluations()
@@ -341,15 +328,10 @@ _DEFAULTS = {flag.name: flag.default for flag in flags.of(PretrainingConfig)}
 
 
 def resolve(argv: list[str]) -> list[PretrainingConfig]:
-    """Parses and checks a command line; a remote --output_dir is copied to this machine.
-
-    Returns:
-      The configurations of the recipe's stages that are to be run; without a recipe, of the run.
-
-    Raises:
-      FlagError: it names the flag, what is allowed, and what to do.
-    """
+    """Parses and checks a command line; returns the configurations of the recipe's stages that are
+    to be run, or without a recipe, of the run."""
     settings, sources = read_command_line(PretrainingConfig, argv)
+    # A remote --output_dir is copied to this machine, where its stages and flags are then read.
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     if settings["recipe"] is None:
         for name in ("scale", "stage"):
@@ -387,12 +369,10 @@ def _checked(settings, sources, network, use_embedded, mirror):
 
 
 def _fit_warmup(settings, sources, defaults):
-    """Shortens a warm-up that nobody asked for, if it is longer than the training.
-
-    Its share of the training is then the same as in the defaults.
-    """
+    """Shortens a warm-up that nobody asked for, if it is longer than the training."""
     steps, warmup = settings["num_train_steps"], settings["num_warmup_steps"]
     if sources["num_warmup_steps"] != provenance.FLAG and 0 < steps <= warmup:
+        # Its share of the training is then the same as in the defaults.
         settings["num_warmup_steps"] = steps * warmup // defaults["num_train_steps"]
         sources["num_warmup_steps"] = dataclasses.replace(
             sources["num_warmup_steps"], scaled_from=warmup
@@ -426,6 +406,7 @@ def _resolve_stages(settings, sources, mirror):
             vocab_size = embedded.VOCAB_SIZE if use_embedded else plans.VOCAB_SIZE
             network = {"vocab_size": vocab_size, **sizes}
             own_sources["bert_config"] = network_source
+        # The next stage starts from the checkpoint of this stage's last step.
         num_train_steps = own["num_train_steps"]
         if settings["stage"] in (None, number):
             # The first stage that is run starts from --init_checkpoint if the flag is given.
@@ -444,6 +425,7 @@ def _resolve_stages(settings, sources, mirror):
             before = os.path.join(
                 own["output_dir"], f"{run_directory.CHECKPOINT_PREFIX}{num_train_steps}"
             )
+    # The other stages start from checkpoints that this command is yet to write.
     first = configs[0]
     starts = first.do_train and not run_directory.RunDirectory(first.output_dir).holds_checkpoint()
     if starts and first.starts_from_stage():

@@ -29,45 +29,26 @@ from input_pipelines.records import (
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingData:
-    """Records to train and to evaluate on.
+    """Holds the records to train and to evaluate on; what is not known of them is None."""
 
-    Attributes:
-      train_files, eval_files: the records' files or patterns, as `pretraining_input` takes them.
-      num_eval_records: how many records there are to evaluate on.
-      digest, eval_digest: hashes of the records to train and to evaluate on.
-      is_held_out: whether the records to evaluate on are other records than the training records.
-      vocab_file: the vocabulary that made the training records, or None if it is not known.
-      casing: what happened to the capitals and accents of the training records' text, or None if
-        it is not known.
-      vocab_sha256: the checksum of the vocabulary that made the training records, or None if it is
-        not known.
-      lengths: the lengths of the training records; None if they are not needed.
-      token_counts: how often each token occurs in training, an array [vocab_size]; None if it is
-        not known.
-    """
-
+    # Files or patterns, as `pretraining_input` takes them.
     train_files: str | Sequence[str]
     eval_files: str | Sequence[str]
     num_eval_records: int
-    digest: str
+    digest: str  # a hash of the records to train on
     eval_digest: str
+    # Whether the records to evaluate on are other records than the training records.
     is_held_out: bool
+    # The vocabulary that made the training records, and what happened to capitals and accents.
     vocab_file: str | None = None
     casing: tokenization.Casing | None = None
     vocab_sha256: str | None = None
-    token_counts: Any = None
-    lengths: record_lengths.RecordLengths | None = None
+    token_counts: Any = None  # how often each token occurs in training, [vocab_size]
+    lengths: record_lengths.RecordLengths | None = None  # of the training; None if not needed
 
     def baseline(self, max_records: int, max_bad_records: int) -> dict[str, float]:
-        """Returns the masked-LM loss of a model that only knows how frequent each token is.
-
-        Args:
-          max_records: how many of the records to evaluate on are read.
-          max_bad_records: how many of them may be left out.
-
-        Returns:
-          A dict of metric -> float; empty if the frequencies are not known.
-        """
+        """Returns the masked-LM loss of a model that only knows how frequent each token is, by its
+        metric's name; empty if the frequencies are not known."""
         if self.token_counts is None:
             return {}
         loss = unigram.unigram_cross_entropy(
@@ -76,11 +57,7 @@ class PretrainingData:
         return {"unigram_baseline": loss}
 
     def evaluated(self, max_records: int) -> str:
-        """Returns a sentence that says which records are evaluated on.
-
-        Args:
-          max_records: how many of them are read.
-        """
+        """Returns a sentence that says which records are evaluated on, at most `max_records`."""
         number = f"{self.num_eval_records:,} records"
         is_part = max_records < self.num_eval_records
         if is_part:
@@ -97,22 +74,12 @@ class PretrainingData:
 
 
 def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> PretrainingData:
-    """Finds the records of a configuration, and makes records of the embedded corpus.
-
-    Args:
-      config: a `PretrainingConfig`.
-      vocab_size: the size of the network's vocabulary.
-      may_replace: whether to replace records of the embedded corpus that were made with other
-        settings.
-
-    Returns:
-      `PretrainingData`.
-
-    Raises:
-      FlagError: the records do not fit the flags, the network or each other.
-    """
+    """Finds the records of a configuration, or makes records of the embedded corpus, which replace
+    records made with other settings if it `may_replace` them."""
     train_files, eval_files = config.data.input_file, config.data.eval_input_file
     if config.embedded:
+        # The chief makes the records; the other hosts, which may share its directory, then find
+        # them.
         with flags.named("output_dir"), hosts.chief_first():
             made = default_data.make(
                 os.path.join(config.output_dir, "data"),
@@ -131,12 +98,15 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
             token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config.data, vocab_size, flag, eval_files) if eval_files else records
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
+    # What one set of records holds out may be in another, which is trained on; a named file is the
+    # choice of the user.
     if not config.data.eval_input_file:
         _warn_of_text_on_both_sides(records.files)
     if config.do_train:
         _say_which_words_are_whole(records.files)
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
+    # An evaluation of the run's own checkpoints has the vocabulary beside them.
     needs_vocabulary = config.do_train or config.network.init_checkpoint
     return PretrainingData(
         train_files,
@@ -158,13 +128,8 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
 def lengths_to_compile(
     config: PretrainingConfig,
 ) -> tuple[record_lengths.RecordLengths | None, Sequence[tuple[int, int]]]:
-    """Returns (the lengths of the records of --compile_only, their mixture).
-
-    The lengths are None if no flag tells them. The mixture is as in `order.BatchOrder`.
-
-    Raises:
-      FlagError: the records of --input_file do not fit the flags.
-    """
+    """Returns (the lengths of the records of --compile_only, None if no flag tells them; their
+    mixture as in `order.BatchOrder`)."""
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
     if config.fill is not None:
         return record_lengths.evenly_spread(config.fill, *longest), ()
@@ -187,11 +152,8 @@ def _lengths(config, records):
 
 
 def check_evaluated(output_dir: str, records: Records, data: PretrainingData) -> None:
-    """Checks that the records are of the vocabulary of the run that is evaluated.
-
-    Raises:
-      FlagError: the files beside its checkpoints say that they are not.
-    """
+    """Checks that the records are of the vocabulary and casing of the run that is evaluated, as far
+    as the files beside its checkpoints say."""
     casing = None
     task_file = os.path.join(output_dir, NETWORK_FILES[1])
     if os.path.exists(task_file):
@@ -210,11 +172,7 @@ def check_evaluated(output_dir: str, records: Records, data: PretrainingData) ->
 
 
 def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) -> None:
-    """Checks that all stages of a recipe have records of one vocabulary.
-
-    Raises:
-      FlagError: a stage has another vocabulary or casing than the stage before it.
-    """
+    """Checks that all stages of a recipe have records of one vocabulary and casing."""
     for (_, before), (config, data) in itertools.pairwise(stages):
         for name in ("vocab_sha256", "casing"):
             values = {getattr(before, name), getattr(data, name)} - {None}

@@ -50,21 +50,19 @@ def update_rule(training: Schedule, output_dir: str) -> update.UpdateRule:
 
 
 def make_estimator(
-    config: PretrainingConfig,
+    config: PretrainingConfig,  # completed for the cores
     network: BertConfig,
     master: str = "",
     lengths: RecordLengths | None = None,
 ) -> tpu.TPUEstimator:
-    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule.
-
-    The log counts the tokens of packed rows by the lengths of the records, without padding.
-    """
+    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule."""
     model_fn = pretraining.model_fn_builder(
         network,
         update_rule(config.training, config.output_dir),
         random_seed=config.training.random_seed,
         **config.network.options(),
     )
+    # The log counts the tokens of packed rows by the lengths of the records, without padding.
     is_packed = config.training.pack and lengths is not None
     tokens = config.data.max_seq_length * (lengths.token_share if is_packed else 1)
     return estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
@@ -84,6 +82,7 @@ def compile_step(config: PretrainingConfig) -> bool:
         zeros = pretraining_input.shapes_input_fn(
             *longest, changed.network.precision, packs, lengths, parts
         )
+        # Building the input packs its rows, and only then says how full they are.
         lowered = make_estimator(changed, network).lower(zeros, cores, hosts)
         for filling in fillings:
             print(f"Packed: {filling}")
@@ -95,14 +94,7 @@ def compile_step(config: PretrainingConfig) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """Holds a pretraining, or a stage of a recipe.
-
-    Attributes:
-      config: its `PretrainingConfig`, completed for the cores.
-      network: its network.
-      data: the records that it reads.
-      run: the `Run` of its estimator in its directory.
-    """
+    """Holds a pretraining, or a stage of a recipe, with the `Run` of its estimator."""
 
     config: PretrainingConfig
     network: BertConfig
@@ -114,11 +106,7 @@ class Pretraining:
         return self.run.directory
 
     def check(self) -> None:
-        """Checks that records, vocabularies, hosts and checkpoints fit, before step 0.
-
-        Raises:
-          FlagError: something does not fit.
-        """
+        """Checks that records, vocabularies, hosts and checkpoints fit, before step 0."""
         config, start, records = self.config, self.config.network, self.config.data
         number = self.data.eval_digest, self.data.num_eval_records
         estimator.check_hosts_have_same_files(
@@ -166,6 +154,7 @@ class Pretraining:
         """Trains from the newest checkpoint, the start, or step 0, and evaluates on the way."""
         config, start_step = self.config, self.run.estimator.global_step()
         self.directory.forget_metrics_after(start_step)
+        # The loss before training is what the first curve begins at.
         if config.do_eval and start_step == 0:
             self._evaluate_and_log()
         best_checkpoint, steps = None, config.training.num_train_steps
@@ -227,9 +216,10 @@ class Pretraining:
         return results
 
     def _evaluate_to_compare(self, checkpoint):
-        """Returns (the negative loss, the checkpoint or the newest), for `BestCheckpoint`. An
-        evaluation of the newest is recorded."""
+        """Returns (the negative loss, the checkpoint or the newest), for `BestCheckpoint`."""
         if checkpoint is None:
+            # The best checkpoint is evaluated anew only to be compared; its step has records
+            # already.
             loss = self._evaluate_and_log()["loss"]
             return -float(loss), self.run.estimator.latest_checkpoint()
         results = self.run.evaluate(self.input_fn(False), self._eval_steps(), checkpoint)
