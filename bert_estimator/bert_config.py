@@ -131,6 +131,7 @@ class BertConfig:
         hidden, inner, width = self.hidden_size, self.intermediate_size, self.embedding_width()
         rows = self.vocab_size + self.type_vocab_size + self.max_position_embeddings
         embeddings = (rows + 2) * width
+        # ALBERT and ELECTRA have a dense layer after the embeddings.
         if width != hidden:
             embeddings += (width + 1) * hidden
         attention = 4 * (hidden + 1) * hidden + 2 * hidden
@@ -177,6 +178,7 @@ class BertConfig:
                 )
         for key in values:
             if key not in known:
+                # A key that nobody reads would change nothing: it is likely misspelt.
                 nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
                 raise ValueError(
                     f"{source}: unknown key {key!r}; did you mean {nearest!r}? "

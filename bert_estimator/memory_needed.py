@@ -71,6 +71,7 @@ def of_training(config: BertConfig, step: Computation, moments: float) -> int:
       moments: how many float32 values the optimizer keeps for each weight.
     """
     weights = _weights(config)
+    # The table at the top of this module explains these terms.
     state = (1 + moments) * weights
     rows, cores = step.rows, max(step.replicas, 1)
     if step.micro_batch_size:
@@ -79,8 +80,10 @@ def of_training(config: BertConfig, step: Computation, moments: float) -> int:
     activations = rows * (step.length * _kept(config, step) + logits)
     if rows < step.rows:
         activations += cores * weights  # the sums of the gradients
+    # The checkpoint and the activations of a step share memory, and so the larger one counts.
     if not step.replicas:
         return int(_LIBRARIES + state + weights + max(state, activations) + _STEP)
+    # Virtual cores share the moments, and the session of the host has all of the state again.
     of_cores = cores * _COPIES_OF_A_CORE * weights + 2 * moments * weights
     return int(_LIBRARIES_OF_CORES + 2 * state + of_cores + activations)
 

@@ -347,10 +347,8 @@ def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
 
 
 def _kernel_and_bias(x, units, initializer_range, dtype=None):
-    """Returns the weights of a dense layer on x [..., n].
-
-    They are in the compute dtype, or in the dtype that is requested, which may be float32.
-    """
+    """Returns the weights of a dense layer on x [..., n], in the compute dtype or the requested
+    one."""
     kernel = weight("kernel", [x.shape.as_list()[-1], units], initializer_range, dtype)
     bias = tf.get_variable("bias", [units], dtype=dtype, initializer=tf.zeros_initializer())
     return kernel, bias
@@ -378,9 +376,10 @@ def _pooled(config, first):
 
 
 def _stack(layer, config, hidden, dropout):
-    """Applies layers to `hidden`; returns all their outputs. Layers of a group share a scope."""
+    """Applies layers to `hidden`; returns all their outputs."""
     outputs, groups = [], set()
     for index in range(config.num_hidden_layers):
+        # Layers of a group share a scope, and so their weights.
         group = config.group_of(index)
         with tf.variable_scope(f"layer_{group}", reuse=group in groups or None):
             hidden = layer(hidden, dropout)
@@ -424,6 +423,7 @@ def _checked(config, input_ids, input_mask, token_type_ids, position_ids, sequen
             raise ValueError(
                 f"{name} has shape {other.shape}; it must have input_ids' shape {shape}."
             )
+    # Packed rows have no defaults: ones and positions from 0 would join their sequences.
     _check_packing(input_mask, position_ids, sequence_starts)
     if input_mask is None:
         input_mask = tf.ones_like(input_ids)

@@ -63,8 +63,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         return len(values) - 1 - values.index(max(values)) >= self._patience
 
     def resume(self, step: int) -> None:
-        """Completes what an earlier process of this training did not complete, up to the step of
-        its checkpoint."""
+        """Completes what an earlier process, which came to a step, did not complete."""
         if self._others:
             self._evaluate_anew(step)
         # Training will come to later steps again, so their evaluations are forgotten. Then the

@@ -210,8 +210,7 @@ def _follows_the_paper(config):
 
 
 def _remedies(config, replicas, asked, report):
-    """Prints and yields changes of flags that need less memory; with --suggest, whether each
-    fits."""
+    """Prints and yields changes of flags that need less memory, and with --suggest if they fit."""
     print("What needs less memory" + ("" if config.plan.suggest else " (--suggest compiles each):"))
     sharers = replicas // asked.hosts if config.devices.num_cores_per_replica == 1 else 1
     for variants in _changes(config, replicas, _times_too_big(asked), sharers):
@@ -233,7 +232,7 @@ def _remedies(config, replicas, asked, report):
 
 def _times_too_big(report):
     """Returns how many times too big the memory that grows with the batch is."""
-    # This is all memory except for the weights and the optimizer's state.
+    # All memory but the weights and the optimizer's state grows with the batch.
     state = report.memory["weights"] + report.memory["optimizer_state"]
     return (report.memory["total"] - state) / max(report.usable_hbm - state, 1)
 

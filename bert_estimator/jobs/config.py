@@ -91,8 +91,7 @@ class OptimizerFlag(NamedTuple):
 
 @flags.group(flags.TRAINING, eval_may_differ=True)
 class Training:
-    """Says how weights are updated; each script has a group of its own, which says how long,
-    too."""
+    """Says how weights are updated; each script's own group says how long, too."""
 
     # A flag that only some optimizers have -> what it sets.
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {}
@@ -322,8 +321,7 @@ class JobConfig:
         return self.output_dir if hosts.is_chief else f"{self.output_dir}/host-{hosts.index}"
 
     def open_directory(self) -> RunDirectory:
-        """Makes and returns the directory of the run, which must not hold a run of other
-        settings."""
+        """Makes and returns the run's directory, which must not hold a run of other settings."""
         path = self.directory_to_write()
         for directory in (self.output_dir, path):
             flags.make_directory("output_dir", directory)
@@ -364,8 +362,8 @@ class JobConfig:
 
     def fixed_batches(self) -> tuple[str, ...]:
         """Returns the names of the batch sizes that may not be changed to fit the cores."""
-        # A changed batch of training would change the numbers; the others only matter if they are
-        # given.
+        # A changed batch of training would change the numbers; the others are kept if the user gave
+        # them.
         train, *others = self.batch_sizes()
         fixed = [train] if self.do_train else []
         return (*fixed, *(name for name in others if self.is_given(name)))

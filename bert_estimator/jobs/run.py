@@ -33,8 +33,7 @@ _FILE_FLAGS = (
 
 @contextlib.contextmanager
 def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
-    """Locks the directories that configurations train in; at the end, uploads what was written to
-    remote storage."""
+    """Locks the directories that configurations train in; uploads remote ones at the end."""
     # A directory that a job only reads is not locked.
     trained = [config for config in configs if config.do_train and not config.plan.compile_only]
     for config in configs:
@@ -139,8 +138,7 @@ class Run:
         directory.report = self._tracker.add
 
     def check_restorable(self) -> None:
-        """Raises FlagError if training cannot go on from another program's checkpoint in the
-        directory."""
+        """Checks that training can go on from a checkpoint that another program wrote here."""
         if (source := self.network_of_another_program) is not None:
             flags.check(
                 fine_tuned.is_restorable(source),

@@ -21,8 +21,7 @@ _UNUSED = "[unused"
 def open_tokenizer(
     texts: Texts, vocab_file: str, bert_config: BertConfig, output_dir: str
 ) -> tokenization.Tokenizer:
-    """Opens a vocabulary whose casing the flags say, and which may not have more tokens than the
-    network."""
+    """Opens a vocabulary, which must fit the flags of the casing and the network's size."""
     lower, strip = texts.do_lower_case, texts.strip_accents
     with flags.named("vocab_file"):
         if strip is None and RunDirectory(output_dir).holds_checkpoint():
@@ -81,8 +80,7 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
 
 
 def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
-    """Returns the vocabulary of an embedded task, which training copies into the run's
-    directory."""
+    """Returns an embedded task's vocabulary, which training copies into the run's directory."""
     named = config.data.vocab_file
     extension = os.path.splitext(named or "")[1]
     vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))

@@ -100,10 +100,10 @@ class Dropout:
     def mask(self, x: tf.Tensor, rate: float) -> Mask | None:
         """Returns the mask that a call would apply to x; None if it would drop nothing.
 
-        Use it instead of a call: it counts as one, with the same arguments.
+        Use it instead of a call: it counts as one.
 
         Args:
-          x: float tensor [B, ...].
+          x: float tensor [B, ...], as for a call.
           rate: the dropout rate, 0 <= rate < 1.
 
         Raises:
@@ -145,14 +145,12 @@ class Dropout:
         Its calls count as calls of this object.
         """
         dropout = self.fork([self._step, _as_uint64(rows)])
+        # A site is known by the number of calls before it, so that they share the count.
         dropout._calls = self._calls
         return dropout
 
     def _kept(self, x, threshold):
-        """Returns `Mask.keep` for x: whether 16 random bits reach the threshold.
-
-        Row b depends only on (seed, site, step, first_row + b) and the shape of a row.
-        """
+        """Returns `Mask.keep` for x: whether 16 random bits reach the threshold."""
         row_shape = x.shape.as_list()[1:] if x.shape.rank is not None else []
         is_cut = None in row_shape and self._longest is not None
         if is_cut:
@@ -171,6 +169,7 @@ class Dropout:
             rows = tf.shape(x)[0]
         # A row takes a whole number of blocks, so that it begins with a block in every batch.
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
+        # So row b depends only on (seed, site, step, first_row + b) and the shape of a row.
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
         shape = (rows, *block_shape)
         row_elements = math.prod(row_shape)
@@ -205,6 +204,7 @@ def at_rate(dropout: Callable[[tf.Tensor, float], tf.Tensor] | None, rate: float
     """
     if not rate:
         return None
+    # A subclass may drop in another way than by the mask.
     mask = functools.partial(dropout.mask, rate=rate) if type(dropout) is Dropout else None
     return Drop(lambda x: dropout(x, rate), mask)
 
@@ -217,10 +217,8 @@ def _dropout_gradient(op, gradient, *_):
 
 
 def _block_shape(row_shape):
-    """Returns the dimensions in which a row's blocks are laid out: an eighth of the row's.
-
-    The first dimensions, as many as are needed for a multiple of eight, become one.
-    """
+    """Returns the dimensions in which a row's blocks are laid out: an eighth of the row's."""
+    # The first dimensions, as many as are needed for a multiple of eight, become one.
     for merged in range(1, len(row_shape) + 1):
         blocks, rest = divmod(math.prod(row_shape[:merged]), BLOCK_ELEMENTS)
         if not rest:
@@ -229,11 +227,10 @@ def _block_shape(row_shape):
 
 
 def _quantise(rate, dtype):
-    """Returns (threshold in 1 / 2^16, scale); elements with 16 bits below the threshold become 0.
-
-    The scale is rounded to the dtype before the threshold is derived from it. Since bfloat16 has 8
-    bits of mantissa, a scale that is rounded afterwards would bias the output by up to 2^-9.
-    """
+    """Returns (threshold in 1 / 2^16, scale); elements with 16 bits below the threshold become
+    0."""
+    # The scale is rounded to the dtype before the threshold is derived from it. Since bfloat16 has
+    # 8 bits of mantissa, a scale that is rounded afterwards would bias the output by up to 2^-9.
     numpy_dtype = dtype.as_numpy_dtype
     with np.errstate(over="ignore"):  # An infinite scale is refused.
         scale = float(numpy_dtype(1.0 / (1.0 - rate)))

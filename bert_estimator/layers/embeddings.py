@@ -19,22 +19,12 @@ from bert_estimator.layers.primitives import length_of
 def weight(
     name: str, shape: list[int], initializer_range: float, dtype: tf.DType | None = None
 ) -> tf.Variable | tf.Tensor:
-    """Creates a variable in the current scope, from a normal truncated at two deviations.
-
-    The values are a function of the graph's seed and the variable's full name. They do not depend
-    on what else the graph holds or on the order in which it was built, so a training graph, an
-    evaluation graph and a graph of micro-batches begin with the same weights. Without
-    `tf.set_random_seed` the seed is TensorFlow's default seed.
-
-    Args:
-      name: the name below the current variable scope.
-      shape: the variable's shape.
-      initializer_range: standard deviation before truncation.
-      dtype: the dtype to request; None requests the scope's dtype.
-
-    Returns:
-      What `tf.get_variable` returns.
-    """
+    """Creates a variable in the current scope, from a normal truncated at two deviations; a dtype
+    of None requests the scope's dtype, and initializer_range is the deviation before truncation."""
+    # The values are a function of the graph's seed (without `tf.set_random_seed`, the default seed)
+    # and of this name. They do not depend on what else the graph holds or on the order in which it
+    # was built, so a training graph, an evaluation graph and a graph of micro-batches begin with
+    # the same weights.
     full_name = f"{tf.get_variable_scope().name}/{name}"
 
     def initializer(shape, dtype):
@@ -44,11 +34,10 @@ def weight(
 
 
 def _truncated_normal(full_name, shape):
-    """Returns a float32 tensor of standard normal values truncated at two deviations.
-
-    It applies the inverse of the distribution function to pinned random bits. TensorFlow's own
-    truncated normal draws other values under XLA than on the CPU; here the two differ by rounding.
-    """
+    """Returns a float32 tensor of standard normal values truncated at two deviations."""
+    # The inverse of the distribution function is applied to pinned random bits. TensorFlow's own
+    # truncated normal draws other values under XLA than on the CPU; here the two differ by
+    # rounding.
     seed = tf.get_seed(zlib.crc32(full_name.encode()))
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=shape,
@@ -71,18 +60,8 @@ def embed(
     use_one_hot_embeddings: bool,
     position_ids: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Variable]:
-    """Sums the word, token type and position embeddings, before layer norm.
-
-    Args:
-      config: BertConfig.
-      input_ids: int32 [B, F], ids in the vocabulary.
-      token_type_ids: int32 [B, F], below type_vocab_size.
-      use_one_hot_embeddings: whether to call `one_hot_lookup` rather than `gather_lookup`.
-      position_ids: int32 [B, F]; None for 0, 1, 2 and so on in each row.
-
-    Returns:
-      The sum, float32 [B, F, E], and the table of word embeddings, a float32 variable.
-    """
+    """Returns the sum of word, token type and position embeddings, float32 [B, F, E] before layer
+    norm, and the table of words; position_ids None is 0, 1, 2 and so on in each row."""
 
     def table(name, rows):
         shape = [rows, config.embedding_width()]
@@ -105,10 +84,7 @@ def embed(
 
 
 def gather_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Gathers rows of a float32 table [V, E] by int32 ids [B, F]: float32 [B, F, E].
-
-    The gradient is dense, a sum by row in float32.
-    """
+    """Gathers rows of a float32 table [V, E] by int32 ids [B, F]; the gradient is dense."""
     return kernels.of_graph().gather(tf.convert_to_tensor(table), ids)
 
 

@@ -1,7 +1,4 @@
-"""Operations defined in Python: with a gradient of their own, or as one fused kernel.
-
-TF1 has neither.
-"""
+"""Operations defined in Python, which TF1 lacks: with a gradient of their own, or fused."""
 
 import contextlib
 import contextvars
@@ -17,11 +14,9 @@ _PORTABLE = contextvars.ContextVar("portable", default=False)
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Builds graphs of TensorFlow's own operations alone, for exports.
-
-    Such a graph is slower. But it runs without this project, and nothing is compiled when a new
-    shape is first seen.
-    """
+    """Builds graphs of TensorFlow's own operations alone, for exports."""
+    # Such a graph is slower. But it runs without this project, and nothing is compiled when a new
+    # shape is first seen.
     token = _PORTABLE.set(True)
     try:
         yield
@@ -35,31 +30,22 @@ def is_portable() -> bool:
 
 
 def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
-    """Gives a tensor the gradient function that is registered under a name.
+    """Returns a tensor equal to `value` with the gradient function that is registered under a name.
 
-    The gradient function is registered once. `tf.custom_gradient` would register a closure in each
-    call, which would keep the graph in memory as long as the process lives.
-
-    Args:
-      name: as in `tf.RegisterGradient(name)`. The function gets an operation whose inputs are
-        (value, *inputs), and returns a gradient for each of them; for `value` it returns None.
-      value: the tensor.
-      *inputs: the tensors that `value` is computed from.
-
-    Returns:
-      A tensor equal to `value`. Within `portable()` it is `value`, with TensorFlow's own gradient.
+    The function gets an operation whose inputs are (value, *inputs), the tensors that `value` is
+    computed from, and returns a gradient for each of them; for `value` it returns None.
     """
     if is_portable():
         return value
+    # The gradient function is registered once. `tf.custom_gradient` would register a closure in
+    # each call, which would keep the graph in memory as long as the process lives.
     with tf.get_default_graph().gradient_override_map({"IdentityN": name}):
         return tf.identity_n([value, *inputs])[0]
 
 
 def barrier(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor, in a layout of its own; only in programs for XLA.
-
-    XLA does not move operations over a barrier, nor does it give both sides one layout.
-    """
+    """Returns the tensor in a layout of its own; only in programs for XLA."""
+    # XLA does not move operations over a barrier, nor does it give both sides one layout.
     (value,) = gen_xla_ops.xla_optimization_barrier([tensor])
     return with_gradient("BertEstimatorBarrier", value, tensor)
 
@@ -73,16 +59,9 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
     """Calls a function as one XLA computation; within `portable()`, directly.
 
     Args:
-      function: a function of as many tensors as are given, which returns a tensor or a list of
-        tensors. Give the same object in each call: a lambda that is made anew for each call would
-        be compiled anew for each call.
+      function: returns a tensor or a list of tensors. Give the same object in each call: a lambda
+        that is made anew for each call would be compiled anew for each call.
       *tensors: tensors of a known rank. Each shape is compiled by itself.
-
-    Returns:
-      What the function returns.
-
-    Raises:
-      ValueError: the rank of a tensor is unknown.
     """
     if is_portable():
         return function(*tensors)
@@ -97,23 +76,13 @@ def length_of(tensor: tf.Tensor) -> int | tf.Tensor:
 
 
 def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
-    """Calls a function as one XLA computation, whose gradient is one XLA computation, too.
-
-    Within `portable()` the function is called directly.
-
-    The gradient computes what it needs of the forward computation again. If the whole step is
-    compiled by XLA, the compiler finds both and computes it once.
-
-    Args:
-      function: as for `fused`; it returns a tensor, and is differentiable in every argument.
-      *tensors: float tensors of a known rank.
-
-    Returns:
-      What the function returns.
-    """
+    """Does what `fused` does, with one XLA computation for the gradient, too."""
     if is_portable():
         return function(*tensors)
+    # The gradient computes what it needs of the forward computation again. If the whole step is
+    # compiled by XLA, the compiler finds both and computes it once.
     value = with_gradient("BertEstimatorFused", fused(function, *tensors), *tensors)
+    # The operation holds the function, so that both are freed with the graph.
     value.op.fused_function = function
     return value
 

@@ -20,35 +20,28 @@ def recompute(
 ) -> tf.Tensor:
     """Calls layer(x, dropout), and calls it again when the gradient is computed.
 
-    The replay uses the same variables. It draws the same dropout masks, since these are a function
-    of numbers rather than of a state. The inputs of the replay pass an optimization barrier
-    together with the gradient. Because of the barrier neither XLA nor TensorFlow's optimizer can
-    merge the replay with the forward pass, or run the replay before the gradient is known.
-
     Args:
       layer: function (x, dropout) -> tensor of x's shape and dtype. Its variables are in the
         current variable scope. Other tensors that it uses are kept, not computed again.
       x: float tensor of any shape.
       dropout: the layer's dropout; None if the layer has no dropout.
-
-    Returns:
-      What `layer` returns.
-
-    Raises:
-      ValueError: the current variable scope is the root. All variables of the model are in it.
     """
     scope = tf.get_variable_scope()
+    # All variables of the model are in the root scope.
     if not scope.name:
         raise ValueError(
             "recompute needs a variable scope with a name, in which the layer's variables are: "
             "call it in a `with tf.variable_scope(name):`"
         )
+    # The replay draws the same masks, since these are a function of numbers rather than of a state.
     fork = dropout and dropout.fork()
     y = layer(x, dropout)
     variables = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope.name + "/")
 
     def gradients(x, y_gradient):
         state = fork.state if fork else []
+        # Because of the barrier neither XLA nor TensorFlow's optimizer can merge the replay with
+        # the forward pass, or run the replay before the gradient is known.
         x, y_gradient, *state = _barrier(x, y_gradient, *state)
         with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
             y = layer(x, fork and fork.fork(state))

@@ -34,24 +34,18 @@ from bert_estimator.precision import scope, to_float32
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Says what the head of the network predicts of an example, and how predictions are scored.
+    """Says what the head of the network predicts of an example, and how predictions are scored."""
 
-    Attributes:
-      kind: one of `choices.TASK_KINDS`.
-      num_labels: L; 1 for regression.
-      metrics: the keys of `metrics.METRICS` that an evaluation reports; each must suit the kind.
-      class_weights: if each label is one of several, a factor for each of the L labels; the loss
-        is then the mean weighted by the factors. None means 1 for each.
-      reports: whether an evaluation also returns the arrays of `classification_report.counts`.
-      positive: see `metrics.Examples`.
-    """
-
-    kind: str
-    num_labels: int
+    kind: str  # one of `choices.TASK_KINDS`
+    num_labels: int  # L; 1 for regression
+    # Keys of `metrics.METRICS` that an evaluation reports; each must suit the kind.
     metrics: tuple[str, ...] = ()
+    # If each label is one of several, a factor for each of the L labels; the loss is then the mean
+    # weighted by the factors. None means 1 for each.
     class_weights: tuple[float, ...] | None = None
+    # Whether an evaluation also returns the arrays of `classification_report.counts`.
     reports: bool = False
-    positive: int = 1
+    positive: int = 1  # see `metrics.Examples`
 
     def new_variables(self) -> str:
         """Returns a pattern of the variables that may be missing in `init_checkpoint`."""
@@ -72,13 +66,8 @@ class Head:
     def eval_metrics(
         self, features: dict[str, tf.Tensor], logits: tf.Tensor, losses: tf.Tensor
     ) -> tuple[Callable[..., dict[str, Metric]], dict[str, tf.Tensor]]:
-        """Returns (function, its arguments), the `eval_metrics` of the spec.
-
-        Args:
-          features: the features of an evaluation.
-          logits: float32 [B, ..., L].
-          losses: float32 [B, ...], the loss of each label.
-        """
+        """Returns (function, its arguments), the `eval_metrics` of the spec, for logits float32
+        [B, ..., L] and the losses of labels, float32 [B, ...]."""
         tensors = {
             "logits": logits,
             "label_ids": features["label_ids"],
@@ -103,20 +92,12 @@ def mean_loss(losses: tf.Tensor, weights: tf.Tensor) -> Metric:
 def model_fn_builder(
     network: Network, head: Head, rule: update.UpdateRule | None = None
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
-    """Returns the `model_fn` for `TPUEstimator`.
+    """Returns the `model_fn` for `TPUEstimator`; only training needs a rule.
 
     The loss is the mean over the examples of the global batch, or over their words (tagging):
     cross-entropy in nats of the softmax (classification, tagging) or of the sigmoids, averaged over
     the labels (multi_label), or the squared error (regression). Predictions are `logits`, float32
     [B, L], or [B, F, L] for tagging, and, except for regression, `probabilities` of this shape.
-
-    Args:
-      network: the network, and its initial weights.
-      head: `Head`.
-      rule: `update.UpdateRule`; only training needs it.
-
-    Raises:
-      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
     """
 
     def model_fn(features, labels, mode, params):
@@ -151,16 +132,14 @@ def model_fn_builder(
 def scores(
     head: Head, batches: Iterable[tuple[dict[str, np.ndarray], np.ndarray]]
 ) -> dict[str, float]:
-    """Returns what an evaluation reports, of logits that another program has computed.
-
-    Args:
-      head: the head.
-      batches: (the features of an evaluation, the logits float32 [B, ..., L]) of each batch.
-    """
+    """Returns what an evaluation reports of (features, logits float32 [B, ..., L]) of each batch,
+    which another program has computed."""
     with tf.Graph().as_default(), tf.Session() as session:
         fed, metrics = {}, {}
         for features, logits in batches:
             values = {**features, "logits": logits}
+            # The graph is built once, from the first batch, with dimensions that may differ in
+            # others.
             if not fed:
                 fed = {n: tf.placeholder(v.dtype, [None, *v.shape[1:]]) for n, v in values.items()}
                 losses = _losses(head, fed["logits"], fed["label_ids"])
@@ -178,6 +157,8 @@ def _logits(network, head, features, dropout):
         model = network.build(features, dropout)
         hidden = head.input_of(model)
         if dropout is not None:
+            # Packed rows are in another order than the batch's examples; each pooled output draws
+            # the mask of its own example.
             if hidden.shape.rank == 2 and "sequence_numbers" in features:
                 dropout = dropout.at_rows(features["sequence_numbers"])
             hidden = dropout(hidden, model.config.classifier_dropout)
@@ -194,6 +175,7 @@ def _logits(network, head, features, dropout):
                 "output_bias", [head.num_labels], tf.float32, initializer=tf.zeros_initializer()
             )
         logits = tf.matmul(tf.reshape(hidden, [-1, width]), weights, transpose_b=True)
+    # The bias is added outside of the scope, in float32.
     logits = tf.nn.bias_add(to_float32(logits), bias)
     logits = tf.reshape(logits, [-1, *outer, head.num_labels])
     return model.by_sequence(logits) if outer else logits

@@ -30,19 +30,13 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def counts(kind: str, examples: Examples) -> dict[str, Metric]:
-    """Computes what a report is made of.
+    """Computes what a report is made of: metrics by name, float64.
 
-    Args:
-      kind: one of KINDS.
-      examples: the batch.
-
-    Returns:
-      A dict of metrics, float64: "confusion" [L, L], examples by label and predicted label, or
-      [L, 2, 2] for multi_label, by whether the label holds and is predicted; "calibration" [K, 3],
-      by the probability of what is predicted: number, sum of the probabilities, and number of
-      right predictions (for multi_label every label of an example is a prediction); and, for at
-      most MOST_CURVES labels, "thresholds" [T, L, 2], the numbers of examples without and with the
-      label, by the last threshold that the label's probability reaches.
+    "confusion" is [L, L], examples by label and predicted label, or [L, 2, 2] for multi_label, by
+    whether the label holds and is predicted. "calibration" is [K, 3], by the probability of what is
+    predicted: number, sum of the probabilities, and number of right predictions. "thresholds", for
+    at most MOST_CURVES labels, is [T, L, 2], the numbers of examples without and with the label, by
+    the last threshold that the label's probability reaches.
     """
     label_ids, logits, weights = examples.label_ids, examples.logits, examples.weights
     num_labels = logits.shape.as_list()[1]
@@ -59,6 +53,7 @@ def counts(kind: str, examples: Examples) -> dict[str, Metric]:
     holds, predicted = label_ids > 0, logits > 0
     thresholds = _thresholds(tf.sigmoid(logits), holds, weights)
     weights = tf.tile(weights[:, tf.newaxis], [1, num_labels])
+    # For multi_label every label of an example is a prediction.
     pairs = [
         [tf.logical_and(tf.equal(holds, a), tf.equal(predicted, b)) for b in (False, True)]
         for a in (False, True)
@@ -99,15 +94,7 @@ def _thresholds(probabilities, holds, weights):
 
 
 def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yields the lines of a report: three tables, whose cells are separated by tabs.
-
-    Tabs, ends of lines and backslashes within labels are escaped, as `cell` says.
-
-    Args:
-      kind: one of KINDS.
-      labels: the labels' names.
-      counted: the values of `counts`.
-    """
+    """Yields the lines of a report: three tables, whose cells are separated by tabs."""
     confusions, calibration = counted[CONFUSION], counted[CALIBRATION]
     is_single = kind != "multi_label"
     labels = [cell(label) for label in labels]
@@ -145,20 +132,13 @@ def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -
 
 
 def cell(label: str) -> str:
-    """Returns a label as a cell of a table, with tabs, ends of lines and backslashes escaped.
-
-    They are written as in Python: a tab is a backslash and a t.
-    """
+    """Returns a label as a cell, with tabs, ends of lines and backslashes escaped as in Python."""
     return label.translate(_ESCAPES)
 
 
 def calibration_error(calibration: np.ndarray) -> float:
     """Returns the mean distance of the probability and the share of right predictions in a bin,
-    weighted by the bins' numbers (Guo et al., 2017, equation 5).
-
-    Args:
-      calibration: float64 [K, 3], see `counts`.
-    """
+    weighted by the bins' numbers (Guo et al., 2017, equation 5)."""
     total = calibration[:, 0].sum()
     return float(np.abs(calibration[:, 1] - calibration[:, 2]).sum() / total) if total else 0.0
 
@@ -175,13 +155,7 @@ def _row(name, values):
 def summaries(
     kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]
 ) -> list[tf.Summary.Value]:
-    """Returns the summaries of an evaluation; none if there are no "thresholds" among the counts.
-
-    Args:
-      kind: one of KINDS.
-      labels: the labels' names.
-      counted: the values of `counts`.
-    """
+    """Returns the summaries of an evaluation; none if "thresholds" are not among the counts."""
     if THRESHOLDS not in counted:
         return []
     tables = "\n".join(lines(kind, labels, counted)).split("\n\n")
@@ -206,14 +180,10 @@ def _as_markdown(text):
 
 
 def _curve_summary(tag, without, with_label):
-    """Returns the curve of a label.
-
-    Args:
-      tag: its tag.
-      without, with_label: float64 [T], the numbers of examples by the last threshold that the
-        label's probability reaches.
-    """
+    """Returns a label's curve, from the numbers of examples without and with it, float64 [T]."""
+    # All that reach a later threshold reach this one, too.
     false_positives, true_positives = (np.cumsum(n[::-1])[::-1] for n in (without, with_label))
+    # The plugin pr_curves reads the rows in this order.
     rows = [
         true_positives,
         false_positives,
@@ -227,11 +197,9 @@ def _curve_summary(tag, without, with_label):
 
 
 def _curve_data(num_thresholds):
-    """Returns what the plugin wants to know: a message whose field 2 is the number of thresholds.
-
-    A whole number in a message has seven bits in a byte, the lowest first.
-    """
+    """Returns the plugin's message, whose field 2 is the number of thresholds."""
     data, rest = bytes([2 << 3]), num_thresholds
+    # A whole number in a message has seven bits in a byte, the lowest first.
     while rest > 127:
         data, rest = data + bytes([128 | rest & 127]), rest >> 7
     return data + bytes([rest])

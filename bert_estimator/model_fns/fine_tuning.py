@@ -19,44 +19,29 @@ from bert_estimator.system.errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Says which network a model_fn builds, and what its weights are at first.
-
-    Attributes:
-      bert_config: `BertConfig`.
-      precision: "float32" or "bfloat16": what the network computes in.
-      recompute, use_one_hot_embeddings: see `modeling.BertModel`.
-      random_seed: seed of dropout.
-      max_seq_length: the length of the longest batch in tokens; training needs it if F is unknown.
-      init_checkpoint: checkpoint whose weights training starts from, or None; the head starts
-        from random weights if the checkpoint has no head. See `init_checkpoint.scaffold_fn`.
-      allow_partial_init: whether the checkpoint may lack any variable of the model, and may hold
-        variables that the model does not have.
-    """
+    """Says which network a model_fn builds, and what its weights are at first."""
 
     bert_config: BertConfig
-    precision: str = "float32"
+    precision: str = "float32"  # or bfloat16: what the network computes in
     recompute: bool = False
     use_one_hot_embeddings: bool = False
-    random_seed: int = 0
+    random_seed: int = 0  # of dropout
+    # The length of the longest batch in tokens; training needs it if F is unknown.
     max_seq_length: int | None = None
+    # For these two, see `init_checkpoint.scaffold_fn`; a head that the checkpoint lacks is random.
     init_checkpoint: str | None = None
     allow_partial_init: bool = False
 
     def build(
         self, features: Mapping[str, tf.Tensor], dropout: Dropout | None
     ) -> modeling.BertModel:
-        """Builds the network on `input_ids`, `input_mask` and `segment_ids`, int32 [B, F].
-
-        Args:
-          features: the batch; F may be unknown. Rows are packed if there are `position_ids` and
-            `sequence_starts`; see `modeling.BertModel`.
-          dropout: the dropout of a training step; None outside of training.
-        """
+        """Builds the network; F may be unknown, and dropout is None outside of training."""
         is_fixed = features["input_ids"].shape.as_list()[1] is not None
         # XLA compiles parts of the network for each length. Training has a few lengths, again and
         # again, so this pays; an evaluation may have a new length in each batch.
         is_compiled = is_fixed or dropout is not None
         with contextlib.nullcontext() if is_compiled else primitives.portable():
+            # Rows are packed if there are `position_ids` and `sequence_starts`.
             return modeling.BertModel(
                 self.bert_config,
                 is_training=dropout is not None,
@@ -73,12 +58,8 @@ class Network:
     def dropout_of(
         self, features: Mapping[str, tf.Tensor], step: tf.Tensor
     ) -> Callable[[tf.Tensor], Dropout]:
-        """Returns a function of a micro-batch's first row in a core's batch that gives its dropout.
-
-        Args:
-          features: the core's batch.
-          step: the number of updates so far, a scalar.
-        """
+        """Returns a function of a micro-batch's first row in a core's batch that gives its dropout;
+        `step` is the number of updates so far."""
         core_first_row = update.core_first_row(features)
         return lambda first_row: Dropout(
             self.random_seed, step, core_first_row + first_row, self.max_seq_length
@@ -98,26 +79,15 @@ class Network:
 def layerwise_rate_scale(
     layerwise_lr_decay: float, num_hidden_layers: int, num_hidden_groups: int | None = None
 ) -> Callable[[str], float] | None:
-    """Returns the learning rate's factor by layer, which decays from the head to the embeddings.
+    """Returns a function of a variable's name that gives its rate's factor, or None if all are 1.
 
-    ELECTRA is fine-tuned this way (Clark et al., 2020, section 3.1 and its code).
-
-    Args:
-      layerwise_lr_decay: the factor from a layer to the layer below it, such as 0.8; 1 turns the
-        decay off.
-      num_hidden_layers: the number of layers of the network.
-      num_hidden_groups: `BertConfig.num_hidden_groups`.
-
-    Returns:
-      None if layerwise_lr_decay is 1. Else a function of a variable's name that returns the factor
-      of its rate: 1 for the pooler and the head, layerwise_lr_decay^2 for the last layer, and one
-      power more for each layer further down; the embeddings come last.
-
-    Raises:
-      ArgumentError: the layers share weights, so that a layer cannot have a rate of its own.
+    ELECTRA is fine-tuned this way (Clark et al., 2020, section 3.1 and its code): 1 for the pooler
+    and the head, layerwise_lr_decay^2 for the last layer, and one power more for each layer further
+    down; the embeddings come last.
     """
     if layerwise_lr_decay == 1.0:
         return None
+    # A layer that shares its weights cannot have a rate of its own.
     if num_hidden_groups is not None:
         raise ArgumentError(
             "layerwise_lr_decay",

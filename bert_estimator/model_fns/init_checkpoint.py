@@ -23,30 +23,24 @@ def scaffold_fn(
 ) -> Callable[[], tf.train.Scaffold] | None:
     """Returns a `scaffold_fn` that initializes the graph's trainable variables from a checkpoint.
 
-    Only weights are read: the global step and the optimizer's slots start anew. The estimator calls
-    the function once the graph's variables are there; whether they fit is known then, before the
-    first step. A checkpoint in the model's own directory outranks these initial values.
-
     Args:
-      init_checkpoint: what `interchange.open_source` opens: a checkpoint's path, a directory or a
-        zip archive, Google's or Hugging Face's; or None.
-      bert_config: `BertConfig` of the model, compared with the checkpoint's if the checkpoint has a
-        configuration.
+      init_checkpoint: what `interchange.open_source` opens; if it is None, so is the result.
+      bert_config: the model's, compared with the checkpoint's if the checkpoint has one.
       new_head: regular expression of whole names of variables that may start anew, such as
         r"output_(weights|bias)": the head of a new task.
       allow_partial_init: whether any variable may start anew or stay unused.
       log: function (format, text) that gets the table of what was initialized from where.
-
-    Returns:
-      None if `init_checkpoint` is None. The function raises ArgumentError if the checkpoint does
-      not fit the model; the scaffold's `init_fn` raises it if weights are not finite.
     """
     if init_checkpoint is None:
         return None
 
+    # The estimator calls this once the graph's variables are there, so whether they fit is known
+    # before the first step. A checkpoint in the model's own directory outranks these initial
+    # values.
     def initialize():
         source = open_source(init_checkpoint)
         check_config(source, bert_config)
+        # Only weights are read: the global step and the optimizer's slots start anew.
         variables = {v.op.name: v for v in tf.trainable_variables()}
         shapes = {name: v.shape.as_list() for name, v in variables.items()}
         rows = match(source, shapes, new_head, allow_partial_init)
@@ -75,11 +69,7 @@ def scaffold_fn(
 
 
 def open_source(init_checkpoint: str) -> interchange.Source:
-    """Opens a checkpoint as `interchange.open_source` does.
-
-    Raises:
-      ArgumentError: it cannot be opened; the text says why.
-    """
+    """Opens a checkpoint as `interchange.open_source` does, with an ArgumentError if it cannot."""
     try:
         return interchange.open_source(init_checkpoint)
     except ValueError as error:
@@ -87,11 +77,7 @@ def open_source(init_checkpoint: str) -> interchange.Source:
 
 
 def check_config(source: interchange.Source, bert_config: BertConfig | None) -> None:
-    """Checks what the shapes of variables do not show.
-
-    Raises:
-      ArgumentError: the checkpoint comes with the configuration of another network.
-    """
+    """Checks what the shapes of variables do not show, if the checkpoint has a configuration."""
     if bert_config is None:
         return
     try:
@@ -113,25 +99,11 @@ def match(
     new_head: str | None = None,
     allow_partial_init: bool = False,
 ) -> list[tuple[str, list[int] | str, str]]:
-    """Compares a checkpoint with a model.
-
-    What is unused in the checkpoint may be a head that the model lacks. Weights under a scope that
-    the model has, such as the weights of further layers, are a mistake.
-
-    Args:
-      source: `interchange.Source`.
-      shapes: name -> shape of the model's trainable variables.
-      new_head, allow_partial_init: as in `scaffold_fn`.
-
-    Returns:
-      The rows of the table: list of (name, shape, RESTORED, NEW or UNUSED).
-
-    Raises:
-      ArgumentError: a variable does not match and must; the text names ten of these variables. Or
-        no variable is in the checkpoint.
-    """
+    """Compares a checkpoint with a model, name -> shape of its trainable variables; returns the
+    rows of the table: (name, shape, RESTORED, NEW or UNUSED)."""
     fitting = {name for name, shape in shapes.items() if source.shapes.get(name) == shape}
     unused = [name for name in source.shapes if name not in fitting]
+    # Even with allow_partial_init, a checkpoint that gives nothing is a mistake.
     if not fitting and not set(shapes) & set(source.shapes):
         raise ArgumentError(
             "init_checkpoint",
@@ -151,6 +123,8 @@ def match(
             )
         elif name not in fitting and not re.fullmatch(may_be_new, name):
             problems.append(f"{name}: {shape} in the model, not in the checkpoint")
+    # What is unused in the checkpoint may be a head that the model lacks. Weights under a scope
+    # that the model has, such as the weights of further layers, are a mistake.
     for name in unused:
         if name not in shapes and _scope_of(name) in scopes:
             problems.append(f"{name}: {source.shapes[name]} in the checkpoint, not in the model")

@@ -22,20 +22,14 @@ Metric = tuple[tf.Tensor, tf.Operation]  # (value, update operation)
 
 @dataclasses.dataclass(eq=False)
 class Examples:
-    """Holds what metrics are computed from: a batch of an evaluation.
+    """Holds what metrics are computed from: a batch of an evaluation."""
 
-    Attributes:
-      label_ids: int32 [N] for classification and tagging, int32 [N, L] for multi_label, and float32
-        [N] for regression.
-      logits: float32 [N, L].
-      weights: float32 [N], 0 for padding.
-      positive: the number of the label that `f1` is of.
-    """
-
+    # int32 [N] for classification and tagging, int32 [N, L] for multi_label, float32 [N] for
+    # regression.
     label_ids: tf.Tensor
-    logits: tf.Tensor
-    weights: tf.Tensor
-    positive: int = 1
+    logits: tf.Tensor  # float32 [N, L]
+    weights: tf.Tensor  # float32 [N], 0 for padding
+    positive: int = 1  # the number of the label that `f1` is of
 
     @functools.cached_property
     def confusion(self) -> Metric:
@@ -116,14 +110,7 @@ METRICS = {name: f for of_kind in METRICS_OF_KIND.values() for name, f in of_kin
 
 
 class Total:
-    """Holds a float64 local variable, to which each batch is added.
-
-    Args:
-      shape: the shape of the sum, which starts at zero.
-
-    Attributes:
-      value: the sum so far.
-    """
+    """Holds a float64 local variable, which starts at zero and to which each batch is added."""
 
     def __init__(self, shape: list[int]):
         self._variable = local_variable(tf.zeros(shape, tf.float64))
@@ -147,6 +134,7 @@ def _ratio(a, b):
 
 def _of_all_pairs(function, examples):
     """Computes a numpy function of all (prediction, label) pairs, which the ranks need."""
+    # Ranks are only known when all pairs are, so the variable grows with each batch.
     pairs = local_variable(tf.zeros([0, 2], tf.float64), [None, 2])
     columns = [tf.cast(x, tf.float64) for x in (examples.logits[:, 0], examples.label_ids)]
     batch = tf.boolean_mask(tf.stack(columns, axis=1), examples.weights > 0)
@@ -170,17 +158,14 @@ def _spearman(pairs):
 def _ranks(values):
     """Returns the ranks from 1, float64; equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # Equal values have ranks that follow each other, up to `last`.
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2.0)[place]
 
 
 def local_variable(initial: tf.Tensor, shape: list[int | None] | None = None) -> tf.Variable:
-    """Returns a variable of a metric, which starts anew in each evaluation.
-
-    Args:
-      initial: its value before the first batch.
-      shape: its shape; None means the shape of `initial`.
-    """
+    """Returns a variable of a metric, which starts anew in each evaluation; its shape, if None, is
+    the shape of its initial value."""
     return tf.Variable(
         initial,
         trainable=False,

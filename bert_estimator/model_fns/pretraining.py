@@ -37,26 +37,11 @@ def model_fn_builder(
     init_checkpoint: str | None = None,
     allow_partial_init: bool = False,
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
-    """Returns the `model_fn` for `TPUEstimator`.
+    """Returns the `model_fn` for `TPUEstimator`; only training needs a rule.
 
     The loss, in nats, has two parts: the cross-entropy of the masked words, averaged over the
     masked positions of the global batch, and the cross-entropy of the next sentence, averaged over
-    its examples. Each core and each micro-batch divides by the number of positions or examples of
-    the whole global batch; therefore their losses and gradients need only be summed.
-
-    Args:
-      bert_config: `BertConfig`.
-      rule: `update.UpdateRule`; only training needs it.
-      precision: "float32" or "bfloat16": what the network computes in.
-      recompute, use_one_hot_embeddings: see `modeling.BertModel`.
-      random_seed: seed of dropout.
-      init_checkpoint: checkpoint whose weights training starts from, or None; see
-        `init_checkpoint.scaffold_fn`.
-      allow_partial_init: whether the checkpoint may lack variables of the model, and may hold
-        variables that the model does not have.
-
-    Raises:
-      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
+    its examples. For `init_checkpoint` and `allow_partial_init`, see `init_checkpoint.scaffold_fn`.
     """
     make_model = functools.partial(
         modeling.BertModel,
@@ -99,11 +84,7 @@ def metric_fn(
     next_sentence_labels: tf.Tensor,
     next_sentence_weights: tf.Tensor,
 ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Returns the metrics of an evaluation: name -> (value, update operation).
-
-    Arguments of masked words have a row for each position, [B * P]; arguments of next sentences
-    have a row for each example, [B]. Rows count by their weights.
-    """
+    """Returns the metrics of masked words, tensors [B * P], and of next sentences, [B]."""
     return {
         "masked_lm_accuracy": tf.metrics.accuracy(
             masked_lm_ids, masked_lm_predictions, masked_lm_weights
@@ -160,6 +141,8 @@ def _per_position(make_model, precision, features, dropout):
 
 def _loss_fn(make_model, precision, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
+    # Each core and each micro-batch divides by the number of positions or examples of the whole
+    # global batch; therefore their losses and gradients need only be summed.
     num_masked = update.global_sum(_masked_lm_weights(features))
     num_examples = update.global_sum(update.example_weights(features))
     core_first_row = update.core_first_row(features)
@@ -195,10 +178,8 @@ def _global_mean(tensors, name):
 
 
 def _masked_lm_weights(features):
-    """Returns the weights of masked words, float32 [B, P] or [M]; 0 in examples that pad a batch.
-
-    A cast of the features to bfloat16 does not change them, since weights are 0 or 1.
-    """
+    """Returns the masked words' weights, float32 [B, P] or [M]; 0 in padding examples."""
+    # A cast of the features to bfloat16 does not change them, since weights are 0 or 1.
     weights = tf.cast(features["masked_lm_weights"], tf.float32)
     if weights.shape.rank == 1:  # packed: what pads a batch does not have words to predict
         return weights

@@ -31,13 +31,9 @@ _VARIABLES = f"{_SCOPE}/output_(weights|bias)|bert/pooler/dense/(kernel|bias)"
 
 
 class Scorer(Protocol):
-    """Collects an evaluation's logits, and computes metrics of them that need the texts.
+    """Collects an evaluation's logits, and computes metrics of them that need the texts."""
 
-    Attributes:
-      names: the names of the metrics.
-    """
-
-    names: Sequence[str]
+    names: Sequence[str]  # of the metrics
 
     def add(self, unique_ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
         """Takes the logits of a batch, float32 [B, F]; an id of -1 pads the batch."""
@@ -49,20 +45,12 @@ class Scorer(Protocol):
 def model_fn_builder(
     network: Network, rule: update.UpdateRule | None = None, scorer: Scorer | None = None
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
-    """Returns the `model_fn` for `TPUEstimator`.
+    """Returns the `model_fn` for `TPUEstimator`; only training needs a rule.
 
     The loss is the mean over the windows of the global batch: the cross-entropy in nats of the
     softmax over a window's F positions, the mean of the answer's first and last token. Predictions
-    are `start_logits` and `end_logits`, float32 [B, F], and `unique_ids` if they are given.
-
-    Args:
-      network: the network, and its initial weights.
-      rule: `update.UpdateRule`; only training needs it.
-      scorer: computes the metrics of an evaluation from all of its logits. An evaluation must go
-        through all windows.
-
-    Raises:
-      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
+    are `start_logits` and `end_logits`, float32 [B, F], and `unique_ids` if they are given. An
+    evaluation with a scorer must go through all windows.
     """
 
     def model_fn(features, labels, mode, params):
@@ -101,11 +89,7 @@ def model_fn_builder(
 
 
 def _logits(network, features, dropout):
-    """Returns the logits of starts and of ends, float32 [B, F] each.
-
-    In training, google-research/bert's softmax is over padding, too, which packed rows do not have.
-    Elsewhere padding is left out, since packed rows do not train its logits.
-    """
+    """Returns the logits of starts and of ends, float32 [B, F] each."""
     with scope(network.precision):
         model = network.build(features, dropout)
         tokens = model.get_sequence_output()  # [B, F, H]
@@ -120,6 +104,8 @@ def _logits(network, features, dropout):
         logits = tf.matmul(flat, weights, transpose_b=True)
     logits = tf.nn.bias_add(to_float32(logits), bias)
     logits = tf.reshape(logits, [-1, embeddings.length_of(tokens), 2])
+    # In training, google-research/bert's softmax is over padding, too, which packed rows do not
+    # have. Elsewhere padding is left out, since packed rows do not train its logits.
     if dropout is None and "sequence_starts" not in features:
         is_token = tf.cast(features["input_mask"], tf.bool)[..., tf.newaxis]
         logits = tf.where_v2(is_token, logits, _NO_TOKEN)
@@ -158,11 +144,9 @@ def _loss_fn(network, features, step):
 
 
 def _not_below(value):
-    """Returns a float32 that is at least a value.
-
-    A threshold must not become smaller: it is the null odds of a question, whose answer counts only
-    if its odds are not above the threshold.
-    """
+    """Returns a float32 that is at least a value."""
+    # A threshold must not become smaller: it is the null odds of a question, whose answer counts
+    # only if its odds are not above the threshold.
     rounded = np.float32(value)
     # As a Python number: NumPy would round the value, too, and then compare.
     return rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf))
@@ -189,6 +173,7 @@ def _metric_fn(scorer):
         values = tf.numpy_function(scores, [], [tf.float32] * len(names))
         for name, value in zip(names, values, strict=True):
             value.set_shape([])
+            # All values are read after the last update, when the scorer has every window's logits.
             results[name] = value, added.op
         return results
 

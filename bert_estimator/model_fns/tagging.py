@@ -26,12 +26,9 @@ ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 
 @dataclasses.dataclass(frozen=True)
 class TaggingHead(classification.Head):
-    """Says what labels words have.
+    """Says what labels words have, and how predicted labels are scored."""
 
-    Attributes:
-      labels: the names of the L labels in the order of their numbers; ENTITY_METRICS need them.
-    """
-
+    # The names of the L labels in the order of their numbers; ENTITY_METRICS need them.
     labels: tuple[str, ...] = ()
 
     def new_variables(self) -> str:
@@ -73,6 +70,7 @@ class TaggingHead(classification.Head):
                 self.labels, label_ids, predictions, weights, unique_ids, continues_sentence
             )
             results.update((name, scores[name]) for name in scores if name in self.metrics)
+        # The deciding metric comes first again.
         results = {name: results[name] for name in self.metrics}
         if self.reports:
             results |= classification_report.counts(self.kind, words)
@@ -87,20 +85,13 @@ def entity_metrics(
     unique_ids: tf.Tensor,
     continues_sentence: tf.Tensor,
 ) -> dict[str, metrics.Metric]:
-    """Computes precision, recall and F1 of the entities of all sentences, as conlleval does.
-
-    The windows of a sentence are joined first, in whichever batches they are, so the scores do not
-    depend on the batch size, on the sequence length, or on the order of the windows.
+    """Computes ENTITY_METRICS of all sentences, as conlleval does; they share one update operation.
 
     Args:
-      labels: the names of the labels.
       label_ids, predictions: int32 [B, F], the labels of words, and their predicted labels.
       weights: float32 [B, F], above 0 at the first pieces of words.
       unique_ids: int32 [B], the windows' numbers.
       continues_sentence: int32 [B], 1 if a window goes on with the sentence of the window before.
-
-    Returns:
-      A dict of ENTITY_METRICS -> (value, update operation); they share one update.
     """
     is_word = weights > 0
     first_of_window = tf.equal(tf.cumsum(tf.cast(is_word, tf.int32), axis=1), 1)
@@ -108,6 +99,9 @@ def entity_metrics(
     windows = tf.broadcast_to(unique_ids[:, tf.newaxis], tf.shape(begins))
     batch = tf.stack([windows, begins, label_ids, predictions], axis=-1)
     batch = tf.boolean_mask(batch, is_word)
+    # The words of all batches are kept, and the windows of a sentence are joined at the end: so the
+    # scores do not depend on the batch size, on the sequence length, or on the order of the
+    # windows.
     words = metrics.local_variable(tf.zeros([0, 4], tf.int32), [None, 4])
 
     def scores(rows):
@@ -125,6 +119,7 @@ def entity_metrics(
 
 def _scores(labels, rows):
     """Returns the scores of words, int32 [N, 4]: window, begins a sentence, label, prediction."""
+    # A stable sort keeps the words of a window in their order.
     rows = rows[np.argsort(rows[:, 0], kind="stable"), 1:]
     starts = np.flatnonzero(rows[:, 0])
     names = np.array(labels, object)[rows[:, 1:]]

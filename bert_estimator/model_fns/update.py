@@ -19,23 +19,16 @@ _CLIP_NORM = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class UpdateRule:
-    """Says how weights are updated.
+    """Says how weights are updated."""
 
-    Attributes:
-      optimizer: a key of `optimization.OPTIMIZERS`.
-      schedule: the learning rate by step.
-      micro_batch_size: rows of a core's batch that are computed at a time; None means all rows.
-      optimizer_options: further arguments of the optimizer.
-      rate_scale: a function of a variable's name that returns a factor of its learning rate; None
-        means that all variables have the same rate.
-      summary_dir: the directory for the events of the host call; None means no host call.
-    """
-
-    optimizer: str
+    optimizer: str  # a key of `optimization.OPTIMIZERS`
     schedule: optimization.WarmupPolynomialDecay
+    # Rows of a core's batch that are computed at a time; None means all rows.
     micro_batch_size: int | None = None
-    optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the optimizer
+    # A function of a variable's name that returns a factor of its rate; None means 1 for all.
     rate_scale: Callable[[str], float] | None = None
+    # The directory for the events of the host call; None means no host call.
     summary_dir: str | None = None
 
     def train_spec(
@@ -45,7 +38,7 @@ class UpdateRule:
         scaffold_fn: Callable[[], tf.train.Scaffold] | None = None,
         batch_size: int | None = None,
     ) -> tpu.TPUEstimatorSpec:
-        """Builds the training step.
+        """Builds the training step; its spec has the loss of the global batch.
 
         Args:
           make_loss_fn: function of the step (a scalar tensor, the number of updates so far) that
@@ -53,11 +46,7 @@ class UpdateRule:
             by a sum over the global batch. Its other outputs are scalars by name, shares of the
             batch's values; they are summed over micro-batches and cores, and reported.
           features: dict of [B, ...] tensors, the batch of one core.
-          scaffold_fn: the spec's scaffold_fn.
           batch_size: examples of a core's batch; micro-batches of packed rows need it.
-
-        Returns:
-          A `TPUEstimatorSpec` with the loss of the global batch.
         """
         global_step = tf.train.get_or_create_global_step()
         # The step is read once, before the update, for dropout, the learning rate and the report.
@@ -103,12 +92,8 @@ class UpdateRule:
         )
 
     def corners(self) -> list[dict[str, float]]:
-        """Returns the learning rate at the first step, and before and at the end of the warm-up.
-
-        Returns:
-          Dicts of step (the first is 1, as in reports) and learning_rate. In between, the rate is a
-          straight line.
-        """
+        """Returns steps, from 1, and learning rates; in between, the rate is a straight line."""
+        # These are the first step, and the steps before and at the end of the warm-up.
         warmup = self.schedule.num_warmup_steps
         updates = sorted({0, max(warmup - 1, 0), warmup})
         return [{"step": u + 1, "learning_rate": float(self.schedule(u))} for u in updates]
@@ -121,12 +106,10 @@ class UpdateRule:
 
 
 def _accumulate(loss_fn, features, micro_batch_size, batch_size):
-    """Calls `optimization.accumulate`, also for packed rows, whose number is not the batch's.
-
-    A micro-batch is then a part of the rows, see `input_pipelines.records.packed_rows`.
-    """
+    """Calls `optimization.accumulate`, also for packed rows, whose number is not the batch's."""
     if "sequence_starts" not in features or micro_batch_size is None:
         return optimization.accumulate(loss_fn, features, micro_batch_size)
+    # A micro-batch is then a part of the rows, see `input_pipelines.records.packed_rows`.
     num_parts = max(1, batch_size // micro_batch_size)
 
     def parts(tensor):
@@ -150,10 +133,9 @@ def _summed(gradient, variable, shards):
 
 
 def global_sum(values: tf.Tensor) -> tf.Tensor:
-    """Sums a tensor's elements over the global batch; the result is at least 1.
-
-    Losses are divided by this sum. If no word or example of a batch counts, its loss is 0, not NaN.
-    """
+    """Sums a tensor's elements over the global batch; the result is at least 1."""
+    # Losses are divided by this sum. If no word or example of a batch counts, its loss is 0, not
+    # NaN.
     return tf.maximum(tpu.cross_replica_sum(tf.reduce_sum(values)), 1.0)
 
 
@@ -182,15 +164,8 @@ def core_first_row(features: dict[str, tf.Tensor]) -> int | tf.Tensor:
 
 
 def _host_call(summary_dir, names):
-    """Returns the host function that writes the report of a step as events.
-
-    Tags are the names of metrics, as in the events of evaluations: TensorBoard draws both in one
-    chart.
-
-    Args:
-      summary_dir: the directory of the events.
-      names: the names of the variables that have a trust ratio.
-    """
+    """Returns the host function that writes the report of a step as events; `names` are the
+    variables that have a trust ratio."""
     places = collections.defaultdict(list)
     for place, name in enumerate(names):
         places[_part_of(name)].append(place)
@@ -198,6 +173,8 @@ def _host_call(summary_dir, names):
     def host_call(global_step, trust_ratios=None, **report):
         step = tf.cast(global_step[0], tf.int64)
         with tpu.summary.create_file_writer(summary_dir).as_default():
+            # Tags are the names of metrics, as in the events of evaluations: TensorBoard draws both
+            # in one chart.
             operations = [
                 tpu.summary.scalar(name, value[0], step=step)
                 for name, value in sorted(report.items())

@@ -219,8 +219,7 @@ class ClassificationConfig(FineTuningConfig):
 
 
 def resolve(argv: list[str]) -> list[ClassificationConfig]:
-    """Parses and checks a command line; returns the configurations of the runs, one for each
-    seed."""
+    """Parses and checks a command line; returns the configurations of the seeds."""
     settings, sources = read_command_line(ClassificationConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()

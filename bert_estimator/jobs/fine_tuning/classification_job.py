@@ -104,8 +104,7 @@ class Classification(FineTuning):
         return (CLASSIFIER, *pooler)
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
-        """Evaluates on all files of the task; returns metric -> value, the deciding metric
-        first."""
+        """Evaluates on all files of the task; returns metric -> value, the deciding one first."""
         results: dict[str, Any] = {}
         self.reports.clear()
         for name, features in self.data.task.evaluate.items():

@@ -139,8 +139,7 @@ class FineTuningConfig(JobConfig):
         return self.do_export and self.evaluation.export_format == ONNX_INT8
 
     def check(self) -> None:
-        """Checks what can be checked before TensorFlow is loaded, except for the data's own
-        flags."""
+        """Checks all but the data's own flags, as far as TensorFlow is not needed."""
         super().check()
         self._check_results_are_not_read()
         last = self.training.random_seed + self.num_seeds - 1

@@ -135,8 +135,7 @@ def labels_take_text(export_inputs: str | None, task: TaskData) -> bool:
 
 
 def labels_of_text(task: TaskData, max_seq_length: int) -> TextParts:
-    """Returns what makes the export of a task with labels take text, cut or (tagging) split by the
-    length in tokens."""
+    """Returns what makes the export of a task with labels take text, of a length in tokens."""
     tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
     if task.kind == _TAGGING:
         return windowed(lambda: tag_model.TaggedText(tokenizer, max_seq_length, task.labels))
@@ -224,8 +223,7 @@ class RoundingSaver(tf.train.Saver):
 
 
 def rounded(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the model_fn to export: its variables have the dtype in which the model reads
-    them."""
+    """Returns the model_fn to export, whose variables have the dtype in which it reads them."""
 
     def with_rounded_weights(features, labels, mode, params):
         # A run with --precision=bfloat16 has float32 weights, since training adds small updates to

@@ -91,8 +91,7 @@ def run_seeds(
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning(abc.ABC):
-    """Holds a fine-tuning: its flags, completed for the cores, and its data; each script has a
-    subclass."""
+    """Holds a fine-tuning: its data, and its flags, completed for the cores."""
 
     config: Any
     data: Any
@@ -150,8 +149,7 @@ class FineTuning(abc.ABC):
     def estimator(
         self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda model_fn: model_fn
     ) -> tpu.TPUEstimator:
-        """Returns the estimator of the network, trained by the flags' rule; `wrap` may change its
-        model_fn."""
+        """Returns the estimator of the network; `wrap` may change its model_fn."""
         config, trains = self.config, self.config.do_train
         network = fine_tuning.Network(
             self.data.bert_config,
@@ -226,8 +224,7 @@ class FineTuning(abc.ABC):
         fine_tuned.check(source, *asked, flag)
 
     def compile_step(self) -> bool:
-        """Compiles the training step for a TPU that need not be there; returns whether it fits a
-        core."""
+        """Compiles the training step for a TPU that need not be there; returns whether it fits."""
 
         def lower(config, cores, hosts):
             changed, fillings = dataclasses.replace(self, config=config), []
@@ -279,12 +276,10 @@ class FineTuning(abc.ABC):
         return results
 
     def _evaluate_to_compare(self, checkpoint):
-        """Returns (the deciding metric's value, the checkpoint or the newest), for
-        `BestCheckpoint`."""
+        """Returns (the deciding metric, the checkpoint or the newest), for `BestCheckpoint`."""
         results = self.evaluate_once(checkpoint)
+        # The best checkpoint is evaluated anew only to be compared; its step has records already.
         if checkpoint is None:
-            # The best checkpoint is evaluated anew only to be compared; its step has records
-            # already.
             self.directory.add_evaluation(results)
             self.run.log_evaluation(int(results["global_step"]), _scores(results))
             checkpoint = self.run.estimator.latest_checkpoint()
@@ -342,8 +337,7 @@ class FineTuning(abc.ABC):
         return self.IGNORES_PADDING and not self.config.devices.use_tpu
 
     def predictions_of(self, batches: Batches) -> Iterator[dict[str, Any]]:
-        """Yields the prediction of each example of a set, in order; all must be read, so that the
-        session is closed."""
+        """Yields the prediction of each example, in order; reading all closes the session."""
         read = self._sorted(batches, self.config.evaluation.predict_batch_size)
         predictions = self.run.estimator.predict(
             self._reading_once(read), checkpoint_path=self.run.best()

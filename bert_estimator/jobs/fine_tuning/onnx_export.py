@@ -34,8 +34,7 @@ Answer = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def check(config: BertConfig) -> None:
-    """Checks before step 0 what an export needs: onnx and onnxruntime, and a size that ONNX can
-    hold."""
+    """Checks, before step 0, that packages are installed and that ONNX can hold the network."""
     runtime.load_onnx()
     runtime.load_onnxruntime()
     network_graph.check_size(config)

@@ -127,8 +127,7 @@ class QuestionAnsweringConfig(FineTuningConfig):
 
 
 def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
-    """Parses and checks a command line; returns the configurations of the runs, one for each
-    seed."""
+    """Parses and checks a command line; returns the configurations of the seeds."""
     settings, sources = read_command_line(QuestionAnsweringConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     used = used_network.find(settings, sources, "doc_stride")

@@ -217,9 +217,8 @@ class Pretraining:
 
     def _evaluate_to_compare(self, checkpoint):
         """Returns (the negative loss, the checkpoint or the newest), for `BestCheckpoint`."""
+        # The best checkpoint is evaluated anew only to be compared; its step has records already.
         if checkpoint is None:
-            # The best checkpoint is evaluated anew only to be compared; its step has records
-            # already.
             loss = self._evaluate_and_log()["loss"]
             return -float(loss), self.run.estimator.latest_checkpoint()
         results = self.run.evaluate(self.input_fn(False), self._eval_steps(), checkpoint)

@@ -37,7 +37,6 @@ def masked_logits(
       scores: [B, N, F, T], the products of queries and keys.
       input_mask: int32 [B, T]: 1 for positions that may be attended to; or, in packed rows, the
         number of each position's sequence, within which it attends.
-      is_packed: whether rows are packed.
       scale: a factor of the scores; None means 1.
       call: calls a function with the scores and one more tensor; it may compile it.
     """
@@ -62,12 +61,10 @@ def _scale_and_add(scale):
 
 @functools.cache
 def _add_between_sequences(scale):
-    """Returns a function of (scores, numbers of sequences) that returns the logits.
-
-    Padding, number 0, attends to padding, so that each position attends to something.
-    """
+    """Returns a function of (scores, numbers of sequences) that returns the logits."""
 
     def scaled(scores, numbers):
+        # Padding, number 0, attends to padding, so that each position attends to something.
         is_other = tf.not_equal(
             numbers[:, tf.newaxis, :, tf.newaxis], numbers[:, tf.newaxis, tf.newaxis, :]
         )
@@ -130,15 +127,10 @@ def layer_norm(gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Ten
 
 
 def _moments_in_one_pass(x):
-    """Returns the mean and the variance of the last dimension, [..., 1], from sums of x and x^2.
-
-    `tf.nn.moments` reads x once more, to subtract the mean from it. That is more exact: here
-    float32 rounds squares of x, and the variance may be wrong by about x^2 / 2^22. But rounding x
-    itself to bfloat16, by up to |x| / 2^9, has changed the variance by up to x^2 / 2^18.
-
-    Args:
-      x: float32 [..., H], with the values of a bfloat16 tensor.
-    """
+    """Returns mean and variance of the last dimension, [..., 1], of float32 from bfloat16."""
+    # `tf.nn.moments` reads x once more, to subtract the mean from it. That is more exact: here
+    # float32 rounds squares of x, and the variance may be wrong by about x^2 / 2^22. But rounding x
+    # itself to bfloat16, by up to |x| / 2^9, has changed the variance by up to x^2 / 2^18.
     mean = tf.reduce_mean(x, axis=-1, keepdims=True)
     mean_square = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
     square = tf.square(mean)

@@ -24,29 +24,18 @@ _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 
 
 def blocks(key: tf.Tensor, counter: tf.Tensor, number: int) -> list[tf.Tensor]:
-    """Returns the words of consecutive blocks: four tensors, uint32 [number], of a word each.
-
-    `StatelessRandomUniformFullIntV2` with alg=ALGORITHM gives them as uint32 [number, 4].
-
-    Args:
-      key: uint64 [1].
-      counter: uint64 [2], the number of the first block: its low half, which must not overflow
-        within these blocks, and its high half.
-      number: how many blocks.
-    """
+    """Returns the words of consecutive blocks, four tensors uint32 [number], for key uint64 [1] and
+    the number of the first block, uint64 [2]: (its low half, its high half)."""
+    # The low half must not overflow within these blocks. TensorFlow's
+    # StatelessRandomUniformFullIntV2 with alg=ALGORITHM gives these words as uint32 [number, 4].
     return blocks_at(
         key, counter[0] + tf.cast(tf.range(number, dtype=tf.int64), tf.uint64), counter[1]
     )
 
 
 def blocks_at(key: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the words of any blocks: four tensors like `low`, uint32, of a word each.
-
-    Args:
-      key: uint64 [1].
-      low: uint64 [...], the low halves of the blocks' numbers.
-      high: uint64 scalar, the high half of all of them.
-    """
+    """Returns the words of any blocks, four uint32 tensors like `low`, uint64 [...], the low halves
+    of the blocks' numbers, which share the scalar `high`."""
     high = tf.fill(tf.shape(low), high)
     c0, c1 = _halves(low)
     c2, c3 = _halves(high)
@@ -85,45 +74,32 @@ Weights = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
 class Mask(NamedTuple):
-    """Tells which elements of a tensor dropout keeps, and the factor of the kept ones.
+    """Tells which elements of a tensor dropout keeps, and the factor of the kept ones."""
 
-    Attributes:
-      keep: bool, of the shape of the tensor that the mask was drawn for. For a CPU, which then
-        writes and reads less memory, a large mask is packed into bytes: uint8, [B, *shape of a
-        row's blocks], where the bits of a byte, from the lowest, belong to the eight parts of a row
-        (see `parts`).
-      scale: scalar of that tensor's dtype: 1 / (1 - rate), after rounding.
-    """
-
+    # bool, of the shape of the tensor that the mask was drawn for. For a CPU, which then writes and
+    # reads less memory, a large mask is packed into bytes: uint8, [B, *shape of a row's blocks],
+    # where the bits of a byte, from the lowest, belong to the eight parts of a row (see `parts`).
     keep: tf.Tensor
+    # A scalar of that tensor's dtype: 1 / (1 - rate), after rounding.
     scale: tf.Tensor
 
 
 class Drop(NamedTuple):
-    """Drops elements of tensors at a rate above 0.
+    """Drops elements of tensors at a rate above 0."""
 
-    Attributes:
-      apply: function of a tensor [B, ...] that returns a tensor of its shape and dtype.
-      mask: function of a tensor that returns the `Mask` that `apply` would apply to it, or None if
-        that drops nothing. It is None if the caller has a dropout of another kind.
-    """
-
-    apply: Callable[[tf.Tensor], tf.Tensor]
+    apply: Callable[[tf.Tensor], tf.Tensor]  # of [B, ...]; keeps shape and dtype
+    # Returns the mask that `apply` would apply to a tensor, or None if that drops nothing. It is
+    # None if the caller has a dropout of another kind.
     mask: Callable[[tf.Tensor], Mask | None] | None = None
 
 
 def parts(words: list[tf.Tensor], threshold: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the eight parts of a mask, which follow each other in each row, bool tensors.
-
-    A row's elements are decided by the low halves of all blocks' first words, then of their second
-    words, and so on; then by the high halves. In this order, the masks of a word are next to each
-    other, and a TPU writes each of them to its place as soon as it has the words. Elements in the
-    order of the blocks took several times as long, and minutes to compile.
-
-    Args:
-      words: a block's four words, uint32 tensors with an element for each block.
-      threshold: uint32 scalar tensor, in 1 / 2^32; the lower half of its bits is 0.
-    """
+    """Returns the eight parts of a mask, bool, which follow each other in each row, from a block's
+    four words, uint32, and a threshold in 1 / 2^32, the lower half of whose bits is 0."""
+    # A row's elements are decided by the low halves of all blocks' first words, then of their
+    # second words, and so on; then by the high halves. In this order, the masks of a word are next
+    # to each other, and a TPU writes each of them to its place as soon as it has the words.
+    # Elements in the order of the blocks took several times as long, and minutes to compile.
     half_bits = tf.constant(HALF_BITS, tf.uint32)
     low_halves = [tf.bitwise.left_shift(word, half_bits) for word in words]
     return [half >= threshold for half in low_halves + words]
@@ -144,13 +120,8 @@ def draw(shape: Shape, key: tf.Tensor, counter: tf.Tensor, threshold: tf.Tensor)
 def draw_rows(
     shape: Shape, key: tf.Tensor, first_blocks: tf.Tensor, step: tf.Tensor, threshold: tf.Tensor
 ) -> tf.Tensor:
-    """Draws a mask as `draw` does, of rows that do not follow each other.
-
-    Args:
-      shape, key, threshold: as for `draw`.
-      first_blocks: uint64 [rows], the number of each row's first block.
-      step: uint64 scalar, the high half of the blocks' numbers.
-    """
+    """Draws a mask as `draw` does, of rows that do not follow each other: first_blocks, uint64
+    [rows], has their first blocks, and `step` is the high half of the blocks' numbers."""
     in_row = tf.cast(tf.range(math.prod(shape[1:]), dtype=tf.int64), tf.uint64)
     words = blocks_at(key, first_blocks[:, tf.newaxis] + in_row, step)
     return tf.concat(parts([tf.reshape(word, shape) for word in words], threshold), axis=1)

@@ -51,14 +51,8 @@ def attend(
     drop: masks.Drop | None,
     scale: float,
 ) -> tf.Tensor:
-    """Returns the means of the values, with softmax(query key^T * scale) as weights: [B, F, N, D].
-
-    Args:
-      query: [B, N, F, D].
-      key, value: [B, N, T, D].
-      input_mask, is_packed, drop: as for `attention`.
-      scale: the factor of the scores, in float32.
-    """
+    """Returns the means of the values [B, N, T, D], with softmax(query key^T * scale) as weights,
+    [B, F, N, D]; the query is [B, N, F, D]."""
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
     logits = formulas.masked_logits(scores, input_mask, is_packed, scale)
     probs = tf.nn.softmax(logits)

@@ -68,14 +68,8 @@ def attend(
     drop: masks.Drop | None,
     scale: float,
 ) -> tf.Tensor:
-    """Returns the means of the values, with softmax(query key^T * scale) as weights: [B, F, N, D].
-
-    Args:
-      query: [B, N, D, F].
-      key, value: [B, N, D, T].
-      input_mask, is_packed, drop: as for `attention`.
-      scale: the factor of the scores, in float32.
-    """
+    """Returns the means of the values [B, N, D, T], with softmax(query key^T * scale) as weights,
+    [B, F, N, D]; the query is [B, N, D, F]."""
     scores = tf.matmul(query, key, transpose_a=True)  # [B, N, F, T]
     logits = formulas.masked_logits(scores, input_mask, is_packed, scale)
     probs = tf.nn.softmax(logits)
@@ -130,13 +124,11 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def look_up_types(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Does what `gather` does, by comparisons if the table has two or a few more rows.
-
-    They become part of the operations around them. A gather would write a whole tensor, and its
-    gradient would read one. An id that the table does not have gets row 0.
-    """
+    """Does what `gather` does, by comparisons if the table has two or a few more rows."""
     if not 1 < table.shape.as_list()[0] <= _FEW_ROWS:
         return gather(table, ids)
+    # Comparisons become part of the operations around them. A gather would write a whole tensor,
+    # and its gradient would read one. An id that the table does not have gets row 0.
     rows, *others = tf.unstack(table)
     ids = ids[..., tf.newaxis]
     for row, other in enumerate(others, 1):
@@ -145,10 +137,8 @@ def look_up_types(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def first_token(sequence: tf.Tensor) -> tf.Tensor:
-    """Does what `session.first_token` does.
-
-    The gradient of a slice is a tensor with zeros for all other tokens. A TPU writes it in another
-    layout than the sequence's, and moves it. The gradient of a gather is added in place.
-    """
+    """Does what `session.first_token` does."""
+    # The gradient of a slice is a tensor with zeros for all other tokens. A TPU writes it in
+    # another layout than the sequence's, and moves it. The gradient of a gather is added in place.
     positions = tf.zeros_like(sequence[:, :1, 0], tf.int32)
     return tf.gather(sequence, positions, batch_dims=1)[:, 0, :]

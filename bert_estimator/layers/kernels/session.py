@@ -39,17 +39,12 @@ def attention(
 ) -> tf.Tensor:
     """Attends from each position of x to the others (Vaswani et al., 2017, section 3.2).
 
-    If `drop` has a mask or is None, gradients reach x and the weights of the network, but
-    `tf.gradients` with respect to the weights of attention returns None.
-
     Args:
       x: [B * F, H] in the compute dtype.
       weights: function (name, dtype to request or None) that returns the kernel [H, H] and the bias
         [H] of "query", "key" or "value".
       input_mask: int32 [B, T], 1 for positions that may be attended to; in packed rows, the number
         of each position's sequence, within which it attends.
-      is_packed: whether rows are packed.
-      num_heads: N.
       drop: the `Drop` of the weights of attention, float32 [B, N, F, T]; None drops nothing. A drop
         without a mask must multiply each weight by a factor that does not depend on the weights.
 
@@ -80,13 +75,8 @@ def attend(
     is_packed: bool,
     drop: Drop | None,
 ) -> tf.Tensor:
-    """Returns the means of the values, with softmax(query key^T) as weights: [B, F, N, D].
-
-    Args:
-      query: [B, N, F, D], scaled.
-      key, value: [B, N, T, D].
-      input_mask, is_packed, drop: as for `attention`.
-    """
+    """Returns the means of the values [B, N, T, D], with softmax(query key^T) as weights,
+    [B, F, N, D]; the query [B, N, F, D] is scaled."""
     scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
     call = functools.partial(_fused_if_large, _LEAST_SCORES)
     logits = formulas.masked_logits(scores, input_mask, is_packed, call=call)
@@ -97,6 +87,8 @@ def attend(
     mask = drop.mask(probs) if drop else None
     dropped = mask_and_scale(mask, probs, value.dtype) if mask else tf.cast(probs, value.dtype)
     context = tf.matmul(dropped, value)
+    # Gradients reach x and the weights of the network, but `tf.gradients` with respect to the
+    # weights of attention returns None.
     inputs = (scores, value, dropped, context, probs, *(mask or ()))
     context = primitives.with_gradient("BertEstimatorAttention", context, *inputs)
     return tf.transpose(context, [0, 2, 1, 3])
@@ -136,16 +128,9 @@ def _scores_gradient_in(dtype):
 
 
 def used_rows(input_mask: tf.Tensor) -> tf.Tensor | None:
-    """Returns how many of the packed rows are to be computed: all before the last one with a token.
-
-    All batches may have the same number of rows. Then only the fullest one uses all of them.
-
-    Args:
-      input_mask: int32 [B, F], 0 for padding; a row begins with its tokens.
-
-    Returns:
-      int32 scalar, at least 1; None if all rows are computed.
-    """
+    """Returns how many of the packed rows are to be computed, int32 scalar; None means all."""
+    # All batches may have the same number of rows. Then only the fullest one uses all of them, and
+    # in the others the last row with a token is the last to compute. A row begins with its tokens.
     numbers = tf.range(1, tf.shape(input_mask)[0] + 1)
     return tf.maximum(1, tf.reduce_max(numbers * tf.cast(input_mask[:, 0] > 0, tf.int32)))
 
@@ -159,13 +144,7 @@ def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def mask_and_scale(mask: Mask, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Applies a mask to values, in the dtype of its scale; returns the result, cast to `dtype`.
-
-    Args:
-      mask: the mask.
-      values: float tensor of the shape of the tensor that the mask was drawn for.
-      dtype: the dtype of the result.
-    """
+    """Applies a mask to values, in the dtype of its scale; returns the result, cast to `dtype`."""
     function = masks.mask_and_scale_to(dtype)
     return _fused_if_large(_LEAST_OF_MASKS, function, values, *mask)
 
@@ -173,10 +152,7 @@ def mask_and_scale(mask: Mask, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def draw_mask(
     shape: masks.Shape, key: tf.Tensor, counter: tf.Tensor, threshold: tf.Tensor, may_pack: bool
 ) -> tf.Tensor:
-    """Draws the mask of blocks of random words.
-
-    On a CPU, one loop that draws and compares takes half the time of TensorFlow's operation for
-    random words.
+    """Draws the mask of blocks of random words: bool, or uint8 if it is packed.
 
     Args:
       shape: (rows, *shape of a row's blocks); the number of rows may be a tensor.
@@ -184,15 +160,14 @@ def draw_mask(
       counter: uint64 [2].
       threshold: uint32 scalar tensor; see `masks.parts`.
       may_pack: whether the mask may be packed; see `Mask`.
-
-    Returns:
-      bool, or uint8 if it is packed.
     """
     rows, *of_row = shape
     usual = _USUAL_EXAMPLES if tf.is_tensor(rows) else rows
     if usual * math.prod(of_row) * masks.BLOCK_ELEMENTS < _LEAST_OF_MASKS:
         return masks.draw(shape, key, counter, threshold)
     like = tf.zeros([rows, 0])  # its shape is known when it is compiled
+    # On a CPU, one loop that draws and compares takes half the time of TensorFlow's operation for
+    # random words.
     packed = primitives.fused(_compiled_packed(tuple(of_row)), like, key, counter, threshold)
     return packed if may_pack else primitives.fused(masks.unpacked, packed)
 
@@ -200,14 +175,13 @@ def draw_mask(
 @functools.cache
 def _compiled_packed(of_row):
     """Returns a function of (like [rows, 0], key, counter, threshold) that gives a packed mask,
-    uint8 [rows, *of_row].
-
-    The result is a single tensor: XLA would compute the words of a block again for each of several.
-    """
+    uint8 [rows, *of_row]."""
 
     def packed(like, key, counter, threshold):
         shape = [tf.shape(like)[0], *of_row]
         parts = masks.parts(masks.blocks(key, counter, math.prod(shape)), threshold)
+        # The result is a single tensor: XLA would compute the words of a block again for each of
+        # several.
         bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, masks.BITS, strict=True)]
         return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
 
@@ -243,13 +217,9 @@ def layer_norm(gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Ten
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Returns -log(softmax(logits)[label]) of each row, float32 [rows].
-
-    Args:
-      labels: int32 [rows], from 0 to V - 1. Another label gives NaN on accelerators and for large
-        logits, and TensorFlow's error otherwise.
-      logits: float32 [rows, V].
-    """
+    """Returns -log(softmax(logits)[label]) for labels int32 [rows], logits float32 [rows, V]."""
+    # A label out of range gives TensorFlow's error here, but NaN on accelerators and for large
+    # logits.
     if (logits.shape.num_elements() or 0) < _LEAST_LOGITS:
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     loss, log_sum = primitives.fused(_loss_and_log_sum, labels, logits)
@@ -278,12 +248,9 @@ def _logits_gradient(labels, logits, log_sum, gradient):
 
 
 def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Gathers rows of a float32 table [V, E] by int32 ids [B, F]: float32 [B, F, E].
-
-    The gradient is dense, a sum by row in float32. The table of words is also the output layer of
-    the masked language model, whose gradient is dense: TensorFlow would add the IndexedSlices of a
-    plain `tf.gather` to it row by row.
-    """
+    """Gathers rows of a table [V, E] by ids [B, F]; the gradient is dense, a sum by row."""
+    # The table of words is also the output layer of the masked language model, whose gradient is
+    # dense: TensorFlow would add the IndexedSlices of a plain `tf.gather` to it row by row.
     return primitives.with_gradient("BertEstimatorGather", tf.gather(table, ids), table, ids)
 
 
@@ -304,11 +271,9 @@ def first_token(sequence: tf.Tensor) -> tf.Tensor:
 
 
 def _fused_if_large(least_elements, function, *tensors):
-    """Calls a function, as one XLA computation if the first tensor is large, and else directly.
-
-    It is called directly, too, if the first tensor's size, but for the number of examples, or any
-    tensor's rank is unknown when the graph is built. See `primitives.fused`.
-    """
+    """Calls a function, as one XLA computation if the first tensor is large, and else directly."""
+    # An unknown rank cannot be compiled; an unknown size, but for the number of examples, counts as
+    # small.
     is_known = all(tensor.shape.rank is not None for tensor in tensors)
     if not is_known or _num_elements(tensors[0].shape, _USUAL_EXAMPLES) < least_elements:
         return function(*tensors)
