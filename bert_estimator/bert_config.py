@@ -84,9 +84,11 @@ class BertConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            # None stands for what other sizes give.
             if value is None and field.default is None:
                 continue
             is_size = field.type in (int, int | None)
+            # JSON may have an int for a rate, such as 0; a bool is an int for Python.
             is_int = isinstance(value, int) and not isinstance(value, bool)
             is_float = is_int or (isinstance(value, float) and math.isfinite(value))
             most = _MOST.get(field.name, _MOST_OF_OTHERS)

@@ -347,8 +347,7 @@ def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
 
 
 def _kernel_and_bias(x, units, initializer_range, dtype=None):
-    """Returns the weights of a dense layer on x [..., n], in the compute dtype or the requested
-    one."""
+    """Returns a dense layer's weights on x [..., n], in the compute dtype or the given one."""
     kernel = weight("kernel", [x.shape.as_list()[-1], units], initializer_range, dtype)
     bias = tf.get_variable("bias", [units], dtype=dtype, initializer=tf.zeros_initializer())
     return kernel, bias

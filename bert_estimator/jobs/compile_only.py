@@ -101,6 +101,7 @@ def run(
             )
         return of_step, token_share
 
+    # Remedies are compiled only if the step that was asked for does not fit.
     asked, token_share = report({})
     print("\n".join(asked.lines()), flush=True)
     result = {**asked.as_dict(), "num_train_steps": num_train_steps}

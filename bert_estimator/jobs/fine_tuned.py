@@ -158,8 +158,7 @@ def check(
                 "--null_score_diff_threshold, every question is answered all the same"
             )
         outputs = source.shapes[head[0]][0]
-        # A regression has an output, but does not have labels.
-        number = len(task["labels"]) or 1 if "labels" in task else outputs
+        number = len(task["labels"]) or 1 if "labels" in task else outputs  # 1 for regression
         if number != outputs:
             raise ValueError(
                 f"{source.path}: the network has {outputs} outputs, but the flags and files ask "

@@ -45,10 +45,10 @@ def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Us
         if not start or sources["init_checkpoint"] != provenance.FLAG:
             return None
         flag, path = "init_checkpoint", start
-    # Only the script's own runs record `own_flag`: networks of other scripts are trained for
-    # something else.
     run = own_directory.run_of(path)
     recorded = run_directory.recorded_settings(run) if run else {}
+    # Only the script's own runs record `own_flag`: networks of other scripts are trained for
+    # something else.
     return Used(flag, path, recorded if own_flag in recorded else {})
 
 

@@ -45,6 +45,7 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
     with its casing, if no flag names one."""
     texts, start = config.data, config.network.init_checkpoint
     is_of_run = not config.do_train and RunDirectory(config.output_dir).holds_checkpoint()
+    # An embedded task that starts from scratch trains a vocabulary of its own; see `of_embedded`.
     if texts.vocab_file or (config.embedded and not start and not is_of_run):
         return config
     place = start or config.output_dir

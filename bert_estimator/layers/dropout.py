@@ -227,8 +227,7 @@ def _block_shape(row_shape):
 
 
 def _quantise(rate, dtype):
-    """Returns (threshold in 1 / 2^16, scale); elements with 16 bits below the threshold become
-    0."""
+    """Returns (threshold in 1 / 2^16, scale); elements whose 16 bits are below it become 0."""
     # The scale is rounded to the dtype before the threshold is derived from it. Since bfloat16 has
     # 8 bits of mantissa, a scale that is rounded afterwards would bias the output by up to 2^-9.
     numpy_dtype = dtype.as_numpy_dtype

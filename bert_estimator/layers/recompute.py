@@ -23,11 +23,9 @@ def recompute(
     Args:
       layer: function (x, dropout) -> tensor of x's shape and dtype. Its variables are in the
         current variable scope. Other tensors that it uses are kept, not computed again.
-      x: float tensor of any shape.
-      dropout: the layer's dropout; None if the layer has no dropout.
     """
     scope = tf.get_variable_scope()
-    # All variables of the model are in the root scope.
+    # The collection of the root scope has all variables of the model, and not the layer's alone.
     if not scope.name:
         raise ValueError(
             "recompute needs a variable scope with a name, in which the layer's variables are: "

@@ -98,6 +98,7 @@ def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -
     confusions, calibration = counted[CONFUSION], counted[CALIBRATION]
     is_single = kind != "multi_label"
     labels = [cell(label) for label in labels]
+    # The diagonal of the confusions is right; for multi_label, each label has a table of its own.
     if is_single:
         right, said = np.diag(confusions), confusions.sum(axis=0)
         number = confusions.sum(axis=1)

@@ -226,7 +226,8 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     # A remote run is on this machine from here on, so its recorded flags can be read.
     used = used_network.find(settings, sources, "task_name")
     used_network.recall(ClassificationConfig, used, settings, sources)
-    # The embedded task is for commands that name no data, and for networks that learned it.
+    # Without a name, the embedded task is meant if a command names neither data nor a run's
+    # network; for networks of others, `check_data` refuses it.
     is_embedded = settings["task_name"] in _EMBEDDED or not (
         any(sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS)
         or (used and (used.recorded or _only_exports(settings)))

@@ -62,6 +62,7 @@ def _load_files(config):
         config.data, config.data.vocab_file, bert_config, config.output_dir
     )
     run = None if config.plan.compile_only else config.output_dir
+    # A network that has learned labels says their order, and the kind of the task if no flag does.
     model = model_labels.network(run, config.network.init_checkpoint)
     config = _with_kind(config, model)
     is_run = not config.plan.compile_only
@@ -81,6 +82,7 @@ def _load_files(config):
             evaluate=is_run and config.evaluates(),
             predict=is_run and config.do_predict,
         )
+    # The text begins with the file, which tells the flag that names it.
     except ValueError as error:
         raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
     _print_what_is_lost(data)

@@ -138,6 +138,7 @@ def labels_of_text(task: TaskData, max_seq_length: int) -> TextParts:
     """Returns what makes the export of a task with labels take text, of a length in tokens."""
     tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
     if task.kind == _TAGGING:
+        # Texts to tag are split into windows of this length; other texts are cut to it.
         return windowed(lambda: tag_model.TaggedText(tokenizer, max_seq_length, task.labels))
     made = []
 

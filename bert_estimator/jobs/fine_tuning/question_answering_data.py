@@ -61,6 +61,8 @@ def _load_files(config):
             questions = squad_files.read(path, needs_answers, version_2)
             if needs_answers:
                 questions = squad_files.located(questions, path)
+            # Published files have a few answers that are not in the context: they cannot be
+            # learned.
             if is_training:
                 questions = squad_files.answerable(questions, path)
             result = _windows(config.data, questions, tokenizer, path)
@@ -71,6 +73,7 @@ def _load_files(config):
             )
         return result
 
+    # The configuration says which files are read; --compile_only reads only what a step is made of.
     train = windows(
         "train_file", config.do_train or config.plan.compile_only, True, is_training=True
     )
