@@ -50,7 +50,7 @@ def update_rule(training: Schedule, output_dir: str) -> update.UpdateRule:
 
 
 def make_estimator(
-    config: PretrainingConfig,  # completed for the cores
+    config: PretrainingConfig,
     network: BertConfig,
     master: str = "",
     lengths: RecordLengths | None = None,
@@ -96,7 +96,7 @@ def compile_step(config: PretrainingConfig) -> bool:
 class Pretraining:
     """Holds a pretraining, or a stage of a recipe, with the `Run` of its estimator."""
 
-    config: PretrainingConfig
+    config: PretrainingConfig  # completed for the cores
     network: BertConfig
     data: PretrainingData
     run: Run
@@ -154,7 +154,7 @@ class Pretraining:
         """Trains from the newest checkpoint, the start, or step 0, and evaluates on the way."""
         config, start_step = self.config, self.run.estimator.global_step()
         self.directory.forget_metrics_after(start_step)
-        # The loss before training is what the first curve begins at.
+        # Curves begin at the loss before training.
         if config.do_eval and start_step == 0:
             self._evaluate_and_log()
         best_checkpoint, steps = None, config.training.num_train_steps
