@@ -17,10 +17,7 @@ def install(tf2: bool = False) -> None:
     """Makes `import tensorflow` give TensorFlow 1's names and behaviour, in the whole process.
 
     The same holds for `tensorflow.compat.v1`, `tensorflow.contrib.*`, `tensorflow_estimator` and
-    the import paths in `names.py`. Graphs, reference variables and `tf.Dimension` values behave as
-    in TensorFlow 1, datasets read nothing ahead unless they say so, and protobuf and NumPy accept
-    what they accepted then. A missing name raises an AttributeError that says what the name was and
-    what to use. Further calls have no effect.
+    the import paths in `names.py`. Further calls have no effect.
 
     Args:
       tf2: whether the program was written for TensorFlow 2.0 to 2.15. Then `import tensorflow`
@@ -54,6 +51,8 @@ def install(tf2: bool = False) -> None:
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True
     if not tf2:
+        # Graphs, reference variables, `tf.Dimension` values, and datasets that read nothing ahead
+        # come back.
         tf.disable_v2_behavior()
         data.put_back()
     strictness.relax()

@@ -47,6 +47,7 @@ def main(argv: list[str]) -> int:
     module = types.ModuleType("__main__")
     try:
         paths.check_arguments(arguments[:1])
+        # A script that cannot be run is reported at once, before the seconds that TensorFlow takes.
         folder, source, program = _program(script, module)
     except (ImportError, OSError, ValueError, SyntaxError) as error:
         what = "is not Python" if isinstance(error, SyntaxError) else "can't open it"
@@ -98,13 +99,8 @@ def _run_module(name, flags, given):
 
 
 def _install(script, given, find_version):
-    """Installs the TensorFlow that a script was written for; says which, if that is not certain.
-
-    Args:
-      script: the script's or module's name, for the message.
-      given: "--tf1" or "--tf2"; None if neither was given.
-      find_version: function that returns the script's `script_version.Version`.
-    """
+    """Installs the TensorFlow that a script was written for (`given` is "--tf1", "--tf2" or None),
+    and says which, if the names in the script leave a doubt."""
     with ticker.never_silent("Loading TensorFlow"):
         import tensorflow  # noqa: F401
 

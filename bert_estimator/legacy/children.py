@@ -51,6 +51,8 @@ def _through_children(get_preparation_data):
 
     def get(name):
         data = get_preparation_data(name)
+        # multiprocessing would run the script in plain Python. It runs this module instead, which
+        # reads in the environment what to run.
         mains = [(key, data.pop(key)) for key in (_BY_NAME, _BY_PATH) if key in data]
         os.environ[_VERSION] = "2" if modules.is_of_2() else "1"
         os.environ[_VARIABLE] = "=".join(*mains or [(_BY_NAME, "__main__")])

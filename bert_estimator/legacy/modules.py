@@ -54,11 +54,8 @@ class LegacyModule(types.ModuleType):
 
 
 def canonical(path: str) -> str:
-    """Returns the table's name for a module path.
-
-    In the table, tensorflow.compat.v1.X is tensorflow.X. For a script of TensorFlow 2, tensorflow.X
-    is tensorflow.compat.v2.X in the table.
-    """
+    """Returns the table's name for a module path: tensorflow.compat.v1.X is tensorflow.X, and in a
+    script of TensorFlow 2, tensorflow.X is tensorflow.compat.v2.X."""
     path = re.sub(r"^tensorflow\.compat\.v[12]\.compat\b", "tensorflow.compat", path)
     if _is_below(path, "keras") and _KERAS_TREE in names.MODULES:
         # The package that old scripts mean was Keras 2, which goes on as tf_keras.
@@ -107,13 +104,12 @@ def _own_name(path):
 
 
 def look_up(module: str, name: str) -> Any:
-    """Returns the object behind a name of a module of the table.
-
-    Raises:
-      NotInTable: the table does not have the name.
-    """
+    """Returns the object behind a name of a module of the table; raises `NotInTable` without
+    one."""
     if f"{module}.{name}" in REMOVED:
         raise NotInTable(f"module {module!r} has no attribute {name!r} here")
+    # The first row that has the name wins, so rows that replace names stand before TensorFlow's
+    # rows.
     for home, given in names.MODULES.get(module, ()):
         for entry in given.split():
             old, _, new = entry.partition("=")
@@ -139,11 +135,7 @@ def _gives_all(given, name):
 
 
 def names_of(module: str, packages: bool = True) -> set[str]:
-    """Returns the names in a module of the table, as a set.
-
-    Args:
-      packages: whether the modules below it are among them.
-    """
+    """Returns the names in a module of the table; with `packages`, also the modules below it."""
     below = {
         path.removeprefix(module + ".").split(".")[0]
         for path in _PACKAGES
@@ -184,6 +176,7 @@ def _why_missing(path):
     requested = path
     path = canonical(path)
     parts = path.replace(".compat.v2", "", 1).split(".")
+    # The longest path says most: a module may be there without one of its names.
     for count in range(len(parts), 1, -1):
         removed = ".".join(parts[:count])
         if removed in REMOVED:
@@ -328,11 +321,8 @@ def put_back_moved_names() -> None:
 
 
 def put_in_place(tf2: bool = False) -> None:
-    """Makes `import tensorflow`, and the other imports of old scripts, find the table's modules.
-
-    Args:
-      tf2: whether `import tensorflow` gives the names of TensorFlow 2.
-    """
+    """Makes `import tensorflow`, and the other imports of old scripts, find the table's modules,
+    which have TensorFlow 2's names if `tf2`."""
     real = sys.modules["tensorflow"]
     module = LegacyModule("tensorflow")
     module.__file__ = real.__file__
@@ -344,6 +334,7 @@ def put_in_place(tf2: bool = False) -> None:
     replaced = [p for p in sys.modules if p not in installed and canonical(p) in _PACKAGES]
     if _KERAS_TREE in names.MODULES:  # Keras 3, which TensorFlow has imported
         replaced += [p for p in sys.modules if _is_below(p, "keras") and ".src" not in p]
+    # The finder makes these anew when they are imported.
     for path in set(replaced):
         del sys.modules[path]
         parent, _, name = path.rpartition(".")

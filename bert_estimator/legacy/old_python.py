@@ -30,11 +30,9 @@ ArgSpec = collections.namedtuple("ArgSpec", "args varargs keywords defaults")
 
 
 def getargspec(function: Any) -> ArgSpec:
-    """Returns the arguments of a function that may be given by position.
-
-    Unlike Python 3.7's, it takes functions with annotations or arguments by keyword alone, since
-    functions of libraries have got these meanwhile.
-    """
+    """Returns the arguments of a function that may be given by position."""
+    # Python 3.7's refused annotations and arguments by keyword alone, which functions of libraries
+    # have got meanwhile.
     return ArgSpec(*inspect.getfullargspec(function)[:4])
 
 
@@ -120,13 +118,8 @@ _MODULES = {
 
 
 def put_back() -> None:
-    """Puts the names back, and the modules that cannot be imported.
-
-    1. `random.sample` takes sets, `random.shuffle` a function to draw by, and `json.load` and
-       `json.loads` take an `encoding`, which had no effect.
-    2. The names of `_NAMES` and the modules of `_MODULES` are there. If Python has them still, they
-       are Python's.
-    """
+    """Puts the names and modules back that Python no longer has; what it still has stays its
+    own."""
     for (home, name), value in _NAMES.items():
         if not hasattr(home, name):
             setattr(home, name, value)
@@ -136,6 +129,8 @@ def put_back() -> None:
             vars(module).update(vars(source) if source else {}, **members)
             module.__name__ = path
             sys.modules[path] = module
+    # json took an `encoding`, which had no effect; random.sample took sets, and random.shuffle a
+    # function to draw by.
     if not hasattr(json.loads, "__wrapped__"):
         json.load, json.loads = _without_encoding(json.load), _without_encoding(json.loads)
         random.Random.sample = _taking_sets(random.Random.sample)

@@ -62,24 +62,20 @@ _NOT_READ = {"bert_estimator", "input_pipelines", "keras", "tensorflow", "tf_ker
 
 
 class Version(NamedTuple):
-    """The version that a script was written for.
-
-    `tf2` is whether it is TensorFlow 2. `reason` says why, as a clause without its subject; it is
-    empty if the names leave no doubt that the version is TensorFlow 1.
-    """
+    """Says which version a script was written for, and why."""
 
     tf2: bool
+    # A clause without its subject; empty if the names leave no doubt that it is TensorFlow 1.
     reason: str
 
 
 class _Use(NamedTuple):
-    """A name of TensorFlow that a module uses, such as `compat.v1.Session`, and where: `a.py:3`.
-
-    `takes` is 1 or 2 if it is a call whose arguments only this version takes, otherwise None.
-    """
+    """Describes a name of TensorFlow that a module uses, such as `compat.v1.Session`."""
 
     name: str
+    # The file and the line: `a.py:3`.
     place: str
+    # 1 or 2 for a call whose arguments only this version takes.
     takes: int | None = None
 
     def __str__(self):
@@ -88,13 +84,8 @@ class _Use(NamedTuple):
 
 
 def of_script(source: str | bytes | None, path: str, folder: str) -> Version:
-    """Returns the version that a script was written for; TensorFlow must be loaded.
-
-    Args:
-      source: the script's text; None if there is only its compiled code.
-      path: the script's path.
-      folder: the folder from which the script imports its own modules.
-    """
+    """Returns the version of a script that imports its own modules from `folder`; `source` is None
+    if there is only compiled code. TensorFlow must be loaded."""
     installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
     further = [path for path in sys.path[1:] if os.path.realpath(path) not in installed]
     return _version(_uses(ast.parse(source or ""), path, "", [folder, *further]))
@@ -109,6 +100,7 @@ def of_module(name: str) -> Version:
     tree = _parsed(spec)
     if tree is None:
         return Version(False, "")
+    # The module's imports begin in the folder that holds its outermost package.
     top = os.path.dirname(os.path.abspath(spec.origin))
     for _ in range(name.count(".")):
         top = os.path.dirname(top)
@@ -121,6 +113,7 @@ def _version(found):
         uses.setdefault(use.name, use)
         kind = use.takes or _kind(use.name)
         of_2 = of_2 or (use if kind == 2 else None)
+        # One name that only TensorFlow 1 has decides, whatever else the script uses.
         if kind == 1:
             return Version(False, f"uses both {of_2} and {use}" if of_2 else "")
     session = next((uses[name] for name in _SESSIONS if name in uses), None)
@@ -165,13 +158,10 @@ def _kind(name):
 
 
 def _taken_by(name, call):
-    """Returns 1 or 2 if only this version of TensorFlow takes the arguments of a call, else None.
-
-    Args:
-      name: the dotted name of the function that is called.
-      call: the call's syntax tree.
-    """
+    """Returns 1 or 2 if only this version of TensorFlow takes the arguments of a call, a syntax
+    tree, of the function with this dotted name, else None."""
     keywords = [keyword.arg for keyword in call.keywords]
+    # `*args` and `**kwargs` do not say which arguments they are.
     if None in keywords or any(isinstance(value, ast.Starred) for value in call.args):
         return None
     if name.split(".")[0] in (*_IN_BOTH, *_OF_KERAS):
@@ -194,18 +184,13 @@ def _taken_by(name, call):
 
 
 def _uses(tree, path, package, folders) -> Iterator[_Use]:
-    """Yields the names of TensorFlow that a module and the modules it imports use.
-
-    Args:
-      tree: the module's syntax tree.
-      path: its path, of which places have the last part.
-      package: the name of its package.
-      folders: list of the folders in which imported modules are looked for.
-    """
+    """Yields the names of TensorFlow that a module, a syntax tree, and the modules it imports from
+    `folders` use."""
     waiting, known = [(tree, path, package)], set()
     while waiting:
         tree, path, package = waiting.pop(0)
         yield from _names_of_tensorflow(tree, os.path.basename(path))
+        # The script's own imports come first: the number of modules that are read is limited.
         for name in _imported(tree, package):
             if name in known or name.split(".")[0] in _NOT_READ or len(known) >= _MOST_MODULES:
                 continue

@@ -53,29 +53,8 @@ _NUMPY_NAMES = {
 
 
 def relax() -> None:
-    """Makes protobuf, NumPy, `collections` and variables accept and do again what they did then.
-
-    1. Integer fields of protocol buffers take Python's and NumPy's booleans, as
-       `tf.train.Int64List(value=[True])` needs. `Int64List` and `FloatList` take arrays of one
-       element, such as `[np.zeros([])]`, as protobuf 3.11 did.
-    2. The names that NumPy removed are there, `np.fromstring` reads bytes, and `np.sum` adds up
-       what a generator yields.
-    3. `collections` has the names that moved to `collections.abc`, and other modules have the names
-       that later Pythons removed, as in Python 3.7; see `old_python`.
-    4. Resource variables have `initialized_value`, as reference variables still have, and are
-       instances of `tf.Variable`.
-    5. `tf.Session` and `tf.Session.reset` take the names of cores, which scripts give them as the
-       master of a TPU. The session runs on this machine's CPU or GPU, with a warning.
-    6. Inside of the functions of which a step on cores consists, optimizers find their own
-       variables, such as Adam's powers, in the graphs around the function. TensorFlow 1 did not
-       have such functions.
-    7. A dimension of a shape may be a float that is an integer, as a division gives it.
-    8. NumPy writes its scalars as Python writes numbers: `repr(np.float32(0.5))` is "0.5". What a
-       script sets by `np.set_printoptions` holds in all threads.
-    9. The regularization losses of `tf.get_variable` are tensors.
-
-    The whole process sees this.
-    """
+    """Makes protobuf, NumPy, `collections`, variables and sessions accept and do again what they
+    did then, in the whole process."""
     _take_old_numbers()
     _take_floats_as_dimensions()
     _write_scalars_as_numbers()
@@ -86,12 +65,14 @@ def relax() -> None:
     if not hasattr(np.fromstring, "__wrapped__"):
         np.fromstring = _reading_bytes(np.fromstring)
         np.sum = _of_generators(np.sum)
+    # Python 3.10 removed these names.
     for name in collections.abc.__all__:
         if not hasattr(collections, name):
             setattr(collections, name, getattr(collections.abc, name))
     old_python.put_back()
     _take_names_of_cores()
     put_back_variables()
+    # `tf.get_variable` made tensors of its regularization losses, not functions of them.
     regularization.at_once_everywhere()
 
 
@@ -145,6 +126,8 @@ def _take_old_numbers():
     if hasattr(messages[0].__init__, "__wrapped__"):
         return
 
+    # protobuf 3.11 took Python's and NumPy's booleans as integers, as in
+    # `tf.train.Int64List(value=[True])`, and arrays of one element, such as `[np.zeros([])]`.
     def initialize(value=()):
         return (), {"value": _as_numbers(value)}
 
@@ -165,6 +148,7 @@ def _take_floats_as_dimensions():
     if hasattr(of_integer, "__wrapped__"):
         return
 
+    # A division gives a float, even if it is an integer.
     @functools.wraps(of_integer)
     def initialize(self, value):
         if isinstance(value, float | np.floating) and float(value).is_integer():
@@ -177,6 +161,7 @@ def _take_floats_as_dimensions():
 def _write_scalars_as_numbers():
     if repr(np.float32(0.5)) == "0.5":  # NumPy 1
         return
+    # `repr(np.float32(0.5))` was "0.5" before NumPy 2, as Python writes numbers.
     options = sys.modules.get("numpy._core.printoptions")
     if options is not None:  # From NumPy 2.1 on, each thread begins with the default options.
         np.set_printoptions = _of_all_threads(np.set_printoptions, options)
@@ -211,6 +196,7 @@ def _take_names_of_cores():
     if hasattr(reset, "__wrapped__"):
         return
 
+    # Scripts give a session the master of a TPU, which names cores here.
     def on_this_machine(target="", *args, **kwargs):
         if not _names_cores(target):
             return (target, *args), kwargs
@@ -234,9 +220,12 @@ def _names_cores(target):
 
 
 def put_back_variables() -> None:
-    """Does 4 and 6 of `relax`."""
+    """Gives resource variables what reference variables have, and lets optimizers find their
+    variables."""
     tf.Variable.register(resource_variable_ops.BaseResourceVariable)
     resource_variable_ops.BaseResourceVariable.initialized_value = _initialized_value
+    # A step on cores consists of functions, which TensorFlow 1 did not have. An optimizer's own
+    # variables, such as Adam's powers, are in the graphs around them.
     method = optimizer.Optimizer._get_non_slot_variable
     if not hasattr(method, "__wrapped__"):
         optimizer.Optimizer._get_non_slot_variable = _looking_around(method)

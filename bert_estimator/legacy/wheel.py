@@ -36,11 +36,7 @@ def lacks(module: str) -> bool:
 
 
 def member(module: str, name: str) -> Any:
-    """Returns a name of a module of the package, as TensorFlow 1's programs see it.
-
-    Raises:
-      ImportError: the package is not installed, or the runner is not.
-    """
+    """Returns a name of a module of the package, as TensorFlow 1's programs see it."""
     if folder() is None:
         raise ImportError(f"{PACKAGE}.{module} {INSTALL}")
     return getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
@@ -52,13 +48,11 @@ def estimator_export(*args: str, **kwargs: Any) -> Callable:
 
 
 def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Returns how to import a module of the package by its full name; None if it does not have it.
-
-    Its TPUEstimator is not given: it needs TensorFlow's own TPU runtime.
-    """
+    """Returns how to import the package's module of a full name; None if the package lacks it."""
     if not name.startswith(PACKAGE + ".") or folder() is None:
         return None
     packages = name.removeprefix(PACKAGE + ".").split(".")[:-1]
+    # The package's TPUEstimator needs TensorFlow's own TPU runtime.
     if packages[:1] == ["tpu"]:
         return None
     spec = importlib.machinery.PathFinder.find_spec(name, [os.path.join(folder(), *packages)])
@@ -68,12 +62,11 @@ def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module for which `import tensorflow` gives TensorFlow 2's names.
-
-    The package is written so: TensorFlow 1's names are `tf.compat.v1.X` in it.
-    """
+    """Loads a module for which `import tensorflow` gives TensorFlow 2's names."""
 
     def exec_module(self, module: types.ModuleType) -> None:
+        # The package is written for these names: TensorFlow 1's are `tf.compat.v1.X` in it. An
+        # `__import__` of the module's own leaves `import tensorflow` in the script alone.
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
         super().exec_module(module)
 

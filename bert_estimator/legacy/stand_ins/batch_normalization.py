@@ -12,24 +12,7 @@ from tensorflow.python.layers import base
 
 
 class BatchNormalization(base.Layer):
-    """Normalizes each channel over the batch; scale and shift are learned.
-
-    Args:
-      axis: the channels' axis, an int.
-      momentum: the share of the moving statistics that an update keeps.
-      epsilon: a small number that is added to the variance.
-      center, scale: whether the layer has a beta and a gamma.
-      beta_initializer, gamma_initializer, moving_mean_initializer,
-        moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint,
-        gamma_constraint: as for `tf.get_variable`.
-      trainable: whether beta and gamma are trainable.
-      name: the name of the variables' scope.
-      fused: if False, TensorFlow's fused kernel is not used. Otherwise it is used if it applies,
-        which is for [batch, height, width, channels] and [batch, channels, height, width].
-
-    Raises:
-      ValueError: an argument is not supported, or does not fit the input.
-    """
+    """Normalizes each channel (of `axis`) over the batch; scale and shift are learned."""
 
     def __init__(
         self,
@@ -76,6 +59,7 @@ class BatchNormalization(base.Layer):
         self.axis = axis
         self.momentum = momentum
         self.epsilon = epsilon
+        # None is as True: TensorFlow's fused kernel is used if it applies.
         self.fused = fused
         self._initializers = {
             "beta": (center, beta_initializer or tf.zeros_initializer()),
@@ -121,14 +105,10 @@ class BatchNormalization(base.Layer):
         self.built = True
 
     def call(self, inputs: tf.Tensor, training: bool | tf.Tensor = False) -> tf.Tensor:
-        """Returns the inputs normalized, of their shape and dtype.
-
-        Args:
-          inputs: a float tensor; statistics are float32 whatever it is.
-          training: bool or bool tensor; if true, the inputs are normalized by the batch's
-            statistics, else by the moving statistics.
-        """
+        """Returns the inputs normalized, of their shape and dtype: by the batch's statistics if
+        `training` (bool or bool tensor), else by the moving statistics."""
         known = tensor_util.constant_value(tf.convert_to_tensor(training, tf.bool))
+        # Statistics are float32, whatever the inputs are.
         x = tf.cast(inputs, tf.float32)
         if known is None:
             training = tf.convert_to_tensor(training)
@@ -137,6 +117,7 @@ class BatchNormalization(base.Layer):
                 lambda: self._by_batch_statistics(x),
                 lambda: self._by_moving_statistics(x),
             )
+            # A share of 1 leaves the moving statistics as they are.
             keep = tf.where(training, self.momentum, 1.0)
         elif known:
             outputs, mean, variance = self._by_batch_statistics(x)
@@ -173,6 +154,7 @@ class BatchNormalization(base.Layer):
         return outputs, mean, variance
 
     def _is_fused(self, x):
+        # The kernel takes [batch, height, width, channels] and [batch, channels, height, width].
         return self.fused in (None, True) and x.shape.rank == 4 and self.axis in (1, 3)
 
     def _fused(self, x, mean, variance, is_training):
@@ -231,10 +213,8 @@ def batch_normalization(
     virtual_batch_size: int | None = None,
     adjustment: Any = None,
 ) -> tf.Tensor:
-    """Applies a `BatchNormalization` layer with these arguments to the inputs.
-
-    The updates of the moving statistics go to the UPDATE_OPS collection; training must run them.
-    """
+    """Applies a `BatchNormalization` layer; its updates go to the UPDATE_OPS collection, and
+    training must run them."""
     layer = BatchNormalization(
         axis=axis,
         momentum=momentum,

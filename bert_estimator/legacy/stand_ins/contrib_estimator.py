@@ -1,9 +1,8 @@
 """Estimators and heads of TensorFlow 1 that today's TensorFlow has not.
 
-This module stands for two names of checkpoints, for what canned estimators and heads need of the
-modules beneath them, and for tf.contrib.estimator. The heads of the latter are the heads of
-`tf.estimator`, from the tensorflow-estimator package, and also take an optimizer of `tf.train`,
-which canned estimators of TensorFlow 1 give them.
+This module has what canned estimators and heads need of the modules beneath them, and
+tf.contrib.estimator, whose heads are the tensorflow-estimator package's. They also take an
+optimizer of `tf.train`, which canned estimators of TensorFlow 1 give them.
 """
 
 import functools
@@ -33,11 +32,7 @@ _METRIC_FN_ARGS = ("features", "labels", "predictions", "config")
 def call_logit_fn(
     logit_fn: Callable, features: Any, mode: str, params: Any, config: tpu.RunConfig
 ) -> tf.Tensor | dict[str, tf.Tensor]:
-    """Calls a logit_fn with `features`, and with the other arguments if it takes them.
-
-    Raises:
-      ValueError: logit_fn does not return a tensor, or a dict of name -> tensor.
-    """
+    """Calls a logit_fn with `features`, and with the other arguments if it takes them."""
     available = {"mode": mode, "params": params, "config": config}
     logits = logit_fn(features=features, **_taken(logit_fn, available))
     tensors = logits.values() if isinstance(logits, dict) else [logits]
@@ -50,16 +45,8 @@ def call_logit_fn(
 
 
 def add_metrics(estimator: tpu.Estimator, metric_fn: Callable) -> tpu.Estimator:
-    """Returns an estimator that has further metrics in its evaluations.
-
-    Args:
-      estimator: the estimator to extend; the new one shares its model_dir.
-      metric_fn: function of `features`, `labels`, `predictions` and `config`, or some of them. It
-        returns metrics as `EstimatorSpec.eval_metric_ops` has them; its names win.
-
-    Raises:
-      ValueError: metric_fn has other arguments.
-    """
+    """Returns an estimator of the same model_dir that also evaluates the metrics of `metric_fn`,
+    whose names win."""
     unknown = sorted(set(argument_names(metric_fn)) - set(_METRIC_FN_ARGS))
     if unknown:
         raise ValueError(
@@ -101,14 +88,7 @@ _FROM_STEPS = object()  # the default of save_checkpoints_secs: 600 if there are
 
 
 class LearnRunConfig(RunConfig):
-    """Says how a program runs, by the arguments that `tf.contrib.learn.RunConfig` has.
-
-    Args:
-      master, evaluation_master: the masters of the sessions; by default TF_CONFIG's master, and "".
-      num_cores, log_device_placement, gpu_memory_fraction: only change `tf_config`, which
-        estimators of `tf.estimator` do not read.
-      The others are as in `tf.estimator.RunConfig`.
-    """
+    """Says how a program runs, by the arguments that `tf.contrib.learn.RunConfig` has."""
 
     def __init__(
         self,
@@ -144,23 +124,21 @@ class LearnRunConfig(RunConfig):
             session_config=session_config,
             session_creation_timeout_secs=session_creation_timeout_secs,
         )
+        # Estimators of `tf.estimator` do not read this.
         self.tf_config = tf.ConfigProto(
             log_device_placement=log_device_placement,
             inter_op_parallelism_threads=num_cores,
             intra_op_parallelism_threads=num_cores,
             gpu_options=tf.GPUOptions(per_process_gpu_memory_fraction=gpu_memory_fraction),
         )
+        # Without it, the master is TF_CONFIG's.
         if master is not None:
             self._master = master
         self._evaluation_master = evaluation_master or ""
 
 
 def replace_monitors_with_hooks(monitors_or_hooks: Any, estimator: tpu.Estimator) -> list:
-    """Returns a list of hooks as it is: `tf.contrib.learn.monitors` turned monitors into hooks.
-
-    Raises:
-      ValueError: something in it is a monitor, which was there before hooks were.
-    """
+    """Returns a list of hooks as it is, and refuses monitors, which are older than hooks."""
     hooks = list(monitors_or_hooks or ())
     monitors = [hook for hook in hooks if not isinstance(hook, tf.train.SessionRunHook)]
     if monitors:
@@ -176,11 +154,7 @@ class AsyncCheckpointSaverHook(tf.train.CheckpointSaverHook):
 
 
 def load_global_step_from_checkpoint_dir(checkpoint_dir: str) -> int:
-    """Returns the global step that training would resume from; 0 if there are no checkpoints.
-
-    Raises:
-      NoWholeCheckpointError: there are checkpoints, but none of them is complete.
-    """
+    """Returns the global step that training would resume from; 0 if there are no checkpoints."""
     return checkpoints.global_step_of(checkpoints.newest_whole(checkpoint_dir))
 
 
@@ -214,6 +188,8 @@ def _head(module, name):
                 labels,
                 **_either(optimizer, train_op_fn),
                 trainable_variables=trainable_variables,
+                # The package's heads run only the updates that they are given; TensorFlow 1's ran
+                # the collection.
                 update_ops=update_ops or tf.get_collection(tf.GraphKeys.UPDATE_OPS),
                 regularization_losses=regularization_losses,
             )
@@ -363,10 +339,5 @@ class _ClippingOptimizer(WrappingOptimizer):
 
 
 def clip_gradients_by_norm(optimizer: tf.train.Optimizer, clip_norm: Any) -> tf.train.Optimizer:
-    """Returns an optimizer that clips gradients by their global norm before it applies them.
-
-    Args:
-      optimizer: the optimizer that applies the clipped gradients; its slots keep their names.
-      clip_norm: the largest global norm, a number or a scalar tensor.
-    """
+    """Returns an optimizer that clips gradients by their global norm; slots keep their names."""
     return _ClippingOptimizer(optimizer, clip_norm)

@@ -24,20 +24,14 @@ def crf_sequence_score(
 def crf_multitag_sequence_score(
     inputs: Any, tag_bitmap: Any, sequence_lengths: Any, transition_params: Any
 ) -> tf.Tensor:
-    """Returns the logarithms [B] of the sums of the exponentials of all possible sequences' scores.
-
-    Args:
-      tag_bitmap: bool [B, T, N], which tags are possible.
-    """
+    """Returns the logarithms [B] of the sums of the exponentials of the scores of all sequences
+    that `tag_bitmap`, bool [B, T, N], makes possible."""
     possible = tf.where_v2(tf.cast(tag_bitmap, tf.bool), inputs, tf.fill(tf.shape(inputs), -np.inf))
     return crf_log_norm(possible, sequence_lengths, transition_params)
 
 
 def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> tf.Tensor:
-    """Returns the logarithms [B] of the sums of the exponentials of all sequences' scores.
-
-    It is 0 for a sequence of length 0.
-    """
+    """Returns the logarithms [B] of the sums of the exponentials of all sequences' scores."""
     inputs, lengths = tf.convert_to_tensor(inputs), _lengths(sequence_lengths)
 
     def one_more(alphas, at):
@@ -45,17 +39,15 @@ def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> 
         return tf.where_v2(is_inside, _forward(alphas, potentials, transition_params), alphas)
 
     alphas = _scan(one_more, _after_first(inputs, lengths), inputs[:, 0])[-1]
+    # A sequence of length 0 has only the empty sequence of tags, whose score is 0.
     return tf.where_v2(lengths > 0, tf.reduce_logsumexp(alphas, 1), tf.zeros_like(alphas[:, 0]))
 
 
 def crf_log_likelihood(
     inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any = None
 ) -> tuple:
-    """Returns the log likelihoods [B] of sequences of tags, and the transitions.
-
-    Args:
-      transition_params: None means a new variable of the name `transitions`.
-    """
+    """Returns the log likelihoods [B] of sequences of tags, and the transitions, which are a new
+    variable `transitions` if they are None."""
     if transition_params is None:
         number = tf.convert_to_tensor(inputs).shape.as_list()[2]
         transition_params = tf.get_variable("transitions", [number, number])
@@ -79,12 +71,8 @@ def crf_binary_score(tag_indices: Any, sequence_lengths: Any, transition_params:
 
 
 def viterbi_decode(score: Any, transition_params: Any) -> tuple:
-    """Returns the best tags of one sequence, a list of int, and their score, by NumPy.
-
-    Args:
-      score: array [T, N], the potentials.
-      transition_params: array [N, N].
-    """
+    """Returns the best tags of one sequence, a list of int, and their score, by NumPy, from
+    potentials [T, N] and transitions [N, N]."""
     best, previous = np.asarray(score[0]), []
     for potentials in score[1:]:
         candidates = best[:, np.newaxis] + transition_params
@@ -97,10 +85,7 @@ def viterbi_decode(score: Any, transition_params: Any) -> tuple:
 
 
 def crf_decode(potentials: Any, transition_params: Any, sequence_length: Any) -> tuple:
-    """Returns the best tags, int32 [B, T] (0 after a sequence's end), and their scores [B].
-
-    A sequence of length 0 is decoded as one of length 1.
-    """
+    """Returns the best tags, int32 [B, T] (0 after a sequence's end), and their scores [B]."""
     potentials, lengths = tf.convert_to_tensor(potentials), _lengths(sequence_length)
     _, length, number = tf.unstack(tf.shape(potentials))
     stay = tf.range(number)[tf.newaxis]
@@ -113,7 +98,9 @@ def crf_decode(potentials: Any, transition_params: Any, sequence_length: Any) ->
     first = potentials[:, 0], tf.zeros_like(potentials[:, 0], tf.int32)
     scores, backs = _scan(one_more, _after_first(potentials, lengths), first)
     last = tf.argmax(scores[-1], 1, output_type=tf.int32)
+    # From the last tags backwards. The first row only began the scan, and does not point anywhere.
     tags = tf.transpose(_scan(_previous_tags, backs[:0:-1], last)[::-1])
+    # A sequence of length 0 is decoded as if it had length 1.
     inside = tf.sequence_mask(tf.maximum(lengths, 1), length)
     return tf.where_v2(inside, tags, tf.zeros_like(tags)), tf.reduce_max(scores[-1], 1)
 

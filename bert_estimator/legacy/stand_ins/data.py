@@ -1,9 +1,6 @@
-"""What TensorFlow 1 had for data, and today's has not: datasets, input_fns, small tables.
-
-It stands for functions of tf.contrib.data, for tf.estimator.inputs, for
-tf.contrib.learn.datasets.base, and for the tables of tf.contrib.lookup whose arguments have other
-names in tf.lookup.
-"""
+"""What TensorFlow 1 had for data, and today's has not: functions of tf.contrib.data,
+tf.estimator.inputs, tf.contrib.learn.datasets.base, and the tables of tf.contrib.lookup whose
+arguments have other names in tf.lookup."""
 
 import collections
 import csv
@@ -22,17 +19,16 @@ from bert_estimator.graph import read_ahead
 
 
 def put_back() -> None:
-    """Makes datasets do again what they did: they draw ahead only what the program asks for.
-
-    `interleave` with `num_parallel_calls` reads two blocks of each source of its cycle ahead, as it
-    did, and nothing of the sources after them. The whole process sees this.
-    """
+    """Makes datasets draw ahead only what the program asks for, as they did; the whole process sees
+    it."""
     read_ahead.off_everywhere()
     dataset = interleave_op._ParallelInterleaveDataset
     dataset.__init__ = _reading_two_blocks(dataset.__init__)
 
 
 def _reading_two_blocks(initialize):
+    # `interleave` with `num_parallel_calls` read two blocks of each source of its cycle ahead, and
+    # nothing of the sources after them.
     @functools.wraps(initialize)
     def initialize_dataset(self, source, function, cycle_length, block_length, *args, **kwargs):
         sizes = {"prefetch_input_elements": 0, "buffer_output_elements": 2 * block_length}
@@ -73,20 +69,8 @@ def numpy_input_fn(
     queue_capacity: int = 1000,
     num_threads: int = 1,
 ) -> Callable[[], Any]:
-    """Returns an input_fn of the rows of arrays.
-
-    Args:
-      x: an array [rows, ...], or a dict of arrays.
-      y: the labels, an array or a dict of arrays, or None.
-      batch_size: rows per batch; the last batch may be smaller.
-      num_epochs: how often the rows are repeated; None means endlessly.
-      shuffle: True or False: whether each epoch has another order.
-      queue_capacity, num_threads: ignored; TensorFlow 1 used a queue, tf.data does not need one.
-
-    Raises:
-      ValueError: `shuffle` is not given, an array is empty, the arrays differ in their rows, or x
-        and y have a key in common.
-    """
+    """Returns an input_fn of the rows of arrays, [rows, ...] each; the last batch may be smaller,
+    and with `num_epochs` None the rows repeat endlessly."""
     if isinstance(y, dict):
         if not y:
             raise ValueError("y cannot be an empty dict: give None, or a dict of arrays")
@@ -94,6 +78,7 @@ def numpy_input_fn(
             raise ValueError(
                 f"{len(both)} duplicate keys are found in both x and y: {sorted(both)}"
             )
+    # TensorFlow 1 had a queue, which tf.data does not need: its capacity and threads are ignored.
     return _input_fn(x, y, batch_size, num_epochs, shuffle)
 
 
@@ -131,14 +116,12 @@ def _input_fn(x, y, batch_size, num_epochs, shuffle):
 
 
 class _Rows(dataset_ops.DatasetV1Adapter):
-    """A dataset that a program may also take for its tensors, as these input_fns returned them.
-
-    A program unpacks them (`features, labels = input_fn()`) or takes one of several features by
-    its name. Then it gets the tensors of an iterator, which is initialized as tables are.
-    """
+    """A dataset that a program may also take for its tensors, as these input_fns returned them."""
 
     @functools.cached_property
     def _tensors(self):
+        # A program unpacks them (`features, labels = input_fn()`) or takes one of several features
+        # by its name. The iterator is initialized as tables are, since nobody else would do it.
         iterator = tf.data.make_initializable_iterator(self)
         tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         return iterator.get_next()
@@ -177,17 +160,8 @@ def pandas_input_fn(
     num_threads: int = 1,
     target_column: str = "target",
 ) -> Callable[[], Any]:
-    """Returns an input_fn of the rows of a DataFrame: a dict of columns, and the labels of `y`.
-
-    Args:
-      x: a `pandas.DataFrame`.
-      y: a `pandas.Series`, or a DataFrame, whose columns become a dict, or None.
-      batch_size, num_epochs, shuffle, queue_capacity, num_threads: see `numpy_input_fn`.
-      target_column: a name that no column of x may have.
-
-    Raises:
-      ValueError: as `numpy_input_fn` does; or the rows of x and y have other indices.
-    """
+    """Returns an input_fn of the rows of a DataFrame: a dict of columns, and the labels of `y`, a
+    Series or a DataFrame, whose columns become a dict; see `numpy_input_fn`."""
 
     def arrays(frame):
         return {name: frame[name].to_numpy() for name in frame.columns}
@@ -213,14 +187,7 @@ Datasets = collections.namedtuple("Datasets", ["train", "validation", "test"])
 def load_csv_with_header(
     filename: str, target_dtype: Any, features_dtype: Any, target_column: int = -1
 ) -> Dataset:
-    """Returns the rows of a file whose first line is the numbers of rows and of features.
-
-    Args:
-      target_column: the column of the targets; the others are features.
-
-    Raises:
-      ValueError: the file has another number of rows.
-    """
+    """Returns the rows of a file whose first line is the numbers of rows and of features."""
     with tf.gfile.Open(filename) as file:
         rows = csv.reader(file)
         number = int(next(rows)[0])

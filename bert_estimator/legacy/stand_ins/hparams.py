@@ -15,17 +15,11 @@ _ASSIGNMENT = re.compile(
 
 
 class HParams:
-    """Holds hyperparameters as attributes; the first value fixes the type of a hyperparameter.
-
-    For a list, the first element fixes the type of the elements.
-
-    Args:
-      hparam_def: must be None: the protocol buffer of hyperparameters went with `tf.contrib`.
-      model_structure: any value that `get_model_structure` is to return.
-      **kwargs: the names and first values.
-    """
+    """Holds hyperparameters as attributes; the first value of a hyperparameter, or the first
+    element of its list, fixes its type."""
 
     def __init__(self, hparam_def: None = None, model_structure: Any = None, **kwargs):
+        # The protocol buffer of hyperparameters went with `tf.contrib`.
         if hparam_def is not None:
             raise ValueError(
                 "HParams: hparam_def is not supported; give the names and values, or parse_json"
@@ -36,11 +30,7 @@ class HParams:
             self.add_hparam(name, value)
 
     def add_hparam(self, name: str, value: Any) -> None:
-        """Adds a hyperparameter.
-
-        Raises:
-          ValueError: the name is taken, or the value is an empty list.
-        """
+        """Adds a hyperparameter, whose name must be free."""
         if getattr(self, name, None) is not None:
             raise ValueError(f"HParams: the name {name} is taken")
         is_list = isinstance(value, list | tuple)
@@ -51,12 +41,7 @@ class HParams:
         setattr(self, name, value)
 
     def set_hparam(self, name: str, value: Any) -> None:
-        """Changes a hyperparameter.
-
-        Raises:
-          KeyError: the name is unknown.
-          ValueError: the value has another type.
-        """
+        """Changes a hyperparameter to another value of its type."""
         of_type, is_list = self._types[name]
         if isinstance(value, list | tuple) != is_list:
             allowed = "a list" if is_list else "a single value"
@@ -73,13 +58,10 @@ class HParams:
             delattr(self, name)
 
     def parse(self, values: str) -> "HParams":
-        """Changes the hyperparameters in a text such as "rate=0.1,units=[8,16]"; returns self.
-
-        Raises:
-          ValueError: the text has another form, an unknown name, or a value of another type.
-        """
+        """Changes the hyperparameters in a text such as "rate=0.1,units=[8,16]"; returns self."""
         position, seen = 0, set()
         while position < len(values):
+            # Lists have commas, too, so the text is not split at them.
             match = _ASSIGNMENT.match(values, position)
             if match is None:
                 raise ValueError(
@@ -150,6 +132,7 @@ class HParams:
 
 def _cast(name, of_type, value):
     """Converts a value to the type; raises ValueError if the value does not have that type."""
+    # A bool is an int in Python, but not among hyperparameters.
     if of_type is None or (isinstance(value, of_type) and of_type is not int):
         return value
     if of_type is float and isinstance(value, numbers.Real) and not isinstance(value, bool):

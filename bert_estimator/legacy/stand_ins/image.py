@@ -14,17 +14,9 @@ def transform(
 ) -> tf.Tensor:
     """Returns images moved by projective transforms; what comes from outside of an image is 0.
 
-    Args:
-      images: a tensor [batch, height, width, channels], [height, width, channels] or
-        [height, width], of its dtype.
-      transforms: float32 [batch, 8], [1, 8] or [8]. A row a0, a1, a2, b0, b1, b2, c0, c1 says that
-        the output's (x, y) is the input's ((a0 x + a1 y + a2) / k, (b0 x + b1 y + b2) / k), with
-        k = c0 x + c1 y + 1.
-      interpolation: "NEAREST" or "BILINEAR".
-      output_shape: height and width of the result; None means the input's.
-
-    Raises:
-      TypeError: the images or transforms have another rank.
+    A transform a0, a1, a2, b0, b1, b2, c0, c1 (float32 [batch, 8], [1, 8] or [8]) says, with
+    k = c0 x + c1 y + 1, that the output's (x, y) is the input's
+    ((a0 x + a1 y + a2) / k, (b0 x + b1 y + b2) / k).
     """
     with tf.name_scope(name, "transform"):
         images = tf.convert_to_tensor(images)
@@ -41,6 +33,7 @@ def transform(
             fill_value=0.0,
             interpolation=interpolation.upper(),
         )
+        # The operation does not tell the static shape of its result.
         size = tf.get_static_value(tf.convert_to_tensor(output_shape))
         if size is not None:
             moved.set_shape([batch.shape[0], *size, batch.shape[3]])
@@ -52,12 +45,8 @@ def transform(
 def rotate(
     images: Any, angles: Any, interpolation: str = "NEAREST", name: str | None = None
 ) -> tf.Tensor:
-    """Returns images turned about their middle, counterclockwise by `angles` in radians.
-
-    Args:
-      images, interpolation: see `transform`.
-      angles: float32, a scalar or [batch].
-    """
+    """Returns images turned about their middle, counterclockwise by `angles` in radians, float32, a
+    scalar or [batch]."""
     with tf.name_scope(name, "rotate"):
         images = tf.convert_to_tensor(images)
         height, width = tf.unstack(tf.cast(tf.shape(_as_batch(images))[1:3], tf.float32))
@@ -80,6 +69,7 @@ def angles_to_projective_transforms(
     with tf.name_scope(name, "angles_to_projective_transforms"):
         angles = tf.reshape(tf.convert_to_tensor(angles, tf.float32), [-1])
         cos, sin = tf.cos(angles), tf.sin(angles)
+        # The middle of the pixels stays where it is: half of the last index, not of the size.
         right, down = image_width - 1, image_height - 1
         x = (right - (cos * right - sin * down)) / 2
         y = (down - (sin * right + cos * down)) / 2
@@ -108,13 +98,10 @@ def matrices_to_flat_transforms(transform_matrices: Any) -> tf.Tensor:
 
 
 def compose_transforms(*transforms: Any) -> tf.Tensor:
-    """Returns the transform, [batch, 8], that does the given ones in turn, the first one first.
-
-    Raises:
-      ValueError: none is given.
-    """
+    """Returns the transform, [batch, 8], that does the given ones in turn, the first one first."""
     if not transforms:
         raise ValueError("compose_transforms: give at least one transform")
+    # A transform leads from the output to the input, so the first one is the left factor.
     composed = flat_transforms_to_matrices(transforms[0])
     for following in transforms[1:]:
         composed = tf.matmul(composed, flat_transforms_to_matrices(following))

@@ -44,10 +44,8 @@ class _Instead:
 
 
 def _without_name_scopes_of_cells():
-    """Names the weights of recurrent layers as TensorFlow 1 does: `lstm/kernel`.
-
-    They would be `lstm/lstm_cell/kernel`: the modules use name scopes for this alone.
-    """
+    """Names the weights of recurrent layers as TensorFlow 1 does: `lstm/kernel`."""
+    # They would be `lstm/lstm_cell/kernel`. The modules use name scopes for this alone.
     backend = _Instead(_backend, name_scope=lambda name: contextlib.nullcontext())
     _base_rnn.backend = _stacked_rnn_cells.backend = backend
 
@@ -69,14 +67,11 @@ def _with_constant_seeds():
 
 
 def _with_batch_normalizations_that_know_no_masks():
-    """Lets a subclass of batch normalization override methods as they were before masks.
-
-    Such subclasses take the moments over all cores, `_moments(self, inputs, reduction_axes,
-    keep_dims)`. The layer now passes a mask, too, to three methods; only `_fused_batch_norm` may be
-    called with its old positional arguments.
-    """
+    """Lets a subclass of batch normalization override methods as they were before masks."""
     base = _batch_normalization.BatchNormalizationBase
 
+    # Such subclasses take the moments over all cores, `_moments(self, inputs, reduction_axes,
+    # keep_dims)`. The layer now passes a mask, too, to three methods.
     def without_mask(method):
         @functools.wraps(method)
         def called(self, *args, mask=None, **kwargs):
@@ -91,6 +86,7 @@ def _with_batch_normalizations_that_know_no_masks():
             if inspect.isfunction(method) and not _takes(method, "mask"):
                 setattr(cls, name, without_mask(method))
 
+    # Subclasses may call only this one with its old positional arguments.
     original = base._fused_batch_norm
 
     @functools.wraps(original)

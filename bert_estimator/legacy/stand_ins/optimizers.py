@@ -1,8 +1,5 @@
-"""Optimizers of tf.contrib that training scripts use.
-
-tf.contrib.opt has LARS, decoupled decay, lazy Adam and moving averages; the optimizer of
-tf.contrib.mixed_precision scales the loss.
-"""
+"""Optimizers of tf.contrib.opt and tf.contrib.mixed_precision that training scripts use: LARS,
+decoupled decay, lazy Adam, moving averages and a scaled loss."""
 
 import abc
 import contextlib
@@ -14,23 +11,8 @@ from bert_estimator import tpu
 
 
 class LARSOptimizer(tf.train.MomentumOptimizer):
-    """Scales the rate of each layer by the norms of weights and gradients; then momentum.
-
-    You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017.
-
-    Args:
-      learning_rate: float or scalar tensor.
-      momentum: float.
-      weight_decay: the share of the weights that is added to the gradients.
-      eeta: the coefficient of the trust ratio.
-      epsilon: a small number that is added to the trust ratio's denominator.
-      skip_list: list of texts; a variable whose name has one of them gets neither decay nor trust
-        ratio. None: all variables get them.
-      use_nesterov: whether the momentum is Nesterov's.
-
-    Raises:
-      ValueError: momentum is negative.
-    """
+    """Scales the rate of each layer by the norms of weights and gradients; then momentum (You,
+    Gitman and Ginsburg, "Large batch training of convolutional networks", 2017)."""
 
     def __init__(
         self,
@@ -62,6 +44,7 @@ class LARSOptimizer(tf.train.MomentumOptimizer):
     def _scaled(self, gradient, variable):
         """Returns the gradient with decay, times the variable's rate, as momentum sums it."""
         rate = tf.cast(self._learning_rate_tensor, gradient.dtype)
+        # These variables get neither decay nor trust ratio.
         if any(text in variable.name for text in self._skip_list):
             return rate * gradient
         weights, gradients = tf.norm(variable), tf.norm(gradient)
@@ -71,6 +54,7 @@ class LARSOptimizer(tf.train.MomentumOptimizer):
 
     @contextlib.contextmanager
     def _rate_in_gradients(self):
+        # The gradients have the rate already, so the momentum remembers the rates of earlier steps.
         rate = self._learning_rate_tensor
         self._learning_rate_tensor = tf.ones([])
         try:
@@ -80,17 +64,8 @@ class LARSOptimizer(tf.train.MomentumOptimizer):
 
 
 class DecoupledWeightDecayExtension:
-    """Takes `weight_decay` of each variable from it before the optimizer's update.
-
-    Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. The decay is not
-    multiplied by the learning rate. With a sparse gradient only the rows that it has decay. Use it
-    as the first base of a class, before an optimizer. `minimize` and `apply_gradients` take a
-    `decay_var_list`, the variables that decay; TensorFlow 1's `minimize` ignored it.
-
-    Args:
-      weight_decay: float or scalar tensor, or a function that returns one.
-      **kwargs: the arguments of the optimizer.
-    """
+    """Takes `weight_decay` of each variable from it before the update of the optimizer that is the
+    next base (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019)."""
 
     _given = None  # the decay_var_list of a call of minimize
 
@@ -100,6 +75,7 @@ class DecoupledWeightDecayExtension:
         super().__init__(**kwargs)
 
     def minimize(self, loss, *args, decay_var_list=None, **kwargs):
+        # TensorFlow 1's `minimize` ignored the list.
         self._given = decay_var_list
         try:
             return super().minimize(loss, *args, **kwargs)
@@ -135,12 +111,14 @@ class DecoupledWeightDecayExtension:
     def _after_decay(self, gradient, variable, rows=None):
         if self._decayed_variables is not None and variable.name not in self._decayed_variables:
             return tf.control_dependencies([])
+        # The decay is not multiplied by the learning rate.
         decay = tf.cast(self._weight_decay_tensor, variable.dtype.base_dtype)
         # The gradient is of the variable before its decay.
         with tf.control_dependencies([gradient]):
             if rows is None:
                 decayed = variable.assign_sub(decay * variable)
             else:
+                # With a sparse gradient, only the rows that it has decay.
                 decayed = tf.scatter_sub(variable, rows, decay * tf.gather(variable, rows))
         return tf.control_dependencies([decayed])
 
@@ -235,12 +213,7 @@ class LazyAdamOptimizer(tf.train.AdamOptimizer):
 
 
 class WrappingOptimizer(tf.train.Optimizer):
-    """Has another optimizer do its work; subclasses change what it gets.
-
-    Args:
-      optimizer: the other optimizer.
-      name: what the name of this one begins with.
-    """
+    """Has another optimizer do its work; subclasses change what it gets."""
 
     def __init__(self, optimizer: tf.train.Optimizer, name: str):
         super().__init__(use_locking=False, name=name + optimizer.get_name())
@@ -260,15 +233,7 @@ class WrappingOptimizer(tf.train.Optimizer):
 
 
 class MovingAverageOptimizer(WrappingOptimizer):
-    """Has another optimizer update the variables, and keeps moving averages of them.
-
-    Args:
-      opt: the other optimizer.
-      average_decay: decay of the averages: float or scalar tensor.
-      num_updates: see `tf.train.ExponentialMovingAverage`.
-      sequential_update: whether the averages are of the updated values. If not, they may be of
-        the values before the update.
-    """
+    """Has another optimizer update the variables, and keeps moving averages of them."""
 
     def __init__(
         self,
@@ -286,6 +251,7 @@ class MovingAverageOptimizer(WrappingOptimizer):
         grads_and_vars = list(grads_and_vars)
         update = self._optimizer.apply_gradients(grads_and_vars, global_step, name)
         variables = [variable for gradient, variable in grads_and_vars if gradient is not None]
+        # Out of sequence, the averages may be of the values before the update.
         with tf.control_dependencies([update] if self._in_sequence else []):
             average = self._averages.apply(variables)
         for variable in variables:
@@ -296,17 +262,8 @@ class MovingAverageOptimizer(WrappingOptimizer):
     def swapping_saver(
         self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
     ) -> tf.train.Saver:
-        """Returns a Saver that saves averages by the names of their variables, and vice versa.
-
-        Args:
-          var_list: as for `tf.train.Saver`; None means all global variables.
-          name: the Saver's name.
-          **kwargs: further arguments of `tf.train.Saver`.
-
-        Raises:
-          RuntimeError: neither `minimize` nor `apply_gradients` was called before.
-          ValueError: var_list has only one of a pair of variable and average.
-        """
+        """Returns a Saver that saves averages by the names of their variables, and vice versa; a
+        `var_list` of None means all global variables."""
         if not self._swapped:
             raise RuntimeError(
                 "Must call apply_gradients or minimize before creating the swapping_saver"
@@ -335,19 +292,12 @@ class LossScaleManager(abc.ABC):
 
     @abc.abstractmethod
     def update_loss_scale(self, finite_grads: tf.Tensor) -> tf.Operation:
-        """Returns the operation that sets the next step's factor.
-
-        Args:
-          finite_grads: bool scalar, whether all gradients of the step are finite.
-        """
+        """Returns the operation that sets the next step's factor; `finite_grads` is a scalar
+        bool."""
 
 
 class FixedLossScaleManager(LossScaleManager):
-    """Always gives the same factor.
-
-    Raises:
-      ValueError: it is less than 1.
-    """
+    """Gives the same factor, at least 1, at every step."""
 
     def __init__(self, loss_scale: float):
         if loss_scale < 1:
@@ -362,14 +312,8 @@ class FixedLossScaleManager(LossScaleManager):
 
 
 class ExponentialUpdateLossScaleManager(LossScaleManager):
-    """Raises the factor while gradients are finite, and lowers it if they are not.
-
-    Args:
-      init_loss_scale: the first factor.
-      incr_every_n_steps: after so many steps in a row with finite gradients it is raised.
-      decr_every_n_nan_or_inf: after so many steps with others, in a row or not, it is lowered.
-      incr_ratio, decr_ratio: what it is multiplied by. It stays finite, and at least 1.
-    """
+    """Raises the factor after `incr_every_n_steps` steps in a row with finite gradients, and lowers
+    it after `decr_every_n_nan_or_inf` other steps, in a row or not."""
 
     def __init__(
         self,
@@ -390,6 +334,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return self._loss_scale
 
     def update_loss_scale(self, finite_grads: tf.Tensor) -> tf.Operation:
+        # All are read before the first of them is assigned.
         scale, good, bad = (
             tf.identity(variable)
             for variable in (self._loss_scale, self._good_steps, self._bad_steps)
@@ -398,6 +343,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         is_raised = finite_grads & (good + 1 >= self._steps_to_raise)
         is_lowered = failed & (bad + 1 >= self._steps_to_lower)
         larger = scale * self._incr_ratio
+        # The factor stays finite, and at least 1.
         larger = tf.where(tf.is_finite(larger), larger, scale)
         smaller = tf.maximum(1.0, scale * self._decr_ratio)
         counted = 1 - tf.cast(is_raised | is_lowered, tf.int32)
@@ -411,14 +357,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
 
 class LossScaleOptimizer(WrappingOptimizer):
-    """Scales the loss for float16, and leaves a step out whose gradients are not finite.
-
-    On several cores a step is left out by all of them.
-
-    Args:
-      opt: the optimizer.
-      loss_scale_manager: a `LossScaleManager`.
-    """
+    """Scales the loss for float16, and leaves a step out whose gradients are not finite."""
 
     def __init__(self, opt: tf.train.Optimizer, loss_scale_manager: LossScaleManager):
         super().__init__(opt, "LossScale")
@@ -439,6 +378,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         grads_and_vars = list(grads_and_vars)
         finite = [tf.reduce_all(tf.is_finite(g)) for g, _ in grads_and_vars if g is not None]
         failed = 1 - tf.cast(tf.reduce_all(tf.stack(finite)), tf.int32)
+        # If one core leaves a step out, all cores do.
         are_finite = tf.equal(tpu.cross_replica_sum(failed), 0)
         update = tf.cond(
             are_finite,

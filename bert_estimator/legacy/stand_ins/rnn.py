@@ -26,14 +26,9 @@ class _WithVariables:
         self._by_name = None  # dict of name -> variable, once called
 
     def _made(self, inputs, scope, shapes):
-        """Returns the variables, a dict by name.
-
-        Args:
-          inputs: the inputs, whose dtype is the default one.
-          scope: the scope that the caller gives, or None.
-          shapes: dict of name -> (shape, initializer or None).
-        """
+        """Returns the variables by name, from `shapes`: name -> (shape, initializer or None)."""
         if self._by_name is None:
+            # A default name cannot be reused, because it may get a number; this is the name itself.
             if self._reuse and scope is None:
                 scope = self._name
             with tf.variable_scope(scope, self._name, reuse=self._reuse):
@@ -82,15 +77,8 @@ def _lstm_shapes(inputs, units, use_peephole):
 
 
 def _lstm(gates, cells, variables, forget_bias, cell_clip):
-    """Returns the new (cells, outputs) [B, N] of an LSTM.
-
-    Args:
-      gates: [B, 4 N], the weighted sums for the input gate, the input, the forget gate and the
-        output gate.
-      cells: [B, N].
-      variables: dict that may have peepholes.
-      forget_bias, cell_clip: as in `LSTMBlockCell`.
-    """
+    """Returns the new (cells, outputs), [B, N] each, of an LSTM; its `gates`, [B, 4 N], are the
+    weighted sums for the input gate, the input, the forget gate and the output gate."""
     into, new, keep, out = tf.split(gates, 4, axis=1)
     keep += forget_bias
     if "w_i_diag" in variables:
@@ -106,17 +94,7 @@ def _lstm(gates, cells, variables, forget_bias, cell_clip):
 
 
 class LSTMBlockCell(_Cell):
-    """Is an LSTM with TensorFlow 1's names of variables.
-
-    Args:
-      num_units: the number of units.
-      forget_bias: what is added to the bias of the forget gate.
-      cell_clip: the largest absolute value of a cell, or None.
-      use_peephole: whether the gates see the cells.
-      dtype: the dtype of the variables. None means the dtype of the inputs.
-      reuse: whether the variables exist already.
-      name: the scope of the variables.
-    """
+    """Is an LSTM with TensorFlow 1's names of variables, whose dtype is the inputs' by default."""
 
     def __init__(
         self,
@@ -151,11 +129,7 @@ class FusedRNNCell(abc.ABC):
 
 
 class LSTMBlockWrapper(_WithVariables, FusedRNNCell):
-    """Runs a subclass's `_call_cell` on inputs as tensors, with an initial state.
-
-    `_call_cell` gets the inputs, the first cells and outputs, a dtype and the lengths; it returns
-    the cells and the outputs [T, B, N]. `num_units` is the number of units.
-    """
+    """Runs a subclass's `_call_cell` on inputs as tensors, with an initial state."""
 
     def __init__(
         self, trainable: bool = True, name: str | None = None, dtype: Any = None, **kwargs
@@ -169,7 +143,7 @@ class LSTMBlockWrapper(_WithVariables, FusedRNNCell):
 
     @abc.abstractmethod
     def _call_cell(self, inputs, cells, outputs, dtype, sequence_length):
-        """Returns (cells, outputs) of all times, [T, B, N] each."""
+        """Returns (cells, outputs) of all times, [T, B, N] each; it gets the first ones, [B, N]."""
 
     def __call__(self, inputs, initial_state=None, dtype=None, sequence_length=None, scope=None):
         is_list = isinstance(inputs, list)
@@ -185,6 +159,8 @@ class LSTMBlockWrapper(_WithVariables, FusedRNNCell):
         if sequence_length is None:
             state = _state_tuple(cells[-1], outputs[-1])
         else:
+            # After a sequence's end its outputs are 0. The state is the state at its end,
+            # which is the initial state if the sequence is empty.
             inside = tf.sequence_mask(sequence_length, length, dtype=outputs.dtype)
             outputs *= tf.transpose(inside)[:, :, tf.newaxis]
             last = tf.stack([tf.cast(sequence_length, tf.int32), tf.range(batch)], 1)
@@ -233,12 +209,8 @@ class LSTMBlockFusedCell(LSTMBlockWrapper):
 
 
 class FusedRNNCellAdaptor(FusedRNNCell):
-    """Runs a cell over the whole time.
-
-    Args:
-      cell: a cell, as `tf.nn.dynamic_rnn` takes it.
-      use_dynamic_rnn: whether to run a loop, rather than to build an operation for each time.
-    """
+    """Runs a cell, as `tf.nn.dynamic_rnn` takes it, over the whole time; with a loop or without
+    one."""
 
     def __init__(self, cell: Any, use_dynamic_rnn: bool = False):
         self._cell, self._use_dynamic_rnn = cell, use_dynamic_rnn
@@ -282,15 +254,8 @@ class TimeReversedFusedRNN(FusedRNNCell):
 
 
 class GRUBlockCell(_Cell):
-    """Is a GRU with TensorFlow 1's names of variables.
-
-    Args:
-      num_units: the number of units; `cell_size` is its old name.
-      reuse, name: as in `LSTMBlockCell`.
-
-    Raises:
-      ValueError: both or neither of num_units and cell_size are given.
-    """
+    """Is a GRU with TensorFlow 1's names of variables; `cell_size` is `num_units`, by its old
+    name."""
 
     _names = ("w_ru", "b_ru", "w_c", "b_c")
 
@@ -330,20 +295,9 @@ class GRUBlockCellV2(GRUBlockCell):
 
 
 class LayerNormBasicLSTMCell(_Cell):
-    """Runs an LSTM with layer normalization, and with dropout of its new values.
-
-    Ba, Kiros and Hinton, "Layer Normalization", 2016; Semeniuta, Severyn and Barth, "Recurrent
-    Dropout without Memory Loss", 2016.
-
-    Args:
-      num_units, forget_bias, reuse: as in `LSTMBlockCell`.
-      input_size: accepted and ignored.
-      activation: function of the new values and of the cells.
-      layer_norm: whether to normalize.
-      norm_gain, norm_shift: what the gains and shifts of the normalizations start with.
-      dropout_keep_prob: the share of the new values that is kept.
-      dropout_prob_seed: the seed of the dropout.
-    """
+    """Runs an LSTM with layer normalization (Ba, Kiros and Hinton, "Layer Normalization", 2016) and
+    with dropout of its new values (Semeniuta, Severyn and Barth, "Recurrent Dropout without Memory
+    Loss", 2016)."""
 
     def __init__(
         self,
@@ -358,6 +312,7 @@ class LayerNormBasicLSTMCell(_Cell):
         dropout_prob_seed: int | None = None,
         reuse: bool | None = None,
     ):
+        # `input_size` is accepted and ignored.
         super().__init__("layer_norm_basic_lstm_cell", None, reuse)
         self._num_units, self._forget_bias, self._activation = num_units, forget_bias, activation
         self._normalizes, self._start = layer_norm, (norm_gain, norm_shift)
@@ -370,6 +325,7 @@ class LayerNormBasicLSTMCell(_Cell):
         sums = tf.concat([inputs, outputs], 1) @ variables["kernel"]
         if not self._normalizes:
             sums += variables["bias"]
+        # The fifth name is the state's.
         parts = zip(tf.split(sums, 4, axis=1), _NORMALIZED, strict=False)
         into, new, keep, out = (self._normalized(part, name) for part, name in parts)
         new = self._activation(new)
@@ -384,6 +340,7 @@ class LayerNormBasicLSTMCell(_Cell):
         shapes = _lstm_shapes(inputs, self._num_units, False)
         if not self._normalizes:
             return {**shapes, "bias": ([4 * self._num_units], None)}
+        # The shift of a normalization stands for the bias.
         del shapes["bias"]
         starts = dict(zip(("gamma", "beta"), self._start, strict=True))
         for part in _NORMALIZED:
@@ -396,6 +353,7 @@ class LayerNormBasicLSTMCell(_Cell):
             return values
         mean, variance = tf.nn.moments(values, [1], keepdims=True)
         gamma, beta = (self._by_name[f"{name}/{kind}"] for kind in ("gamma", "beta"))
+        # 1e-12 would be 0 in float16.
         epsilon = 1e-3 if values.dtype == tf.float16 else 1e-12
         return tf.nn.batch_normalization(values, mean, variance, beta, gamma, epsilon)
 
@@ -416,11 +374,8 @@ def stack_bidirectional_dynamic_rnn(
     scope: Any = None,
     swap_memory: bool = False,
 ) -> tuple:
-    """Runs layers in both directions; each gets the outputs of both directions below it.
-
-    Returns:
-      (outputs, tuple of the forward layers' states, tuple of the backward layers' states).
-    """
+    """Runs layers in both directions, each on both outputs of the layer below it; returns the
+    outputs, the forward layers' states and the backward layers' states."""
 
     def layer(inputs, cell_fw, cell_bw, state_fw, state_bw):
         outputs, states = tf.nn.bidirectional_dynamic_rnn(

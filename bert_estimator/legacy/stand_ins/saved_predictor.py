@@ -11,12 +11,8 @@ _DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 class Predictor:
-    """Computes outputs from inputs, each by name. `from_saved_model` and `from_estimator` make it.
-
-    Attributes:
-      graph, session: where the model is.
-      feed_tensors, fetch_tensors: the tensors of the inputs and of the outputs, by name.
-    """
+    """Computes outputs from inputs, each by name; `from_saved_model` and `from_estimator` make
+    it."""
 
     def __init__(
         self,
@@ -30,14 +26,7 @@ class Predictor:
         self.fetch_tensors = dict(fetch_tensors)
 
     def __call__(self, input_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the outputs by name.
-
-        Args:
-          input_dict: name -> value of the inputs. An input with a default may be left out.
-
-        Raises:
-          ValueError: a name is not an input's.
-        """
+        """Returns the outputs by name; an input that has a default may be left out of the dict."""
         unknown = sorted(set(input_dict) - set(self.feed_tensors))
         if unknown:
             raise ValueError(
@@ -60,20 +49,8 @@ def from_saved_model(
     graph: tf.Graph | None = None,
     config: Any = None,
 ) -> Predictor:
-    """Loads a saved model.
-
-    Args:
-      export_dir: its directory.
-      signature_def_key: the name of the signature to predict with; by default `serving_default`.
-      signature_def: a signature instead of a name.
-      input_names, output_names: name -> tensor's name, both of them instead of a signature.
-      tags: the tags of the graph, as a list, or with commas; by default `serve`.
-      graph: the graph to load into; by default a new one.
-      config: the `tf.ConfigProto` of the session.
-
-    Raises:
-      ValueError: there is no such signature, or signature and names are mixed.
-    """
+    """Loads a saved model for a signature, by default `serving_default`, or for names of inputs and
+    outputs (name -> tensor's name); `tags` are a list, or have commas, by default `serve`."""
     is_named = input_names is not None or output_names is not None
     if (signature_def_key is not None) + (signature_def is not None) + is_named > 1:
         raise ValueError(
@@ -106,16 +83,10 @@ def from_estimator(
     graph: tf.Graph | None = None,
     config: Any = None,
 ) -> Predictor:
-    """Loads the newest checkpoint of an estimator.
-
-    Args:
-      estimator: an `Estimator`.
-      serving_input_receiver_fn: function that returns a `ServingInputReceiver`, whose tensors are
-        the inputs.
-      output_key: which of the model's `export_outputs`; by default `serving_default`.
-      graph, config: as in `from_saved_model`.
-    """
+    """Loads the newest checkpoint of an estimator, for a key of the model's `export_outputs`, by
+    default `serving_default`."""
     with tempfile.TemporaryDirectory() as folder:
+        # Loading restores all variables into the session, so the folder may go afterwards.
         path = estimator.export_saved_model(folder, serving_input_receiver_fn)
         return from_saved_model(path, output_key, graph=graph, config=config)
 

@@ -1,8 +1,5 @@
 """What programs take from behind `tf.estimator.train_and_evaluate` to train in their own way, and
-functions of tf.contrib.framework whose arguments have other names in tf.train.
-
-EasyRec runs TensorFlow's private `_TrainingExecutor` with a listener that ends the evaluator.
-"""
+functions of tf.contrib.framework whose arguments have other names in tf.train."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,18 +29,8 @@ class EvalStatus:
 
 
 class TrainingExecutor:
-    """Trains and evaluates as `tpu.train_and_evaluate` does, when `run` is called.
-
-    Args:
-      estimator: an `Estimator`.
-      train_spec: a `TrainSpec`; eval_spec: an `EvalSpec`.
-      train_hooks: further hooks of the training.
-      continuous_eval_listener: a `ContinuousEvalListener`, which may end training, or the
-        evaluator.
-
-    Raises:
-      TypeError: an argument has another type.
-    """
+    """Trains and evaluates as `tpu.train_and_evaluate` does, when `run` is called; its listener may
+    end training, or the evaluator."""
 
     def __init__(
         self,
@@ -56,6 +43,8 @@ class TrainingExecutor:
         _check(estimator, tpu.Estimator, "estimator")
         _check(train_spec, tpu.TrainSpec, "train_spec")
         check_eval_spec(eval_spec)
+        # EasyRec runs TensorFlow's private `_TrainingExecutor` with a listener that ends the
+        # evaluator.
         listener = continuous_eval_listener or tpu.ContinuousEvalListener()
         _check(listener, tpu.ContinuousEvalListener, "continuous_eval_listener")
         hooks = (*train_spec.hooks, *(train_hooks or ()))
@@ -97,20 +86,14 @@ def py_func(
     stateful: bool = True,
     name: str | None = None,
 ) -> Any:
-    """Returns what a Python function gives, as `tf.contrib.framework.py_func` does.
-
-    Args:
-      func: the function, which is called with `args` and `kwargs` as NumPy arrays.
-      args, kwargs: tensors, and structures of them.
-      output_types: the dtypes of what it returns, a structure.
-      output_shapes: the shapes, a structure like the dtypes, or None.
-      stateful, name: as for `tf.py_func`.
-    """
+    """Returns what a function of NumPy arrays gives, in the structure of `output_types`, as
+    `tf.contrib.framework.py_func` does."""
     given = tuple(args), dict(kwargs or {})
 
     def flat(*values):
         called, named = tf.nest.pack_sequence_as(given, values)
         result = func(*called, **named)
+        # Only a structure is flattened: a list may also be the one array that the function returns.
         if isinstance(output_types, list | tuple | dict):
             return tf.nest.flatten(result)
         return result
