@@ -104,8 +104,7 @@ def _own_name(path):
 
 
 def look_up(module: str, name: str) -> Any:
-    """Returns the object behind a name of a module of the table; raises `NotInTable` without
-    one."""
+    """Returns the object behind a name of a module of the table, or raises a `NotInTable`."""
     if f"{module}.{name}" in REMOVED:
         raise NotInTable(f"module {module!r} has no attribute {name!r} here")
     # The first row that has the name wins, so rows that replace names stand before TensorFlow's

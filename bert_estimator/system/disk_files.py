@@ -17,23 +17,17 @@ ENDING = ".tmp"
 
 @contextlib.contextmanager
 def writer(path: str, mode: str = "w") -> Iterator[IO]:
-    """Opens a file for writing that takes its place when the `with` block ends.
-
-    Until then, and after an exception in the block, the place holds what it held before. A
-    process that is killed in the block leaves `<path>.tmp`, which the next writer overwrites.
-
-    Args:
-      path: the place of the file, in a directory of this machine.
-      mode: "w" for text, which is written as UTF-8 with lines that end in "\\n"; "wb" for bytes.
-
-    Yields:
-      The open file.
-    """
+    """Opens a file that takes its place when the `with` block ends; until then, and after an
+    exception, the place holds what it held before."""
+    # Text is the same on every system.
     options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    # If the process is killed in the block, the next writer overwrites this file.
     temporary = path + ENDING
     try:
         with naming(path), open(temporary, mode, **options) as file:
             yield file
+            # Its contents must be on the disk before its name is, or a power loss would leave an
+            # empty file.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -82,15 +76,8 @@ _OF_SAVER = re.compile(r"Parent directory of (.+) doesn't exist, can't save")
 
 
 def explanation(error: BaseException, what_next: str) -> str | None:
-    """Returns what a disk did to end a program, as a sentence with what to do about it.
-
-    Args:
-      error: an OSError, or an error of TensorFlow.
-      what_next: the end of the sentence: what to do when the disk is well again.
-
-    Returns:
-      The sentence; None if the error is not a full, missing or broken disk's.
-    """
+    """Returns what a full, missing or broken disk did to end a program, as a sentence that ends in
+    `what_next`; None if the error, an OSError or TensorFlow's, is another."""
     path, reason = _path_and_reason(error)
     if reason == _ABSENT:
         missing = _first_missing(path)
@@ -116,14 +103,12 @@ def is_of_input(error: OSError) -> bool:
 
 
 def why_unreadable(path: str) -> str | None:
-    """Returns why a file or directory cannot be read; None if it can.
-
-    A pipe passes: some inputs may come from one, and reading it here would take from it.
-    """
+    """Returns why a file or directory cannot be read; None if it can."""
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             os.listdir(path)
+        # A pipe passes: some inputs may come from a pipe, and reading it here would take from it.
         elif not stat.S_ISFIFO(mode):
             with open(path, "rb", buffering=0) as reader:
                 reader.read(1)
@@ -134,11 +119,8 @@ def why_unreadable(path: str) -> str | None:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file of this machine for reading; its errors name it.
-
-    Raises:
-      OSError: it cannot be read, or it is a pipe, whose reader might wait without end.
-    """
+    """Opens a file of this machine for reading; its errors name it."""
+    # The reader of a pipe might wait without end.
     if stat.S_ISFIFO(os.stat(path).st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a pipe, not a file", path)
     with naming(path), open(path, "rb") as reader:
@@ -146,11 +128,8 @@ def reading(path: str) -> Iterator[BinaryIO]:
 
 
 def read_at_most(reader: BinaryIO, number: int) -> bytes:
-    """Returns what a stream holds; if it is longer, its first `number` + 1 bytes.
-
-    It is read in blocks: asked for gigabytes, Python would ask for their memory at once, which
-    small machines refuse.
-    """
+    """Returns what a stream holds; if it is longer, its first `number` + 1 bytes."""
+    # Asked for gigabytes, Python would ask for their memory at once, which small machines refuse.
     blocks, missing = [], number + 1
     while missing and (block := reader.read(min(missing, _BLOCK_BYTES))):
         blocks.append(block)

@@ -11,18 +11,11 @@ class FlagError(ValueError):
 
 
 class ArgumentError(ValueError):
-    """The value of an argument cannot work.
-
-    Its text begins with the argument's name and says what is allowed and what to do. Arguments and
-    flags have the same names, so `command_line.console` reports it as the error of a flag.
-
-    Args:
-      argument: name of the argument.
-      rule: what is wrong, what is allowed, and what to do.
-      value: the value, or None if the rule says it.
-    """
+    """The value of an argument cannot work; the text names it, what is allowed, and what to do."""
 
     def __init__(self, argument: str, rule: str, value: object = None):
+        # Arguments and flags have the same names, so `command_line.console` reports this as a
+        # flag's error.
         super().__init__(f"{argument}: {rule}" if value is None else f"{argument}={value}: {rule}")
 
 
@@ -36,12 +29,7 @@ def listed(items: Sequence[str], separator: str = ", ") -> str:
 
 
 def check_number(argument: str, value: object) -> None:
-    """Raises ArgumentError for a number that nothing can be counted or computed with.
-
-    Args:
-      argument: name of the argument.
-      value: its value; a value of another type than int and float passes.
-    """
+    """Raises ArgumentError for an int or float that nothing can be counted or computed with."""
     if type(value) is int and abs(value) > GREATEST:
         raise ArgumentError(argument, f"cannot be beyond {GREATEST}", value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -40,40 +40,20 @@ class JsonError(ValueError):
 
 
 def read(path: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
-    """Reads a JSON file.
-
-    Args:
-      path: the file, on this machine; `storage.remote.read_json` takes URLs, too.
-      kind: what the file must hold, a type: dict, list, str, int, float, bool, or object for any
-        value.
-      most_bytes: the size of the largest file that is read.
-
-    Returns:
-      The value, of the type `kind`.
-
-    Raises:
-      JsonError: the file does not hold such a value; the message names the file.
-      OSError: the file cannot be opened.
-    """
+    """Returns the value, of a `kind` of `_KINDS`, in a JSON file of this machine, or raises a
+    `JsonError` that names the file (`storage.remote.read_json` takes URLs, too)."""
     with disk_files.reading(path) as reader:
         return parse(disk_files.read_at_most(reader, most_bytes), path, kind, most_bytes)
 
 
 def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
-    """Returns the value that JSON text stands for.
-
-    Args:
-      data: the text; bytes are UTF-8, with or without a byte order mark.
-      source: what the text is, which begins the messages of errors: a file, or a file and a line.
-      kind, most_bytes: as for `read`.
-
-    Raises:
-      JsonError: the text does not hold such a value.
-    """
+    """Returns the value, of a `kind` of `_KINDS`, that JSON text stands for, or raises a
+    `JsonError` whose message begins with `source`: a file, or a file and a line."""
     if len(data) > most_bytes:
         raise JsonError(f"{source}: is longer than {most_bytes} bytes, the most that is read")
     if isinstance(data, bytes):
         try:
+            # A byte order mark may begin the text.
             data = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise JsonError(
@@ -94,20 +74,12 @@ def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = M
 def values(
     lines: Iterable[str], source: str, most_bytes: int = MOST_BYTES
 ) -> Iterator[tuple[int, Any]]:
-    """Yields (line number, value) of JSON lines, or of the items of a single array.
-
-    Args:
-      lines: all lines, empty ones included, with or without their ends. If the first value begins
-        with [, it is the array, which may be on several lines.
-      source: the file, for messages.
-      most_bytes: the most characters of a line, or of the array, which memory holds as a whole.
-
-    Raises:
-      JsonError: a line, or the array, is not JSON.
-    """
+    """Yields (line number, value) of JSON lines, some of which may be empty, or of the items of an
+    array; memory holds a line, or the array, as a whole: at most `most_bytes`."""
     is_first = True
     numbered = enumerate(lines, 1)
     for number, line in numbered:
+        # A first value that begins with [ is the array, which may be on several lines.
         if is_first and line.lstrip().startswith("["):
             others = (line for _, line in numbered)
             yield from _items_with_lines(line, others, number, source, most_bytes)
@@ -142,16 +114,9 @@ def _items_with_lines(first, others, line, source, most_bytes):
 
 
 def check(value: Any, kind: type, what: str) -> Any:
-    """Returns a value of JSON if it is of a kind; a whole number counts as a float.
-
-    Args:
-      value: the value.
-      kind: dict, list, str, int, float, bool, or object for any value.
-      what: the value's place, which begins the message, such as "config.json: labels".
-
-    Raises:
-      JsonError: the value is of another kind, or is not finite.
-    """
+    """Returns a value of JSON if it is of a `kind` of `_KINDS`; else raises a `JsonError` that
+    begins with `what`, the value's place, such as "config.json: labels"."""
+    # A whole number counts as a float, as long as the float is exact.
     if kind is float and type(value) is int and abs(value) <= 1 << 53:
         return float(value)
     is_right = kind is object or type(value) is kind
@@ -161,19 +126,8 @@ def check(value: Any, kind: type, what: str) -> Any:
 
 
 def field(values: dict, key: str, kind: type, source: str, default: Any = _MISSING) -> Any:
-    """Returns the value of a key of an object, checked.
-
-    Args:
-      values: the object.
-      key: the key.
-      kind: as for `check`.
-      source: the file that the object comes from, for the message.
-      default: returned if the key is missing or its value is null; without a default, this is an
-        error.
-
-    Raises:
-      JsonError: the key is missing, or its value is of another kind; the message names both.
-    """
+    """Returns the value of a key of an object, checked; if it is missing or null, returns
+    `default`, or raises a `JsonError` without one."""
     value = values.get(key)
     if value is None and default is not _MISSING:
         return default

@@ -44,31 +44,19 @@ class InUseError(RuntimeError):
 
 @contextlib.contextmanager
 def held(directory: str, what: str | None = None) -> Iterator[None]:
-    """Holds the lock of a directory, which is made if it does not exist.
-
-    The process that holds the lock may enter this any number of times.
-
-    Args:
-      directory: the directory.
-      what: what is written there, for the error; by default the directory.
-
-    Raises:
-      InUseError: another process holds it.
-      OSError: the lock's file cannot be written.
-    """
+    """Holds the lock of a directory, which is made if it does not exist, or raises an `InUseError`
+    about `what` is written there; the process that holds the lock may enter it again."""
     with _held_in(directory, FILE, what or directory):
         yield
 
 
 def remove_leftovers(directory: str) -> None:
-    """Removes what killed processes did not complete: its directories `temp-` with a time.
-
-    A process that is filling such a directory holds its lock.
-    """
+    """Removes what killed processes did not complete: its directories `temp-` with a time."""
     names = os.listdir(directory) if os.path.isdir(directory) else ()
     for name in names:
         if not re.fullmatch(r"temp-\d{10}", name):
             continue
+        # A process that is filling such a directory holds its lock.
         with contextlib.suppress(InUseError):
             unfinished = os.path.join(directory, name)
             with held(unfinished):
@@ -76,20 +64,16 @@ def remove_leftovers(directory: str) -> None:
 
 
 def is_free(directory: str) -> bool:
-    """Returns whether it is certain that no process holds the lock of a directory.
-
-    A lock's file that a killed process of this machine has left does not count.
-    """
+    """Returns whether it is certain that no process holds the lock of a directory."""
     path = os.path.join(directory, FILE)
+    # A lock's file that a killed process of this machine has left does not count.
     return all(has_ended(_read(file)) for file in (path, path + _HELD) if os.path.exists(file))
 
 
 @contextlib.contextmanager
 def held_for(path: str) -> Iterator[None]:
-    """Holds the lock of a file, or of a directory that is replaced as a whole, as `held` does.
-
-    The lock's file is beside it, so other processes may write other files of the folder.
-    """
+    """Holds the lock of a file, or of a directory that is replaced as a whole, as `held` does."""
+    # The lock's file is beside it, so other processes may write other files of the folder.
     folder, name = os.path.split(os.fspath(path).rstrip(os.sep))
     with _held_in(folder or ".", f".{name}{FILE}", path):
         yield
@@ -117,16 +101,12 @@ def _held_in(folder, name, what):
 
 
 class _Lock:
-    """A lock that this process holds.
-
-    Attributes:
-      path: the path of its file.
-      descriptor: the file descriptor with the `flock`; None if the file itself is the lock.
-      holders: how many times the process has entered the lock.
-    """
+    """A lock that this process holds, by its file."""
 
     def __init__(self, path, descriptor):
+        # The descriptor has the `flock`; it is None if the file itself is the lock.
         self.path, self.descriptor = path, descriptor
+        # How many times the process has entered the lock.
         self.holders = 0
 
     def release(self):
@@ -163,6 +143,7 @@ def _acquire(path, what):
 
 def _create(path, what):
     """Acquires a lock on a file system without locks: the file itself is the lock."""
+    # The second attempt comes after the file of an ended process was removed.
     for _ in range(2):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -187,6 +168,8 @@ def _remove_left(path, content):
     """Removes the file of an ended process, unless another process has just replaced it."""
     aside = f"{path}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
+        # Of several processes, only one can rename the file. If it got another process's new file,
+        # a link brings this back, because a link never replaces a file that has come there since.
         os.rename(path, aside)
         if _read(aside) != content:
             os.link(aside, path)
@@ -256,10 +239,8 @@ def has_ended(holder: dict[str, Any]) -> bool:
 
 
 def _machine():
-    """Returns an id of this machine's boot and of the container; None if they are not known.
-
-    It tells processes of this machine from processes of another machine with the same name.
-    """
+    """Returns an id of this machine's boot and of the container; None if they are not known."""
+    # The id tells this machine's processes from another machine's of the same name.
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as reader:
             return f"{reader.read().strip()} {os.readlink('/proc/self/ns/pid')}"

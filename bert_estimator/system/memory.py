@@ -21,12 +21,11 @@ except ImportError:  # Windows
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Surrounds what makes many objects that all stay, such as an import or a large graph.
-
-    The collector searches all objects for unreachable ones, again and again while their number
-    grows. That takes a fifth of TensorFlow's import, and a tenth of building a graph. Meanwhile it
-    is off in all threads; objects that only refer to each other are freed afterwards.
-    """
+    """Surrounds what makes many objects that all stay, such as an import or a large graph, and
+    keeps the garbage collector off in all threads."""
+    # The collector searches all objects for unreachable ones, again and again while their number
+    # grows. That takes a fifth of TensorFlow's import, and a tenth of building a graph. Objects
+    # that only refer to each other are freed afterwards.
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -49,20 +48,14 @@ _CONTAINER_LIMITS = (
 
 
 def share_one_arena() -> None:
-    """Has all threads of this process allocate from one arena. Call it before there are threads.
-
-    It has no effect if the environment sets options of malloc, or if the C library is not glibc.
-    """
+    """Has all threads of this process allocate from one arena; call it before there are threads."""
     _set({_ARENA_MAX: 1})
 
 
 def keep_freed_memory() -> None:
-    """Has this process keep the memory that a step frees, for the next step.
-
-    It is for steps whose tensors TensorFlow allocates one by one. XLA's programs allocate all
-    temporaries at once, and need more memory with it. It has no effect if the environment sets
-    options of malloc, or if the C library is not glibc.
-    """
+    """Has this process keep the memory that a step frees, for the next step."""
+    # This is for steps whose tensors TensorFlow allocates one by one. XLA's programs allocate all
+    # temporaries at once, and need more memory with it.
     _set({_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER, _TOP_PAD: _GROWTH_BYTES})
 
 
@@ -88,11 +81,8 @@ def address_limit() -> int | None:
 
 
 def machine_bytes() -> int | None:
-    """Returns how much memory this process can have at most.
-
-    It is the machine's, or what its container or `ulimit -v` allow. Returns None if the system does
-    not tell.
-    """
+    """Returns how much memory the machine, its container and `ulimit -v` allow this process to
+    have; None if the system does not tell."""
     limits = [limit for limit in [address_limit()] if limit is not None]
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

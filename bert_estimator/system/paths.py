@@ -16,22 +16,17 @@ def is_remote(path: str | os.PathLike | None) -> bool:
 
 
 def place(path: str | os.PathLike) -> str:
-    """Returns what two names of one file share: links, `..` and file:// are resolved.
-
-    A URL beyond this machine stays a name that only equals itself.
-    """
+    """Returns what two names of one file share: links, `..` and file:// are resolved, but a URL
+    beyond this machine stays a name that only equals itself."""
     return os.path.realpath(os.fspath(path).removeprefix("file://"))
 
 
 def check_arguments(argv: Sequence[str]) -> None:
-    """Checks the words of a command line, before anything is done with them.
-
-    Raises:
-      ValueError: a word is not UTF-8, or holds a NUL; the message shows it.
-    """
+    """Raises a ValueError if a word of a command line is not UTF-8, or holds a NUL."""
     for word in argv:
         if "\0" in word:
             raise ValueError(f"the argument {word!r} holds a NUL character; leave it out")
+        # Python has bytes that are not UTF-8 as lone surrogates, which cannot be encoded.
         try:
             word.encode()
         except UnicodeEncodeError:
@@ -41,11 +36,7 @@ def check_arguments(argv: Sequence[str]) -> None:
 
 
 def check_no_pattern(path: str) -> None:
-    """Checks that TensorFlow does not take a path for a pattern.
-
-    Raises:
-      ValueError: the path has one of the characters of patterns.
-    """
+    """Raises a ValueError if TensorFlow takes a path for a pattern."""
     found = _PATTERN.search(os.fspath(path))
     if found:
         raise ValueError(
@@ -55,24 +46,16 @@ def check_no_pattern(path: str) -> None:
 
 
 def matches(pattern: str) -> list[str]:
-    """Returns the files that a pattern matches, sorted; a file of exactly this name comes first.
-
-    So a file whose name has the characters of patterns can be named too.
-    """
+    """Returns the files that a pattern matches, sorted."""
+    # So a file whose name has the characters of patterns can be named, too.
     if os.path.isfile(pattern):
         return [pattern]
     return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
 
 
 def split_weight(pattern: str) -> tuple[str, float | None]:
-    """Splits a pattern of a mixture, `a*.tfrecord:0.7`, into its pattern and its weight.
-
-    Returns:
-      (the pattern, the weight); (the pattern, None) if it does not end in a weight.
-
-    Raises:
-      ValueError: the weight is not a positive number.
-    """
+    """Splits a pattern of a mixture, `a*.tfrecord:0.7`, into its pattern and its weight, or None;
+    raises a ValueError if the weight is not a positive number."""
     found = re.fullmatch(r"(.*):([-+\d.][-+.\deE]*)", pattern, re.DOTALL)
     if found is None or os.path.isfile(pattern):
         return pattern, None
@@ -86,24 +69,15 @@ def split_weight(pattern: str) -> tuple[str, float | None]:
 
 
 def inside(directory: str, name: str) -> str:
-    """Returns the path of a file that another file of the directory names.
-
-    Symbolic links may not lead out of the directory either. In a cache of Hugging Face's hub, the
-    files of `snapshots/<commit>` may be links into `blobs`.
-
-    Args:
-      directory: the directory of both files.
-      name: the name, a path relative to the directory.
-
-    Raises:
-      ValueError: the path would leave the directory; the message shows the name.
-    """
+    """Returns the path of a file that another file of the directory names, relative to it; raises a
+    ValueError if the path, or a symbolic link, leads out of the directory."""
     parts = re.split(r"[/\\]", name)
     if not name or ".." in parts or "" in parts or ":" in parts[0] or "\0" in name:
         raise ValueError(f"the name {name!r} is not the name of a file in the same directory")
     path = os.path.join(directory, name)
     real, home = os.path.realpath(path), os.path.realpath(directory)
     allowed = [home]
+    # In a cache of Hugging Face's hub, the files of `snapshots/<commit>` may be links into `blobs`.
     if os.path.basename(os.path.dirname(home)) == "snapshots":
         allowed.append(os.path.join(os.path.dirname(os.path.dirname(home)), "blobs"))
     if real == home or not any(os.path.commonpath([real, f]) == f for f in allowed):

@@ -14,15 +14,8 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def keys(seed: int, *counters: np.ndarray) -> np.ndarray:
-    """Returns a random number for each row of counters.
-
-    Args:
-      seed: any integer; its lower 64 bits count.
-      *counters: integer arrays of one shape, such as epochs and numbers of records.
-
-    Returns:
-      uint64 array of this shape.
-    """
+    """Returns a random number, uint64, for each row of counters, integer arrays of one shape such
+    as epochs and numbers of records; the lower 64 bits of the seed count."""
     state = mix(np.full(counters[0].shape, seed % 2**64, np.uint64))
     for counter in counters:
         state = mix(state + counter.astype(np.uint64))

@@ -16,25 +16,18 @@ _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 class OutputLostError(Exception):
-    """Results cannot be printed.
-
-    Attributes:
-      code: the exit code: 2 if standard output was closed from the start, else 1.
-    """
+    """Results cannot be printed."""
 
     def __init__(self, message, code=1):
         super().__init__(message)
+        # The exit code: 2 if standard output was closed from the start.
         self.code = code
 
 
 def prepare() -> None:
-    """Opens the standard streams that are closed (`>&-`), and has all of them write any character.
-
-    A closed stream is /dev/null afterwards. Otherwise Python has None for it, and the next file
-    that is opened would have its number. What an encoding lacks is written as an escape, and each
-    line is written when it ends. A failure of standard output or error is not raised, unless the
-    output is needed. Call it before a logger gets hold of the streams.
-    """
+    """Opens the standard streams that are closed (`>&-`), and has all of them write any character,
+    line by line, without errors; call it before a logger gets hold of the streams."""
+    # Python has None for a closed stream, and the next file that is opened would have its number.
     closed = []
     for number, name in enumerate(_MODES):
         try:
@@ -69,11 +62,8 @@ def error_output(descriptor: int, encoding: str) -> TextIO:
 
 @contextlib.contextmanager
 def needed_output() -> Iterator[None]:
-    """Surrounds a command whose results are what it prints.
-
-    Raises:
-      OutputLostError: standard output is closed, or it could not be written.
-    """
+    """Surrounds a command whose results are printed; raises an `OutputLostError` if they are
+    lost."""
     output = sys.stdout
     if not isinstance(output, _Output):  # a test's
         yield
@@ -107,13 +97,9 @@ def _loss(error):
 
 
 class _Output(io.TextIOWrapper):
-    """A standard output or error that writes to /dev/null once it cannot be written.
+    """Is a standard output or error that writes to /dev/null once it cannot be written."""
 
-    Attributes:
-      is_closed: whether it was closed when the process started.
-      is_needed: whether it raises an OutputLostError when it cannot be written.
-    """
-
+    # Whether it was closed when the process started, and whether a lost output is an error.
     is_closed = is_needed = False
 
     def write(self, text):
@@ -130,6 +116,7 @@ class _Output(io.TextIOWrapper):
             self._give_up(error)
 
     def _give_up(self, error):
+        # From here on all writes succeed, also Python's own at its end.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)

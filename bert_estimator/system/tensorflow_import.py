@@ -38,10 +38,7 @@ class AddressLimitError(MemoryError):
 
 
 def check_addresses() -> None:
-    """Raises AddressLimitError if TensorFlow cannot be loaded into the addresses of this process.
-
-    `prepare` has the import of TensorFlow check it.
-    """
+    """Raises AddressLimitError if this process may not use the addresses that TensorFlow needs."""
     limit = memory.address_limit()
     if limit is not None and limit < _LEAST_ADDRESSES:
         raise AddressLimitError(
@@ -52,18 +49,14 @@ def check_addresses() -> None:
 
 
 def prepare() -> None:
-    """Makes the next import of TensorFlow quiet and quick. Call it before TensorFlow is imported.
-
-    What the import makes stays, so Python's garbage collector leaves it alone. Besides, all threads
-    of the process share one arena of memory (see `memory`), and standard streams that are closed
-    are opened (see `standard_streams`).
-
-    `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
-    `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.
-    """
+    """Makes the import of TensorFlow, which must come later, quiet and quick, and has it check
+    addresses."""
+    # First, because `quiet` makes descriptors, which could get the number of a closed stream.
     standard_streams.prepare()
     memory.share_one_arena()
     quiet()
+    # `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
+    # `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.
     sys.meta_path.insert(0, _WithoutEager())
 
 
@@ -129,20 +122,17 @@ _PATIENCE_SECS = 0.1
 
 
 def quiet() -> None:
-    """Leaves these lines out of stderr from now on, until the process ends.
-
-    The descriptor of stderr becomes a pipe, from which a process of its own passes on all other
-    lines. (A thread would lose what is written just before a crash.) `sys.stderr` still writes to
-    the terminal itself. Call this before TensorFlow is loaded, and before there are threads.
-
-    Nothing is left out if TF_CPP_MIN_LOG_LEVEL asks for the messages (0 or 1), or on Windows.
-    """
+    """Leaves these lines out of stderr until the process ends; call it before TensorFlow is loaded,
+    and before there are threads."""
+    # Those who ask for the messages get them. Windows cannot fork.
     if os.environ.get(_LEVEL) in ("0", "1") or not hasattr(os, "fork"):
         return
     os.environ.setdefault(_LEVEL, "2")
     try:
         sys.stderr.flush()
         terminal = os.dup(2)
+        # The descriptor of stderr becomes a pipe, from which a process of its own passes on all
+        # other lines. A thread would lose what is written just before a crash.
         reader, writer = os.pipe()
         # A signal that comes right after the fork must not reach the filter.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
@@ -157,6 +147,7 @@ def quiet() -> None:
     os.close(reader)
     os.dup2(writer, 2)
     os.close(writer)
+    # Python's own lines go to the terminal itself.
     sys.stderr = standard_streams.error_output(terminal, sys.stderr.encoding)
 
 

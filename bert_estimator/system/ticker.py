@@ -33,25 +33,17 @@ def print_error(text: str) -> None:
 def every(
     secs: float | None, line: Callable[[], str | None], say: Callable[[str], None] = log
 ) -> Iterator[None]:
-    """Says a line every few seconds while the block runs.
-
-    A block inside of the block may do so too; the outer one is silent meanwhile. In a block of
-    `never_silent`, the first line comes when nothing has been said for that long, also before the
-    block began: several short pieces of work are not a long silence.
-
-    Args:
-      secs: the seconds between two lines. None means that there are no lines, but for the outer
-        block's.
-      line: function that returns the line, or None if there is nothing to say. It is called on a
-        thread of its own.
-      say: function that is called with the line.
-    """
+    """Says a line every `secs` seconds while the block runs, and lets an outer block be silent
+    meanwhile; if `secs` is None, the outer block's lines go on."""
     ended, ticker = threading.Event(), object()
 
     def run():
+        # In a block of `never_silent`, the first line comes when nothing has been said for that
+        # long, also before this block began: several short pieces of work are not a long silence.
         wait = min(secs, max(_heard[0] + secs - time.monotonic(), _LOOK_EVERY_SECS))
         while not ended.wait(wait):
             wait = secs
+            # Only the innermost block speaks. This thread calls `line`, which may return None.
             text = line() if _running[-1:] == [ticker] else None
             if text and not ended.is_set():
                 say(text)
@@ -72,12 +64,8 @@ def every(
 
 @contextlib.contextmanager
 def never_silent(doing: str, say: Callable[[str], None] = print_error) -> Iterator[None]:
-    """Says that the block still runs whenever there was no line for `LONGEST_SILENCE_SECS`.
-
-    Args:
-      doing: what is being done before the first line, such as "Starting".
-      say: function that is called with the line.
-    """
+    """Says that the block still runs whenever there was no line for `LONGEST_SILENCE_SECS`; before
+    the first line it says what is being done, such as "Starting"."""
     start = mine = _heard[0] = time.monotonic()
 
     def line():
@@ -105,11 +93,7 @@ def heard() -> None:
 
 
 def so_far(what: str) -> Callable[[], str]:
-    """Returns a function that says how long something has taken since this call.
-
-    Args:
-      what: what is being done, such as "Building the model".
-    """
+    """Returns a function that says how long `what`, such as "Building the model", has taken."""
     start = time.perf_counter()
     return lambda: f"{what}: {format_secs(time.perf_counter() - start)} so far."
 
@@ -129,19 +113,8 @@ _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Progress:
-    """Counts what is done of a piece of work, and says so from time to time.
-
-    A line names the work, the share that is done, the rate and the time left, as in
-    `Reading text: 42 % of 1.3 GB, 3.1 MB/s, 4:02 left`. Work of less than `LONGEST_SILENCE_SECS`
-    is silent, but for a terminal.
-
-    Args:
-      what: the work, such as "Reading text".
-      total: how much there is to do, or None if it is not known.
-      unit: what is counted, such as "B" for bytes.
-      out: where to write; by default stderr.
-      clock: function that returns seconds.
-    """
+    """Counts what is done of a piece of work, of a `total` if this is known, and says so from time
+    to time, as in `Reading text: 42 % of 1.3 GB, 3.1 MB/s, 4:02 left`."""
 
     def __init__(
         self,
@@ -162,6 +135,7 @@ class Progress:
         """Counts more of the work as done."""
         self._done += number
         now = self._clock()
+        # Work of less than `LONGEST_SILENCE_SECS` is silent, but for a terminal.
         if now - self._shown >= (1.0 if self._is_terminal else LONGEST_SILENCE_SECS):
             self._shown = now
             heard()

@@ -44,24 +44,14 @@ class ZipError(ValueError):
 
 
 def opened(path: str) -> zipfile.ZipFile:
-    """Opens an archive. Surround what reads its members by `reading`.
-
-    Raises:
-      ZipError: the archive is damaged.
-      OSError: the file cannot be read.
-    """
+    """Opens an archive, or raises a `ZipError`; surround what reads its members by `reading`."""
     with reading(path):
         return zipfile.ZipFile(path)
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Makes the errors that a damaged archive leads to a ZipError; nothing else is to be within.
-
-    Raises:
-      ZipError: the archive is damaged.
-      OSError: the file cannot be read, or what is unpacked cannot be written.
-    """
+    """Makes the errors that a damaged archive leads to a `ZipError`; it surrounds nothing else."""
     try:
         yield
     except _DAMAGES as error:
@@ -74,21 +64,8 @@ def reading(path: str) -> Iterator[None]:
 
 
 def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str | None) -> set[str]:
-    """Checks the members of an archive before they are unpacked.
-
-    Args:
-      archive: the archive, opened.
-      names: the names of the members to unpack.
-      folder: the directory to unpack into; None if they are only read.
-
-    Returns:
-      The paths of the files that they become, relative to the directory.
-
-    Raises:
-      ZipError: a name leads out of the directory, is too long, or means the same file as another
-        name or a directory of it; a member is a symbolic link; or the members are larger than
-        MOST_RATIO times the archive or than the free space.
-    """
+    """Returns the relative paths of the files that an archive's members become, or raises a
+    `ZipError` if they are not to be unpacked into `folder` (None: they are only read)."""
     path, names = str(archive.filename), list(names)
     members: dict[str, str] = {}  # path -> name
     for name in names:
@@ -100,6 +77,7 @@ def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str | None) ->
         members[file] = name
         if stat.S_ISLNK(archive.getinfo(name).external_attr >> 16):
             raise ZipError(f"{path}: {name!r} is a symbolic link, not a file; unpack it yourself")
+    # What is a file cannot also be the directory of another file.
     for file in members:
         folders = file.split("/")[:-1]
         for number in range(1, len(folders) + 1):
@@ -107,6 +85,7 @@ def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str | None) ->
                 raise ZipError(
                     f"{path}: holds {members[parent]!r} as a file, and {members[file]!r} within it"
                 )
+    # The sizes that the archive claims: zipfile does not unpack more of a member.
     size = sum(archive.getinfo(name).file_size for name in names)
     most = max(_ALWAYS_ALLOWED_BYTES, MOST_RATIO * os.path.getsize(path))
     if size > most:
