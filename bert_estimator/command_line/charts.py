@@ -19,17 +19,13 @@ _DIGITS = (1, 2, 5)
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """Holds the range of an axis, with its ticks.
-
-    Attributes:
-      low, high: the values at its two ends.
-      ticks: tuple of (value, text); the values lie in the range.
-      is_log: whether equal distances are equal ratios; `low` is positive then.
-    """
+    """Holds the range of an axis, with its ticks."""
 
     low: float
     high: float
+    # (value, text) of each tick; the values lie in the range.
     ticks: tuple[tuple[float, str], ...]
+    # Whether equal distances are equal ratios; `low` is positive then.
     is_log: bool = False
 
     def share(self, value: float) -> float:
@@ -40,10 +36,8 @@ class Axis:
 
 
 def steps_axis(last: int, most: int = 8) -> Axis:
-    """Returns an axis from step 0 to the last step (at least 1), with at most `most` ticks above 0.
-
-    The ticks are whole numbers.
-    """
+    """Returns an axis from step 0 to the last step (at least 1), with at most `most` ticks above 0,
+    which are whole numbers."""
     last = max(last, 1)
     steps = _tick_steps(last / most)
     digit, exponent = next(s for s in steps if s[1] >= 0 and last / _size(s) <= most)
@@ -56,14 +50,8 @@ def steps_axis(last: int, most: int = 8) -> Axis:
 def values_axis(
     values: Iterable[float], most: int = 6, from_zero: bool = False, may_be_log: bool = False
 ) -> Axis:
-    """Returns an axis that holds all values and begins and ends at ticks.
-
-    Args:
-      values: the finite values, at least one.
-      most: there is at most this number of spaces between ticks.
-      from_zero: whether 0 lies on the axis even if no value is near it.
-      may_be_log: whether the axis is logarithmic if the values are positive and their ratios large.
-    """
+    """Returns an axis that holds all values (finite, at least one), and 0 if `from_zero`; it begins
+    and ends at ticks, with at most `most` spaces between them."""
     values = [*values, *([0.0] if from_zero else [])]
     low, high = min(values), max(values)
     if may_be_log and low > 0 and high / low > _LARGE_RATIO:
@@ -150,41 +138,29 @@ _CELL = 3  # pixels; of many dots in such a square, one is drawn
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Holds a curve of a panel.
+    """Holds a curve of a panel."""
 
-    Attributes:
-      name: its name in the legend; a curve without a name has no entry there.
-      points: the finite (x, y), sorted by x.
-      colour: its colour in SVG.
-      has_line: whether a line joins its points.
-      has_dots: whether each point has a dot.
-      dashes: the lengths of the line's dashes and gaps, as in SVG; empty: the line is solid.
-      is_faint: whether it is drawn faintly.
-    """
-
+    # A curve without a name has no entry in the legend.
     name: str
+    # The finite (x, y), sorted by x.
     points: Sequence[tuple[float, float]]
     colour: str
     has_line: bool = True
     has_dots: bool = False
+    # The lengths of the line's dashes and gaps, as in SVG; empty: the line is solid.
     dashes: str = ""
     is_faint: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """Holds a panel.
-
-    Attributes:
-      title: what its vertical axis measures.
-      axis: the vertical axis, which holds all curves.
-      curves: the curves; a later curve is drawn over an earlier curve.
-      height: the height of the area of the curves, in pixels.
-    """
+    """Holds a panel, whose vertical axis measures what its title says."""
 
     title: str
     axis: Axis
+    # A later curve is drawn over an earlier curve.
     curves: Sequence[Curve]
+    # Of the area of the curves, in pixels.
     height: int = 220
 
 
@@ -198,13 +174,8 @@ def levels(values: Iterable[tuple[str, float]], axis: Axis) -> list[Curve]:
 
 
 def draw(panels: Sequence[Panel], axis: Axis, label: str) -> str:
-    """Returns a picture as the text of an SVG file.
-
-    Args:
-      panels: the panels, from top to bottom.
-      axis: the horizontal axis of all panels.
-      label: what the horizontal axis measures.
-    """
+    """Returns a picture, of panels from top to bottom over one axis, as the text of an SVG file."""
+    # Half of the last tick's text stands beyond the axis.
     last = max(text_width(text) / 2 for _, text in axis.ticks)
     labels = [text for panel in panels for _, text in panel.axis.ticks]
     left = _EDGE + max(map(text_width, labels), default=0) + _SPACE
@@ -299,6 +270,7 @@ class _Area:
         pixels = [
             (self._across(x), bottom - (bottom - top) * axis.share(y)) for x, y in curve.points
         ]
+        # Thousands of points would make a large file that looks the same.
         line = dots = pixels
         if len(pixels) > _MANY:
             line = list(_extremes(pixels))
@@ -363,12 +335,9 @@ def of_run(
 ) -> str:
     """Returns a picture of a run: its loss, its scores on held-out data, its learning rate.
 
-    A run without any record has an empty panel. Values that are not finite are left out.
-
     Args:
       training: the records of logged steps: dicts of name -> value with `step`. Of several records
         of a step, the last counts.
-      evaluations: the records of evaluations, which have names that start with `eval_`.
       corners: the records with `learning_rate` of the steps where the schedule bends, such as the
         end of the warm-up, which may lie between logged steps.
     """
@@ -382,21 +351,16 @@ def of_run(
 
 
 def running_median(points: Sequence[tuple[float, float]], window: int) -> list[tuple[float, float]]:
-    """Returns the median of the values around each point; of more than 1000 points, some are kept.
-
-    Near its start the curve of a loss is steep, so there the window is smaller, as far as the point
-    is from the start. Near the end the window is cut off, because the last value, which varies much
-    by itself, would otherwise look like a trend.
-
-    Args:
-      points: (step, value), sorted by step.
-      window: the number of points that a median is of, odd.
-    """
+    """Returns the median of the `window` (odd) values around each (step, value), sorted by step; of
+    more than 1000 points, some are kept."""
     values = [value for _, value in points]
     every = math.ceil(len(points) / 1000)
     places = sorted({*range(0, len(points), every), len(points) - 1}) if points else []
     smooth = []
     for i in places:
+        # Near its start the curve of a loss is steep, so there the window is smaller, as far as the
+        # point is from the start. Near the end the window is cut off, because the last value, which
+        # varies much by itself, would otherwise look like a trend.
         half = min(window // 2, i)
         smooth.append((points[i][0], statistics.median(values[i - half : i + half + 1])))
     return smooth
@@ -410,6 +374,7 @@ def _losses(training, evaluations, steps):
     curves = _of_training(training, name)
     curves += _of_evaluations("held-out", _points(evaluations, f"eval_{held_out}"), ORANGE)
     curves += _baselines(evaluations, steps, of_loss=True)
+    # A run without any record has an empty panel.
     if not curves:
         return Panel(title, values_axis([0.0, 1.0]), [])
     axis = values_axis(_values(curves), may_be_log=True)
@@ -427,6 +392,7 @@ def _scores(training, evaluations, steps):
     by_name = {name: points for name, points in by_name.items() if points}
     if not by_name:
         return None
+    # One score has place for its values in training; several share a panel.
     if len(by_name) == 1:
         ((name, points),) = by_name.items()
         title = _words(name)

@@ -56,12 +56,8 @@ _LOCKED_OUT = "InUseError"
 
 
 def run(main: Callable[[list[str]], int], prepare: Callable[[], None] = lambda: None) -> NoReturn:
-    """Runs a command with the arguments of this process, which ends with its exit code.
-
-    Args:
-      main: function of the arguments, the command's name included, that returns the exit code.
-      prepare: what else is done to the process before.
-    """
+    """Runs a command with the arguments of this process, after `prepare`; the process ends with its
+    code."""
     tensorflow_import.prepare()
     prepare()
     leave(main(sys.argv))
@@ -79,12 +75,8 @@ def has_answered(argv: list[str], help_text: Callable[[], str]) -> bool:
 
 
 def parser(module: str, description: str) -> argparse.ArgumentParser:
-    """Returns a parser of arguments, for a command that has others than flags; it has --version.
-
-    Args:
-      module: the name after `python -m`.
-      description: the text before the arguments in the help.
-    """
+    """Returns a parser of arguments, with --version, for a command that is run by `python -m
+    module`."""
     arguments = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
@@ -125,22 +117,15 @@ def exit_code(
 ) -> int:
     """Runs the body of a command; prints on stderr what ended it, if it did not end by itself.
 
-    Args:
-      name: the command's name, for messages.
-      argv: the command line, which is checked first.
-      body: function without arguments that may return an exit code.
-      expected: further errors that say that the command line, or what it names, cannot work.
-      resumes: whether the same command goes on from what a stopped one saved.
-      when_stopped: a sentence that is printed after Ctrl-C.
-      doing: what the body does before its first line, which is said if that takes long; or None.
-      prints_results: whether the results are what is printed.
+    The exit code is 0, or what the body returns, if it ran to its end; 2 for a `FlagError`, an
+    `ArgumentError` or an expected error, if another process writes in the same directory, if
+    `ulimit -v` is too low for TensorFlow, or if results are to be printed and standard output is
+    closed; 130 after Ctrl-C, 143 after SIGTERM; 1 for any other failure, after its message if the
+    message explains the failure, else after its traceback.
 
-    Returns:
-      0, or what the body returns, if it ran to its end; 2 for a `FlagError`, an `ArgumentError` or
-      an expected error, if another process writes in the same directory, if `ulimit -v` is too low
-      for TensorFlow, or if results are to be printed and standard output is closed; 130 after
-      Ctrl-C, 143 after SIGTERM; 1 for any other failure, after its message if the message explains
-      the failure, else after its traceback.
+    Args:
+      expected: further errors that say that the command line, or what it names, cannot work.
+      doing: what the body does before its first line, which is said if that takes long; or None.
     """
     output = standard_streams.needed_output() if prints_results else contextlib.nullcontext()
     silence = ticker.never_silent(doing) if doing else contextlib.nullcontext()
@@ -156,6 +141,7 @@ def exit_code(
         if str(loss):
             print(f"{name}: {loss}.", file=sys.stderr)
         return loss.code
+    # After SIGTERM its code is 143.
     except SystemExit as end:
         return end.code
     except Exception as error:
@@ -184,6 +170,7 @@ def _told(error, expected, resumes, writes):
         return 2, message
     if isinstance(error, tensorflow_import.AddressLimitError):
         return 2, message
+    # An expected error, such as an OSError, may be about memory, too.
     if _is_of_memory(error):
         reason = (message.strip().splitlines() or [type(error).__name__])[0]
         whose = "This machine's memory, or the memory that its limits allow (ulimit -a),"
@@ -213,14 +200,12 @@ def _is_of_disk(error, writes):
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process with an exit code.
-
-    A thread that hangs inside TensorFlow, as an input_fn may, would make Python abort on its way
-    out, with an exit code of its own.
-    """
+    """Ends the process with an exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     hosts.leave(code)
+    # A thread that hangs inside TensorFlow, as an input_fn may, would make Python abort on its way
+    # out, with an exit code of its own.
     if any(thread.name in ("infeed", "outfeed", "closing") for thread in threading.enumerate()):
         os._exit(code)
     sys.exit(code)
@@ -228,10 +213,8 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def _quiet_event_files():
-    """Leaves out the traceback of the thread that writes event files, as to a full disk.
-
-    The next write raises its error again.
-    """
+    """Leaves out the traceback of the thread that writes event files, as to a full disk; the next
+    write raises its error again."""
     before = threading.excepthook
 
     def hook(args):

@@ -57,30 +57,24 @@ def field(
     may_differ: bool | None = None,
     eval_may_differ: bool | None = None,
 ) -> Any:
-    """Returns a dataclass field that is a flag of the same name and type.
-
-    For what is None, see `group`.
-
-    Args:
-      default: value of the flag if it is not given.
-      text: the flag's help.
-      checks: checks of the value, which `check_values` calls.
-      heading: one of HEADINGS, below which --help has the flag, in the order of the fields.
-      below: in the place of `heading`, the flag right below which --help has this one.
-      is_setting: whether the flag says how to run, so that config.json has it. A flag that asks for
-        something else than a run, such as --compile_only, is not a setting.
-      may_differ: whether a run may be resumed with another value: the flag changes how long the run
-        is (and with it later learning rates), where it runs, or what it reports.
-      eval_may_differ: whether a run may be evaluated with another value: the flag matters in
-        training alone, or what it names is compared with what lies in the run's directory.
-    """
+    """Returns a dataclass field that is a flag of the same name; `group` has defaults for what is
+    None."""
     metadata = {
         "help": text,
+        # One of HEADINGS, below which --help has the flag, in the order of the fields; or the flag
+        # right below which --help has this one.
         "heading": heading,
         "below": below,
+        # `check_values` calls these.
         "checks": checks,
+        # Whether the flag says how to run, so that config.json has it. A flag that asks for
+        # something else than a run, such as --compile_only, is not a setting.
         "is_setting": is_setting,
+        # Whether a run may be resumed with another value: the flag changes how long the run is (and
+        # with it later learning rates), where it runs, or what it reports.
         "may_differ": may_differ,
+        # Whether a run may be evaluated with another value: the flag matters in training alone, or
+        # what it names is compared with what lies in the run's directory.
         "eval_may_differ": eval_may_differ,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -92,12 +86,8 @@ def group(
     may_differ: bool = False,
     eval_may_differ: bool = False,
 ) -> Callable[[type[Config]], type[Config]]:
-    """Returns a decorator that makes a frozen dataclass of a class of flags.
-
-    Args:
-      heading, is_setting, may_differ, eval_may_differ: see `field`; for the flags of the class that
-        do not say otherwise.
-    """
+    """Returns a decorator that makes a frozen dataclass of a class of flags; the arguments are
+    `field`'s, for the flags of the class that do not say otherwise."""
     defaults = {
         "heading": heading,
         "is_setting": is_setting,
@@ -148,13 +138,8 @@ def by_heading(config_class: type) -> dict[str, list[dataclasses.Field]]:
 
 
 def build(config_class: type[Config], values: Mapping[str, Any], **others: Any) -> Config:
-    """Returns a configuration.
-
-    Args:
-      config_class: its class.
-      values: flag name -> value; flags that are left out have their defaults.
-      others: its fields that are not flags.
-    """
+    """Returns a configuration from flag name -> value, without the flags that have their defaults,
+    and from its fields that are not flags."""
     for member in dataclasses.fields(config_class):
         if "group" in member.metadata:
             others[member.name] = build(member.metadata["group"], values)
@@ -185,11 +170,7 @@ def changed(config: Config, **changes: Any) -> Config:
 
 
 def check_values(config: Any) -> None:
-    """Calls the checks of all fields of a configuration and of its groups.
-
-    Raises:
-      FlagError: a value is not allowed.
-    """
+    """Calls the checks of all fields of a configuration and of its groups."""
     values = values_of(config)
     for member in of(type(config)):
         for check_value in member.metadata["checks"]:
@@ -212,14 +193,8 @@ def kind_of(field: dataclasses.Field) -> type:
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
-    """Parses a command line. Returns the set of names of the flags given.
-
-    absl's flag --flagfile names a file with further flags, which count at its place.
-
-    Raises:
-      FlagError: an unknown flag (the nearest is suggested), a value that cannot be parsed, a
-        positional argument, or a flag file that cannot be read.
-    """
+    """Parses a command line, with --flagfile's flags at its place; returns the names of given
+    flags."""
     try:
         paths.check_arguments(argv[1:])
         argv = [argv[0], *_with_flag_files(values, argv[1:])]
@@ -231,9 +206,11 @@ def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
     try:
         rest = values(argv)
     except flags.UnrecognizedFlagError as error:
+        # With a cutoff of 0 there is a suggestion for any text.
         near = difflib.get_close_matches(error.flagname, list(values), n=1, cutoff=0.0)
         raise FlagError(f"--{error.flagname}: no such flag; did you mean --{near[0]}?") from None
     except flags.IllegalFlagValueError as error:
+        # absl's error has the flag's name and value in its text alone.
         name, value = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL).groups()
         check(False, name, value, f"must be {_KINDS[values[name].flag_type()]}")
     except flags.Error as error:
@@ -287,10 +264,7 @@ def one_of(choices: Sequence[str]) -> Check:
 
 @contextlib.contextmanager
 def named(name: str) -> Iterator[None]:
-    """Makes errors of the `with` block FlagErrors that begin with the flag's name.
-
-    These are ValueErrors, and errors of paths that cannot be read.
-    """
+    """Makes a ValueError, or the error of a path that cannot be read, a FlagError of the flag."""
     try:
         yield
     except FlagError:
@@ -298,6 +272,7 @@ def named(name: str) -> Iterator[None]:
     except ValueError as error:
         raise FlagError(f"--{name}: {error}") from None
     except OSError as error:
+        # Other errors, such as a full disk's, are not about what the flag names.
         if not disk_files.is_of_input(error):
             raise
         said = f"{error.filename}: {error.strerror}" if error.strerror else error
@@ -305,11 +280,7 @@ def named(name: str) -> Iterator[None]:
 
 
 def find_hosts() -> Any:
-    """Returns the `cluster.hosts.Hosts` that run the script together.
-
-    Raises:
-      FlagError: TF_CONFIG is wrong.
-    """
+    """Returns the `cluster.hosts.Hosts` that run the script together."""
     from bert_estimator.cluster import cluster_task, hosts
 
     try:
@@ -354,12 +325,11 @@ def check_readable(name: str, *paths_to_read: str) -> None:
 
 
 def check_checkpoint(name: str, path: str | None) -> None:
-    """Raises FlagError unless the path is a checkpoint's, or a directory or file, and readable.
-
-    Without a path, and for a remote one, nothing is checked.
-    """
+    """Raises FlagError unless the path is empty, remote, or a checkpoint's, and readable."""
     if not path or paths.is_remote(path):
         return
+    # A directory or an archive is itself there; a checkpoint's prefix is the beginning of its
+    # files.
     files = [path] if os.path.exists(path) else glob.glob(f"{glob.escape(path)}.*")
     check(
         os.path.exists(path) or os.path.exists(f"{path}.index"),
@@ -372,10 +342,8 @@ def check_checkpoint(name: str, path: str | None) -> None:
 
 
 def check_patterns(name: str, patterns: str | None) -> None:
-    """Raises FlagError unless each of the comma-separated patterns is remote or matches a file.
-
-    A pattern may be a directory, and may end in a weight, `:0.7`.
-    """
+    """Raises FlagError unless each of the comma-separated patterns, which may end in a weight,
+    `:0.7`, is remote or a directory, or matches a file."""
     for weighted in patterns.split(",") if patterns is not None else ():
         with named(name):
             pattern, _ = paths.split_weight(weighted)
@@ -403,6 +371,7 @@ def make_directory(name: str, path: str) -> None:
         ) from None
     except OSError as error:
         raise FlagError(f"--{name}={path}: cannot be made: {error.strerror}") from None
+    # makedirs is content with a directory that is there, writable or not.
     if not os.access(path, os.W_OK | os.X_OK):
         raise FlagError(
             f"--{name}={path}: is not writable by this user; choose another directory. To evaluate "

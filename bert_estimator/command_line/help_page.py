@@ -15,12 +15,7 @@ _VALUES = {int: "N", float: "X", str: "TEXT"}
 
 
 def of_config(config_class: type, description: str) -> str:
-    """Returns the help of a script.
-
-    Args:
-      config_class: its configuration, a dataclass of `flags.field`s and `flags.group`s.
-      description: what the script does.
-    """
+    """Returns the help of a script, whose configuration has `flags.field`s and `flags.group`s."""
     groups = {
         heading: map(_entry, fields) for heading, fields in flags.by_heading(config_class).items()
     }
@@ -29,12 +24,8 @@ def of_config(config_class: type, description: str) -> str:
 
 
 def text(description: str, groups: Mapping[str, Iterable[tuple[str, str]]]) -> str:
-    """Returns what --help prints.
-
-    Args:
-      description: what the command does.
-      groups: heading -> pairs of a flag's form, such as "--seed=N", and of its help.
-    """
+    """Returns what --help prints: by heading, pairs of a flag's form ("--seed=N") and of its
+    help."""
     lines = [description]
     further = [
         ("--flagfile=FILE", "Take the flags of this file, one on each line."),
@@ -53,6 +44,7 @@ def _entry(field):
     kind = flags.kind_of(field)
     form = f"--[no]{field.name}" if kind is bool else f"--{field.name}={_VALUES[kind]}"
     explained = field.metadata["help"]
+    # A switch that is off by default does not need to say so.
     if field.default not in (None, "") and not (kind is bool and not field.default):
         default = str(field.default).lower() if kind is bool else field.default
         explained += f" (default: {default})"

@@ -37,31 +37,21 @@ _MOST_SHOWN = 3
 
 
 def check_run(path: str) -> None:
-    """Checks that a run may write into the directory of --output_dir, before anything is written.
-
-    It may if the directory is not there, or holds nothing but a run. The run may have been killed
-    at any instant, and another program, such as TensorFlow 1's scripts, may have begun it.
-
-    Args:
-      path: the directory, or its URL.
-
-    Raises:
-      FlagError: the directory holds files that a run does not write, or is the root of the file
-        system or the user's home; or it cannot be listed.
-    """
+    """Raises FlagError unless the directory of --output_dir (or its URL) is not there, or holds
+    nothing but a run; call it before anything is written there."""
     with flags.named("output_dir"):
         if paths.is_remote(path):
             remote.check(path)  # A wrong name is reported at once: this is tried only once.
+        # The run may have been killed at any instant, and another program, such as TensorFlow 1's
+        # scripts, may have begun it.
         _check("output_dir", path, "run", _not_of_run(path))
 
 
 def check_start(directory: RunDirectory, init_checkpoint: str | None) -> None:
-    """Checks that a training does not start from what another program left in its directory.
-
-    Raises:
-      FlagError: it would go on from the newest checkpoint there, whatever the flag names. (Of runs
-        with a config.json, the flag of their beginning counts.)
-    """
+    """Raises FlagError if a training would start from what another program left in its
+    directory."""
+    # It would go on from the newest checkpoint there, whatever the flag names. (Of runs with a
+    # config.json, the flag of their beginning counts.)
     if init_checkpoint and directory.is_of_another_program():
         is_own = paths.place(init_checkpoint) == paths.place(directory.path)
         rule = (
@@ -73,11 +63,8 @@ def check_start(directory: RunDirectory, init_checkpoint: str | None) -> None:
 
 
 def check_program(path: str) -> None:
-    """Checks that a training program may be exported into the directory of --export_program.
-
-    Raises:
-      FlagError: the directory holds something else than such a program, or cannot be listed.
-    """
+    """Raises FlagError unless the directory of --export_program holds nothing but such a
+    program."""
     with flags.named("export_program"):
         names = _names(path)
         others = [] if _PROGRAM_MARK in names else _others(names)
@@ -85,11 +72,8 @@ def check_program(path: str) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Returns the directory of the run that a path belongs to, or None.
-
-    Args:
-      path: the run's directory, its best/, or a checkpoint in either.
-    """
+    """Returns the directory of the run that a path (it, its best/, or a checkpoint in either) is
+    of."""
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     parents = [os.path.dirname(folder)] * (os.path.basename(folder) == BEST_DIRECTORY)
     return next((f for f in (folder, *parents) if _is_run(f, _names(f))), None)
@@ -125,6 +109,7 @@ def _not_of_run(path):
     others = []
     for name in _others(names):
         inside = os.path.join(path, name)
+        # A stage of a recipe, a seed or a host has a run of its own below the directory.
         if _RUN_WITHIN.fullmatch(name):
             others += [f"{name}/{other}" for other in _not_of_run(inside)]
         elif name == _DATA:

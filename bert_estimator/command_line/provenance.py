@@ -43,18 +43,14 @@ class Origin(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Says where a value came from.
-
-    Attributes:
-      origin: who gives the value.
-      recipe: name of the recipe that the value belongs to, or None.
-      stage: if the origin is `Origin.STAGE`, the number of that stage.
-      scaled_from: the recipe's own value, if --scale made another of it; its first six digits.
-    """
+    """Says where a value came from."""
 
     origin: Origin
+    # The name of the recipe that the value belongs to.
     recipe: str | None = None
+    # The number of the stage, if the origin is `Origin.STAGE`.
     stage: int | None = None
+    # The recipe's own value, if --scale made another of it; its first six digits.
     scaled_from: float | None = None
 
     def __str__(self) -> str:
@@ -67,11 +63,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str) -> "Source":
-        """Returns the source whose text this is.
-
-        Raises:
-          ValueError: the text is not the text of a source.
-        """
+        """Returns the source whose text this is, or raises a ValueError."""
         origins = "|".join(re.escape(origin.value) for origin in Origin)
         match = re.fullmatch(
             rf"(?:(\w+): )?({origins})(?: (\d+))?(?:, scaled from ([\d.e+-]+))?", text
@@ -114,18 +106,8 @@ _OF_ONE_RUN = ("output_dir",)
 def read_command_line(
     config_class: type, argv: list[str]
 ) -> tuple[dict[str, Any], dict[str, Source]]:
-    """Parses a command line, and the file of --config.
-
-    Args:
-      config_class: the configuration of the script, whose VERBS are the flags that say what to do.
-      argv: the arguments, the script's name included.
-
-    Returns:
-      (dict of flag name -> value, dict of flag name -> `Source`).
-
-    Raises:
-      FlagError: the command line cannot be parsed, see `flags.parse`.
-    """
+    """Parses a command line, and the file of --config; returns flags' values and `Source`s, by
+    name."""
     values = flags.define(config_class)
     on_command_line = flags.parse(values, argv)
     if path := values["config"].value:
@@ -137,6 +119,7 @@ def read_command_line(
     settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
     if settings["compile_only"] and sources["output_dir"] == DEFAULT:
         settings["output_dir"] += "_plan"  # The default directory is for a run.
+    # Verbs are the flags that say what to do: training and evaluation, if none of them is given.
     if not any(settings[name] for name in config_class.VERBS):
         # `--nodo_train` alone asks for an evaluation only.
         for name in ("do_train", "do_eval"):
@@ -147,16 +130,9 @@ def read_command_line(
 
 
 def file_arguments(path: str) -> list[str]:
-    """Returns the flags of a file, as arguments of a command line.
-
-    Args:
-      path: a JSON file (YAML, if the name ends in .yaml or .yml) with an object of flag name ->
-        value; null leaves a flag out. Of the config.json of a run, the flags that the run's command
-        line gave are taken, without --output_dir.
-
-    Raises:
-      FlagError: the file is not there, or does not hold flags.
-    """
+    """Returns the flags (name -> value; null leaves a flag out) of a JSON or YAML file, or the
+    flags that a run's command line gave, by the run's config.json, as arguments of a command
+    line."""
     try:
         values = _read_file(path)
         if "flags" in values:

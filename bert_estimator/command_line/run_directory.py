@@ -37,26 +37,15 @@ _CONFIG, _BEST_FILE = "config.json", "best.json"
 
 
 def read_evaluations(directory: str, of: str | None = None) -> dict[int, float]:
-    """Returns what best.json in a directory lists.
-
-    Args:
-      directory: the directory.
-      of: a digest of what is evaluated. If the file has another one, its metrics cannot be compared
-        with new ones. None takes them whatever they are of.
-
-    Returns:
-      A dict of step -> metric, a float (larger is better; -inf for NaN), in the order of the
-      evaluations; empty if there is no file, or it has another digest.
-
-    Raises:
-      FlagError: the file cannot be read.
-    """
+    """Returns step -> metric (larger is better; -inf for NaN) of best.json in a directory, in the
+    order of the evaluations; empty if its digest is not `of`, unless either is None."""
     path = os.path.join(directory, _BEST_FILE)
     if not os.path.exists(path):
         return {}
     try:
         content = json_files.read(path)
         recorded = json_files.field(content, "of", str, path, default=None)
+        # Metrics of other data cannot be compared with new ones.
         if None not in (of, recorded) and of != recorded:
             return {}
         evaluations = json_files.field(content, "evaluations", list, path)
@@ -86,10 +75,8 @@ def write_evaluations(directory: str, values: Mapping[int, float], of: str | Non
 
 
 def best_step(values: Mapping[int, float]) -> int | None:
-    """Returns the first step of the largest metric, or None if there is no step.
-
-    If no metric is a number, it returns the last step, which has been trained most.
-    """
+    """Returns the first step of the largest metric, or None if there is no step."""
+    # No metric is a number: the last step has been trained most.
     if values and max(values.values()) == -math.inf:
         return list(values)[-1]
     return max(values, key=values.get, default=None)
@@ -104,53 +91,38 @@ def best_kept_step(directory: str, values: Mapping[int, float]) -> int | None:
 
 
 def path_of_best(output_dir: str) -> str | None:
-    """Returns the path prefix of the best checkpoint of a run's directory, or None if none was
-    kept.
-
-    Raises:
-      FlagError: the file cannot be read.
-    """
+    """Returns the path prefix of the best checkpoint of a run's directory, or None without one."""
     directory = os.path.join(output_dir, BEST_DIRECTORY)
     best = best_kept_step(directory, read_evaluations(directory))
     return best and os.path.join(directory, f"{CHECKPOINT_PREFIX}{best}")
 
 
 class RunDirectory:
-    """The directory of a run.
-
-    Args:
-      path: the directory; without it, there is nothing to read, and nothing can be written.
-      checkpoints_in: the directory of the checkpoints; by default `path`. Of several hosts, only
-        the first writes checkpoints.
-
-    Attributes:
-      path, metrics_path: the directory, and its metrics.jsonl.
-      report: function that is called with each record that is added to metrics.jsonl.
-    """
+    """The directory of a run, and its files; without a path there is nothing to read or write."""
 
     def __init__(self, path: str, checkpoints_in: str | None = None):
         self.path = path
+        # Of several hosts, only the first writes checkpoints.
         self._checkpoints_in = checkpoints_in or path
         self.metrics_path = os.path.join(path, "metrics.jsonl")
         self._config_path = os.path.join(path, _CONFIG)
         self._names_before = {*_names(path), *_names(self._checkpoints_in)}
+        # This is called with each record that is added to metrics.jsonl.
         self.report: Callable[[Mapping[str, float]], None] = lambda record: None
 
     def is_of_another_program(self) -> bool:
-        """Returns whether there was a checkpoint that another program wrote, such as TensorFlow 1's
+        """Returns whether there was a checkpoint of another program, such as TensorFlow 1's
         scripts."""
         return _CONFIG not in self._names_before and any(map(_is_index, self._names_before))
 
     @contextlib.contextmanager
     def going_on_from_another_program(self) -> Iterator[None]:
-        """Surrounds a training, which may go on from another program's checkpoint.
-
-        Unless it writes a checkpoint of its own, the files that say what the run is are removed at
-        the end, since they need not be true of the checkpoint there.
-        """
+        """Surrounds a training, which may go on from another program's checkpoint."""
         try:
             yield
         finally:
+            # Without a checkpoint of its own, what this training says of the run need not be true
+            # of the checkpoint there.
             if self.is_of_another_program():
                 self._remove_descriptions()
 
@@ -181,23 +153,14 @@ class RunDirectory:
         records: str | None = None,
         records_flag: str = "input_file",
     ) -> None:
-        """Checks that a run with these settings can resume the run in the directory, if any.
-
-        A directory without a checkpoint does not hold a run. So a command that ended before its
-        first step, because a flag was wrong, does not stand in the way of the corrected command.
-
-        Args:
-          settings: dict of flag name -> resolved value of the flags that may not differ.
-          records: digest of the training records, or None if it is not known yet.
-          records_flag: the flag that names the records, for the message.
-
-        Raises:
-          FlagError: the run in the directory has other training records, or another value of a flag
-            that changes the numbers.
-        """
+        """Raises a FlagError unless a run with these settings, and these `records` if their digest
+        is known, can resume the run in the directory, if any."""
+        # A directory without a checkpoint does not hold a run. So a command that ended before its
+        # first step, because a flag was wrong, does not stand in the way of the corrected command.
         if not self.holds_checkpoint():
             return
         before = recorded_settings(self.path)
+        # By way of JSON, because what is recorded has lists in the places of tuples.
         settings = json_files.parse(json.dumps(settings), "the settings")
         for name, value in settings.items():
             if before.get(name, value) == value:
@@ -235,10 +198,8 @@ class RunDirectory:
         return "Use that value" if is_flag else "Leave the flag out"
 
     def _is_same_path(self, one, other):
-        """Returns whether two paths may be the same file.
-
-        Each may be relative to the working directory or to the run's directory.
-        """
+        """Returns whether two paths, each relative to here or to the run's directory, may be one
+        file."""
         if None in (one, other):
             return False
         ones, others = (
@@ -254,14 +215,8 @@ class RunDirectory:
         records: str,
         learning_rates: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Writes config.json.
-
-        Args:
-          settings: dict of flag name -> resolved value.
-          sources: dict of flag name -> the `provenance.Source` of its value.
-          records: digest of the training records.
-          learning_rates: dicts of step and learning_rate, where the schedule bends, for the curves.
-        """
+        """Writes config.json; `learning_rates` are the steps where the schedule bends, for the
+        curves."""
         config = {
             "flags": {
                 name: {"value": value, "from": str(sources[name])}
@@ -291,13 +246,8 @@ class RunDirectory:
         vocab_file: str | None = None,
         task: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes the files that a reader of the checkpoints needs beside them.
-
-        Args:
-          network: dict of the keys of bert_config.json.
-          vocab_file: the vocabulary to copy, or None if it is not known.
-          task: dict for task.json, as `bert_estimator.interchange.network_files` reads it, or None.
-        """
+        """Writes the files that a reader of the checkpoints needs beside them; `task` is for
+        task.json, as `bert_estimator.interchange.network_files` reads it."""
         config_file, task_file, word_piece, sentence_piece = (
             os.path.join(self.path, name) for name in NETWORK_FILES
         )
@@ -320,16 +270,15 @@ class RunDirectory:
                 writer.write(vocabulary)
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drops the metrics of steps after `step`, which a resumed run writes again.
-
-        So it does with the evaluation of an earlier step, such as the best, at the end of a run. If
-        there is no checkpoint, it drops all metrics, which an earlier attempt left.
-        """
+        """Drops the metrics of steps after `step`, which a resumed run writes again."""
         if not self.holds_checkpoint():
+            # An earlier attempt left its metrics, but no checkpoint.
             step = -1
         records = self.metrics()
         first = next((i for i, record in enumerate(records) if record["step"] > step), len(records))
         kept = records[:first]
+        # At the end of a run, an earlier step, such as the best, may be evaluated again. The
+        # resumed run repeats that.
         for record in records[first:]:
             text = {key: json.dumps(value) for key, value in record.items()}
             evaluations = [r for r in kept if {"step", "eval_loss"} <= r.keys() & record.keys()]
@@ -348,14 +297,11 @@ class RunDirectory:
         self.report(record)
 
     def add_evaluation(self, results: Mapping[str, Any]) -> None:
-        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names.
-
-        If an equal record is there, and the later ones of the step have no other values, nothing is
-        appended: a process that was then killed, or an earlier run of the command, evaluated the
-        same checkpoint.
-        """
+        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names, if it is new."""
         record = evaluation_record(results)
         text = {key: json.dumps(value) for key, value in record.items()}  # NaN equals its text
+        # A process that was then killed, or an earlier run of the command, may have evaluated the
+        # same checkpoint. The record is new if a later one of its step has other values.
         for before in reversed([r for r in self.metrics() if "eval_loss" in r]):
             if before["step"] != record["step"]:
                 continue
@@ -371,16 +317,13 @@ class RunDirectory:
         return [latest[step] for step in sorted(latest)]
 
     def metrics(self) -> list[dict[str, float]]:
-        """Returns the records of metrics.jsonl; a line cut short by a kill is left out.
-
-        Raises:
-          FlagError: another line is not a record.
-        """
+        """Returns the records of metrics.jsonl."""
         if not os.path.exists(self.metrics_path):
             return []
         records = []
         with open(self.metrics_path, "rb") as reader:
             for number, line in enumerate(reader, 1):
+                # A kill cuts a line short.
                 if line.endswith(b"}\n"):
                     records.append(_metrics_of(line, f"{self.metrics_path}:{number}"))
         return records
@@ -419,28 +362,17 @@ def _agree(record, texts):
 
 
 def recorded_settings(path: str) -> dict[str, Any]:
-    """Returns flag name -> value of the last training, as config.json in a directory has them.
-
-    The dict is empty if there is no config.json.
-
-    Raises:
-      FlagError: the file cannot be read.
-    """
+    """Returns flag name -> value of the last training, by config.json; empty without the file."""
     settings = {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
     return {**EARLIER, **settings} if settings else {}
 
 
 def delivered_best(path: str) -> str | None:
-    """Returns the path prefix of the best checkpoint if predictions and exports are to use it.
-
-    They use it if the last training was told to keep it. Else the function returns None, and they
-    use the newest checkpoint: a best checkpoint that an earlier training kept is out of date.
-
-    Raises:
-      FlagError: config.json cannot be read.
-    """
+    """Returns the path prefix of the best checkpoint if predictions and exports are to use it, or
+    None if they are to use the newest checkpoint."""
     best = path_of_best(path)
     settings = recorded_settings(path) if best else {}
+    # If the last training did not keep it, an earlier training did, and it is out of date.
     is_kept = settings.get("keep_best_checkpoint") or settings.get("early_stopping_patience")
     return best if is_kept else None
 
