@@ -56,7 +56,7 @@ _LOCKED_OUT = "InUseError"
 
 
 def run(main: Callable[[list[str]], int], prepare: Callable[[], None] = lambda: None) -> NoReturn:
-    """Runs a command with the arguments of this process, after `prepare`; the process ends with its
+    """Runs a command with this process's arguments, after `prepare`, and ends with its exit
     code."""
     tensorflow_import.prepare()
     prepare()
@@ -75,8 +75,7 @@ def has_answered(argv: list[str], help_text: Callable[[], str]) -> bool:
 
 
 def parser(module: str, description: str) -> argparse.ArgumentParser:
-    """Returns a parser of arguments, with --version, for a command that is run by `python -m
-    module`."""
+    """Returns a parser, with --version, for the arguments of a command `python -m module`."""
     arguments = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,

@@ -57,8 +57,7 @@ def field(
     may_differ: bool | None = None,
     eval_may_differ: bool | None = None,
 ) -> Any:
-    """Returns a dataclass field that is a flag of the same name; `group` has defaults for what is
-    None."""
+    """Returns a dataclass field that is a flag of the same name; for what is None, see `group`."""
     metadata = {
         "help": text,
         # One of HEADINGS, below which --help has the flag, in the order of the fields; or the flag
@@ -193,8 +192,7 @@ def kind_of(field: dataclasses.Field) -> type:
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
-    """Parses a command line, with --flagfile's flags at its place; returns the names of given
-    flags."""
+    """Parses a command line, --flagfile's flags at its place; returns the names of given flags."""
     try:
         paths.check_arguments(argv[1:])
         argv = [argv[0], *_with_flag_files(values, argv[1:])]
@@ -328,8 +326,7 @@ def check_checkpoint(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is empty, remote, or a checkpoint's, and readable."""
     if not path or paths.is_remote(path):
         return
-    # A directory or an archive is itself there; a checkpoint's prefix is the beginning of its
-    # files.
+    # A directory or an archive is there itself; of a checkpoint, files that begin so are.
     files = [path] if os.path.exists(path) else glob.glob(f"{glob.escape(path)}.*")
     check(
         os.path.exists(path) or os.path.exists(f"{path}.index"),

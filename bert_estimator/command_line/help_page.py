@@ -24,8 +24,7 @@ def of_config(config_class: type, description: str) -> str:
 
 
 def text(description: str, groups: Mapping[str, Iterable[tuple[str, str]]]) -> str:
-    """Returns what --help prints: by heading, pairs of a flag's form ("--seed=N") and of its
-    help."""
+    """Returns what --help prints; `groups` has pairs of a flag's form ("--seed=N") and its help."""
     lines = [description]
     further = [
         ("--flagfile=FILE", "Take the flags of this file, one on each line."),

@@ -48,8 +48,7 @@ def check_run(path: str) -> None:
 
 
 def check_start(directory: RunDirectory, init_checkpoint: str | None) -> None:
-    """Raises FlagError if a training would start from what another program left in its
-    directory."""
+    """Raises FlagError if a training would start from what another program left where it runs."""
     # It would go on from the newest checkpoint there, whatever the flag names. (Of runs with a
     # config.json, the flag of their beginning counts.)
     if init_checkpoint and directory.is_of_another_program():
@@ -63,8 +62,7 @@ def check_start(directory: RunDirectory, init_checkpoint: str | None) -> None:
 
 
 def check_program(path: str) -> None:
-    """Raises FlagError unless the directory of --export_program holds nothing but such a
-    program."""
+    """Raises FlagError unless the directory of --export_program has nothing but a program."""
     with flags.named("export_program"):
         names = _names(path)
         others = [] if _PROGRAM_MARK in names else _others(names)
@@ -72,8 +70,7 @@ def check_program(path: str) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Returns the directory of the run that a path (it, its best/, or a checkpoint in either) is
-    of."""
+    """Returns the directory of the run of a path: it, its best/, or a checkpoint in either."""
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     parents = [os.path.dirname(folder)] * (os.path.basename(folder) == BEST_DIRECTORY)
     return next((f for f in (folder, *parents) if _is_run(f, _names(f))), None)

@@ -106,8 +106,7 @@ _OF_ONE_RUN = ("output_dir",)
 def read_command_line(
     config_class: type, argv: list[str]
 ) -> tuple[dict[str, Any], dict[str, Source]]:
-    """Parses a command line, and the file of --config; returns flags' values and `Source`s, by
-    name."""
+    """Parses a command line, and --config's file; returns flags' values and `Source`s, by name."""
     values = flags.define(config_class)
     on_command_line = flags.parse(values, argv)
     if path := values["config"].value:
@@ -130,9 +129,8 @@ def read_command_line(
 
 
 def file_arguments(path: str) -> list[str]:
-    """Returns the flags (name -> value; null leaves a flag out) of a JSON or YAML file, or the
-    flags that a run's command line gave, by the run's config.json, as arguments of a command
-    line."""
+    """Returns the flags (name -> value; null leaves a flag out) of a JSON or YAML file as arguments
+    of a command line; of a run's config.json, they are the flags that its command line gave."""
     try:
         values = _read_file(path)
         if "flags" in values:

@@ -111,8 +111,7 @@ class RunDirectory:
         self.report: Callable[[Mapping[str, float]], None] = lambda record: None
 
     def is_of_another_program(self) -> bool:
-        """Returns whether there was a checkpoint of another program, such as TensorFlow 1's
-        scripts."""
+        """Returns whether there was a checkpoint of another program, such as a TF1 script."""
         return _CONFIG not in self._names_before and any(map(_is_index, self._names_before))
 
     @contextlib.contextmanager
@@ -198,8 +197,7 @@ class RunDirectory:
         return "Use that value" if is_flag else "Leave the flag out"
 
     def _is_same_path(self, one, other):
-        """Returns whether two paths, each relative to here or to the run's directory, may be one
-        file."""
+        """Returns whether two paths, relative to here or to the run, may be the same file."""
         if None in (one, other):
             return False
         ones, others = (
@@ -215,8 +213,7 @@ class RunDirectory:
         records: str,
         learning_rates: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Writes config.json; `learning_rates` are the steps where the schedule bends, for the
-        curves."""
+        """Writes config.json; `learning_rates` are where the schedule bends, for the curves."""
         config = {
             "flags": {
                 name: {"value": value, "from": str(sources[name])}

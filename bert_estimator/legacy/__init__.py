@@ -51,8 +51,7 @@ def install(tf2: bool = False) -> None:
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True
     if not tf2:
-        # Graphs, reference variables, `tf.Dimension` values, and datasets that read nothing ahead
-        # come back.
+        # Back come graphs, reference variables, `tf.Dimension`, and datasets that read on demand.
         tf.disable_v2_behavior()
         data.put_back()
     strictness.relax()

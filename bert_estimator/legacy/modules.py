@@ -107,8 +107,7 @@ def look_up(module: str, name: str) -> Any:
     """Returns the object behind a name of a module of the table, or raises a `NotInTable`."""
     if f"{module}.{name}" in REMOVED:
         raise NotInTable(f"module {module!r} has no attribute {name!r} here")
-    # The first row that has the name wins, so rows that replace names stand before TensorFlow's
-    # rows.
+    # The first row that has the name wins: what replaces a name stands before TensorFlow's rows.
     for home, given in names.MODULES.get(module, ()):
         for entry in given.split():
             old, _, new = entry.partition("=")

@@ -118,8 +118,7 @@ _MODULES = {
 
 
 def put_back() -> None:
-    """Puts the names and modules back that Python no longer has; what it still has stays its
-    own."""
+    """Puts the names and modules back that Python no longer has, and leaves alone what it has."""
     for (home, name), value in _NAMES.items():
         if not hasattr(home, name):
             setattr(home, name, value)

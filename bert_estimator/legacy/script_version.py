@@ -184,8 +184,7 @@ def _taken_by(name, call):
 
 
 def _uses(tree, path, package, folders) -> Iterator[_Use]:
-    """Yields the names of TensorFlow that a module, a syntax tree, and the modules it imports from
-    `folders` use."""
+    """Yields the names of TensorFlow that a module (a syntax tree) and what it imports use."""
     waiting, known = [(tree, path, package)], set()
     while waiting:
         tree, path, package = waiting.pop(0)

@@ -26,8 +26,7 @@ def writer(path: str, mode: str = "w") -> Iterator[IO]:
     try:
         with naming(path), open(temporary, mode, **options) as file:
             yield file
-            # Its contents must be on the disk before its name is, or a power loss would leave an
-            # empty file.
+            # If its name got to the disk first, a power loss would leave an empty file.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

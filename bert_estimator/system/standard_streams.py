@@ -62,8 +62,7 @@ def error_output(descriptor: int, encoding: str) -> TextIO:
 
 @contextlib.contextmanager
 def needed_output() -> Iterator[None]:
-    """Surrounds a command whose results are printed; raises an `OutputLostError` if they are
-    lost."""
+    """Surrounds a command whose results are printed; a loss of them is an `OutputLostError`."""
     output = sys.stdout
     if not isinstance(output, _Output):  # a test's
         yield

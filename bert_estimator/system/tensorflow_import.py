@@ -49,8 +49,7 @@ def check_addresses() -> None:
 
 
 def prepare() -> None:
-    """Makes the import of TensorFlow, which must come later, quiet and quick, and has it check
-    addresses."""
+    """Makes the import of TensorFlow quiet, quick and checked; call it before that."""
     # First, because `quiet` makes descriptors, which could get the number of a closed stream.
     standard_streams.prepare()
     memory.share_one_arena()

@@ -45,8 +45,7 @@ def call_logit_fn(
 
 
 def add_metrics(estimator: tpu.Estimator, metric_fn: Callable) -> tpu.Estimator:
-    """Returns an estimator of the same model_dir that also evaluates the metrics of `metric_fn`,
-    whose names win."""
+    """Returns an estimator of the same model_dir that evaluates `metric_fn`'s metrics, too."""
     unknown = sorted(set(argument_names(metric_fn)) - set(_METRIC_FN_ARGS))
     if unknown:
         raise ValueError(

@@ -19,8 +19,7 @@ from bert_estimator.graph import read_ahead
 
 
 def put_back() -> None:
-    """Makes datasets draw ahead only what the program asks for, as they did; the whole process sees
-    it."""
+    """Makes all datasets of the process draw ahead only what the program asks for, as they did."""
     read_ahead.off_everywhere()
     dataset = interleave_op._ParallelInterleaveDataset
     dataset.__init__ = _reading_two_blocks(dataset.__init__)

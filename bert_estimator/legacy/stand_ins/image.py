@@ -45,8 +45,8 @@ def transform(
 def rotate(
     images: Any, angles: Any, interpolation: str = "NEAREST", name: str | None = None
 ) -> tf.Tensor:
-    """Returns images turned about their middle, counterclockwise by `angles` in radians, float32, a
-    scalar or [batch]."""
+    """Returns images turned about their middle, counterclockwise by `angles`, float32 scalar or
+    [batch], in radians."""
     with tf.name_scope(name, "rotate"):
         images = tf.convert_to_tensor(images)
         height, width = tf.unstack(tf.cast(tf.shape(_as_batch(images))[1:3], tf.float32))

@@ -292,8 +292,7 @@ class LossScaleManager(abc.ABC):
 
     @abc.abstractmethod
     def update_loss_scale(self, finite_grads: tf.Tensor) -> tf.Operation:
-        """Returns the operation that sets the next step's factor; `finite_grads` is a scalar
-        bool."""
+        """Returns the operation that sets the next factor; `finite_grads` is a scalar bool."""
 
 
 class FixedLossScaleManager(LossScaleManager):

@@ -209,8 +209,7 @@ class LSTMBlockFusedCell(LSTMBlockWrapper):
 
 
 class FusedRNNCellAdaptor(FusedRNNCell):
-    """Runs a cell, as `tf.nn.dynamic_rnn` takes it, over the whole time; with a loop or without
-    one."""
+    """Runs a cell, as `tf.nn.dynamic_rnn` takes it, over the whole time, in a loop or not."""
 
     def __init__(self, cell: Any, use_dynamic_rnn: bool = False):
         self._cell, self._use_dynamic_rnn = cell, use_dynamic_rnn
@@ -254,8 +253,7 @@ class TimeReversedFusedRNN(FusedRNNCell):
 
 
 class GRUBlockCell(_Cell):
-    """Is a GRU with TensorFlow 1's names of variables; `cell_size` is `num_units`, by its old
-    name."""
+    """Is a GRU with TensorFlow 1's names of variables; `num_units` was `cell_size` before."""
 
     _names = ("w_ru", "b_ru", "w_c", "b_c")
 

@@ -11,8 +11,7 @@ _DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 class Predictor:
-    """Computes outputs from inputs, each by name; `from_saved_model` and `from_estimator` make
-    it."""
+    """Computes outputs from inputs, by name; `from_saved_model` and `from_estimator` make it."""
 
     def __init__(
         self,

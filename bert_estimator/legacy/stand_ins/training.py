@@ -43,8 +43,7 @@ class TrainingExecutor:
         _check(estimator, tpu.Estimator, "estimator")
         _check(train_spec, tpu.TrainSpec, "train_spec")
         check_eval_spec(eval_spec)
-        # EasyRec runs TensorFlow's private `_TrainingExecutor` with a listener that ends the
-        # evaluator.
+        # EasyRec runs TensorFlow's private `_TrainingExecutor`; its listener ends the evaluator.
         listener = continuous_eval_listener or tpu.ContinuousEvalListener()
         _check(listener, tpu.ContinuousEvalListener, "continuous_eval_listener")
         hooks = (*train_spec.hooks, *(train_hooks or ()))
