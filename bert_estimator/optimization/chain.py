@@ -70,14 +70,12 @@ def _dense_like(variable, gradient):
 
 
 def _as_computed(gradient):
-    """Returns a tensor for which an operation can wait.
-
-    In a function, such as a branch of `tf.cond`, TensorFlow drops what waits for an argument.
-    """
+    """Returns a tensor for which an operation can wait."""
     if tf.executing_eagerly():
         return gradient
     if gradient.graph is tf.get_default_graph() and gradient.op.type != "Placeholder":
         return gradient
+    # In a function, such as a branch of `tf.cond`, TensorFlow drops what waits for an argument.
     return tf.identity(gradient)
 
 
@@ -104,12 +102,10 @@ def _assign(assignments, after):
 
 
 def _read(variable):
-    """Returns the variable's present value, by one operation if it is a resource variable.
-
-    `read_value` adds an identity, and a network has many variables.
-    """
+    """Returns the variable's present value, by one operation if it is a resource variable."""
     if not hasattr(variable, "handle"):
         return variable.read_value()
+    # `read_value` adds an identity, and a network has many variables.
     value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
     value.set_shape(variable.shape)
     return value
@@ -136,6 +132,12 @@ class ChainOptimizer(tf.train.Optimizer):
     2. All new values of a variable and its slots are computed before the first of them is assigned.
     3. The global step is incremented after everything else.
 
+    Args:
+      pieces: the pieces, in the order of their application; `ScaleByLearningRate` is one of them.
+      learning_rate: a number; a float scalar tensor, such as a schedule returns for a step; or a
+        function of a variable's name, such as "bert/pooler/dense/kernel", that returns either.
+      name: prefix of the operations' names.
+
     Attributes:
       trust_ratios: dict from variable name to float32 scalar tensor: the trust ratios of the last
         `apply_gradients`. Variables that a `ScaleByTrustRatio` excludes are not in it.
@@ -143,15 +145,6 @@ class ChainOptimizer(tf.train.Optimizer):
     """
 
     def __init__(self, pieces: Sequence[Piece], learning_rate: LearningRate, name: str):
-        """Keeps the pieces, in the order of their application.
-
-        Args:
-          pieces: the pieces; `ScaleByLearningRate` is one of them.
-          learning_rate: a number; a float scalar tensor, such as a schedule returns for a step; or
-            a function of a variable's name, such as "bert/pooler/dense/kernel", that returns a
-            number or a tensor.
-          name: prefix of the operations' names.
-        """
         super().__init__(use_locking=False, name=name)
         self.trust_ratios = {}
         self.takes_parts = all(piece.takes_parts for piece in pieces)
@@ -203,6 +196,7 @@ class ChainOptimizer(tf.train.Optimizer):
         with tf.name_scope(name or self.get_name()):
             number = None
             if global_step is not None:
+                # The number of this update, counted from 1, before anything increments the step.
                 number = tf.cast(global_step.read_value() + 1, tf.float32)
             gradients = [g.value if isinstance(g, Part) else g for g, _ in dense]
             computed = tf.group(*map(_as_computed, [*gradients, *after]))
@@ -219,6 +213,7 @@ class ChainOptimizer(tf.train.Optimizer):
         pieces = [piece for piece in (piece.of(name) for piece in self._pieces) if piece]
         variables = {k: self._slot(variable, k, slot) for k, slot in _slots_of(pieces, shape)}
         is_part, total = isinstance(gradient, Part), UpdateStep.total
+        # The slots are made for the whole variable. From here on this core sees its part of them.
         if is_part:
             shards, axis, gradient = gradient.shards, gradient.axis, gradient.value
             total = shards.sum
@@ -228,6 +223,7 @@ class ChainOptimizer(tf.train.Optimizer):
         step = UpdateStep(tf.cast(rate, tf.float32), number, math.prod(shape), total)
         value = tf.cast(_read(variable), tf.float32)
         slots = {k: tf.cast(_read(slot), tf.float32) for k, slot in variables.items()}
+        # The function of `call` has a step without `total`: its core has all of the variable.
         if is_part or tf.executing_eagerly():
             new_value, new_slots = new_values(pieces, gradient, value, slots, step)
             reports = step.reports
@@ -302,23 +298,14 @@ def new_values(
     step: UpdateStep,
     compiles: bool = False,
 ) -> tuple[tf.Tensor, Slots]:
-    """Returns the variable's value and its slots after an update.
-
-    Args:
-      pieces: the pieces for this variable.
-      update: the gradient, float32.
-      value: float32 of the same shape, the variable before the update.
-      slots: slot name -> float32 value before the update.
-      step: the step.
-      compiles: whether the first elementwise pieces are one XLA computation. The others are not
-        compiled: what comes before the first sum over the weights has the most operations.
-
-    Returns:
-      (value, slots): float32, and the slots in the dtypes in which they are stored.
-    """
+    """Returns the variable's value and its slots after an update: float32, and the slots in the
+    dtypes in which they are stored. If `compiles`, the first elementwise pieces are one XLA
+    computation."""
     new_slots = {}
     runs = itertools.groupby([*pieces, _SUBTRACT], lambda piece: piece.elementwise)
     for place, (elementwise, run) in enumerate(runs):
+        # The others are not compiled: what comes before the first sum over the weights has the most
+        # operations.
         apply = _compiled if compiles and elementwise and place == 0 else _apply
         update, new = apply(tuple(run), update, value, slots, step)
         new_slots.update(new)
@@ -348,21 +335,14 @@ def _compiled(pieces, update, value, slots, step):
 def call(
     pieces: Sequence[Piece], update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
 ) -> tuple[tf.Tensor, Slots, dict[str, tf.Tensor]]:
-    """Does what `new_values` does, as a call of a function; see there for the arguments.
-
-    TensorFlow takes much longer to make an operation from Python than to run a small one. A step of
-    BERT-base updates 206 variables of few kinds: all updates of a kind are calls of one function,
-    which is traced once.
-
-    Args:
-      step: a step in which this core has all of the variable.
-
-    Returns:
-      (value, slots, reports).
-    """
+    """Does what `new_values` does, as a call of a function, for a step in which this core has all
+    of the variable; returns the step's reports, too."""
     tensors = [update, value, *slots.values(), *step.scalars]
     specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors)
     compiles = step.size >= _LEAST_ELEMENTS and not in_xla_program()
+    # TensorFlow takes much longer to make an operation from Python than to run a small one. A step
+    # of BERT-base updates 206 variables of few kinds: all updates of a kind are calls of one
+    # function, which is traced once.
     return _function(tuple(pieces), tuple(slots), specs, step.size, compiles)(*tensors)
 
 

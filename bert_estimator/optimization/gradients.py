@@ -81,15 +81,12 @@ def accumulate(
 
 
 def _loop(loss_fn, features, num_micro_batches, micro_batch_size, sums, variables):
-    """Sums over all micro-batches, one after the other.
-
-    Returns:
-      The loss, the outputs by name, and the gradients by the variables; see `_build_once` for
-      `sums`.
-    """
+    """Returns the loss, the outputs and the gradients by `variables`, summed over all
+    micro-batches, one after the other; for `sums` see `_build_once`."""
 
     def add_micro_batch(index, loss, outputs, gradients):
         first_row = index * micro_batch_size
+        # `_build_once` has made the variables.
         with _same_scope(reuse=True):
             share, more_outputs, more_gradients = _differentiate(
                 loss_fn, _rows(features, first_row, micro_batch_size), first_row, variables
@@ -118,15 +115,10 @@ def _loop(loss_fn, features, num_micro_batches, micro_batch_size, sums, variable
 
 
 def _build_once(loss_fn, features, micro_batch_size, variables):
-    """Builds a micro-batch into a graph that never runs, to learn what its loop has to know.
-
-    The loop needs the shapes of its sums, and which gradients are None, before its body is built;
-    and the variables have to exist outside of the loop.
-
-    Returns:
-      (sums, variables, used): dict of (shape, dtype) by the outputs' names; all variables to
-      differentiate by; and the list of those with a gradient.
-    """
+    """Builds a micro-batch into a graph that never runs; returns `sums`, the (shape, dtype) of each
+    output, all variables to differentiate by, and the variables that have a gradient."""
+    # The loop needs the shapes of its sums, and which gradients are None, before its body is built;
+    # and the variables have to exist outside of the loop.
     # A FuncGraph captures tensors from the graph around it, shares its variable scopes and
     # collections, and creates variables outside of itself. (A tf.function around loss_fn would do
     # the same, but while it traces it replaces variables by a class of its own. A first micro-batch
@@ -151,11 +143,9 @@ def _differentiate(loss_fn, features, first_row, variables):
 
 
 def _same_scope(reuse=None):
-    """Returns the current variable scope, opened anew.
-
-    A scope that is opened by object counts the names of unnamed layers from where the scope stood,
-    and forgets them at its end: both builds give "dense", not "dense" and "dense_1".
-    """
+    """Returns the current variable scope, opened anew."""
+    # A scope that is opened by object counts the names of unnamed layers from where the scope
+    # stood, and forgets them at its end: both builds give "dense", not "dense" and "dense_1".
     return tf.variable_scope(tf.get_variable_scope(), reuse=reuse, auxiliary_name_scope=False)
 
 
@@ -168,6 +158,7 @@ def _count(features, micro_batch_size):
             f"micro_batch_size={micro_batch_size}: must be at least 1, or None to compute a core's "
             "batch in one piece."
         )
+    # A loop has slices of one size, which must be known before it is built.
     batch_sizes = {name: tensor.shape.as_list()[0] for name, tensor in features.items()}
     for name, batch_size in batch_sizes.items():
         if batch_size is None:

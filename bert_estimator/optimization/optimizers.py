@@ -1,6 +1,6 @@
 """LAMB, AdamW, LARS and Adafactor: each is a chain of pieces, in the order of their application.
 
-The arguments are the pieces' arguments, by the same names: `moments` and `scaling` describe them.
+The arguments are the pieces' arguments, by the same names: `pieces` describes them.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ class LAMBOptimizer(ChainOptimizer):
     """Adam whose steps are scaled, variable by variable, to the length of the variable.
 
     You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
-    2020. With r from `ScaleByAdam`, w the variable and lr the learning rate:
+    2020; the default constants are the paper's. With r from `ScaleByAdam`, w the variable and lr
+    the learning rate:
 
         u = r + weight_decay_rate * w
         w = w - lr * ||w|| / ||u|| * u
@@ -39,6 +40,17 @@ class LAMBOptimizer(ChainOptimizer):
 
     Rules A and B differ little after the warm-up. Clip the gradients by their global norm to 1.0
     first (`clip_by_global_norm`), as all of these programs do.
+
+    Args:
+      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+        returns either.
+      weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
+      beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
+      exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
+      name: prefix of the operations' names.
+
+    Raises:
+      ValueError: a constant is out of range, or a pattern is not a regular expression.
     """
 
     def __init__(
@@ -54,22 +66,10 @@ class LAMBOptimizer(ChainOptimizer):
         bfloat16_first_moments: bool = False,
         name: str = "LAMBOptimizer",
     ):
-        """Builds the chain; the default constants are the paper's.
-
-        Args:
-          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-            returns a number or a tensor.
-          weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
-          beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
-          exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
-          name: prefix of the operations' names.
-
-        Raises:
-          ValueError: a constant is out of range, or a pattern is not a regular expression.
-        """
         super().__init__(
             [
                 ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
+                # After the moments, which must not see it, and before the ratio, which scales it.
                 AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
                 ScaleByTrustRatio(exclude_from_layer_adaptation),
                 ScaleByLearningRate(),
@@ -86,9 +86,19 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
 
         w = w - lr * (r + weight_decay_rate * w)
 
-    The default has no bias correction and gives the numbers of google-research/bert's optimizer of
-    this name. bias_correction=True is Loshchilov and Hutter's AdamW (2019, algorithm 2), and
-    `optax.adamw`.
+    The default, with whose constants BERT was trained, has no bias correction and gives the numbers
+    of google-research/bert's optimizer of this name. bias_correction=True is Loshchilov and
+    Hutter's AdamW (2019, algorithm 2), and `optax.adamw`.
+
+    Args:
+      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+        returns either.
+      weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
+      beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
+      name: prefix of the operations' names.
+
+    Raises:
+      ValueError: a constant is out of range, or a pattern is not a regular expression.
     """
 
     def __init__(
@@ -103,18 +113,6 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
         bfloat16_first_moments: bool = False,
         name: str = "AdamWeightDecayOptimizer",
     ):
-        """Builds the chain; BERT was trained with the default constants.
-
-        Args:
-          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-            returns a number or a tensor.
-          weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
-          beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
-          name: prefix of the operations' names.
-
-        Raises:
-          ValueError: a constant is out of range, or a pattern is not a regular expression.
-        """
         super().__init__(
             [
                 ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
@@ -139,7 +137,18 @@ class LARSOptimizer(ChainOptimizer):
     In the paper of 2017 the ratio is a constant times ||w|| / (||g|| + weight_decay_rate * ||w||),
     and the momentum remembers scaled steps: learning rates of the two forms cannot be compared.
     Variables that are not adapted take momentum steps without the ratio. At rates that suit LARS,
-    these hardly move them.
+    these hardly move them. The default constants are LAMB's.
+
+    Args:
+      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+        returns either.
+      weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
+      beta: see `Momentum`.
+      exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
+      name: prefix of the operations' names.
+
+    Raises:
+      ValueError: a constant is out of range, or a pattern is not a regular expression.
     """
 
     def __init__(
@@ -151,21 +160,9 @@ class LARSOptimizer(ChainOptimizer):
         exclude_from_layer_adaptation: Sequence[str] = LAYER_NORM_AND_BIAS,
         name: str = "LARSOptimizer",
     ):
-        """Builds the chain; the default constants are LAMB's.
-
-        Args:
-          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-            returns a number or a tensor.
-          weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
-          beta: see `Momentum`.
-          exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
-          name: prefix of the operations' names.
-
-        Raises:
-          ValueError: a constant is out of range, or a pattern is not a regular expression.
-        """
         super().__init__(
             [
+                # Unlike in LAMB, the momentum remembers the decay, too.
                 AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
                 Momentum(beta),
                 ScaleByTrustRatio(exclude_from_layer_adaptation),
@@ -185,9 +182,20 @@ class AdafactorOptimizer(ChainOptimizer):
 
         w = w - lr * max(epsilon_2, RMS(w)) * u / max(1, RMS(u) / clipping_threshold)
 
-    The learning rate is relative to the size of the variable; the paper's is the smaller of 1e-2
-    and 1 / sqrt(t). The state of a matrix is a row and a column. There is no weight decay. The
-    optimizer needs the global_step in `apply_gradients`.
+    The state of a matrix is a row and a column. There is no weight decay. The optimizer needs the
+    global_step in `apply_gradients`.
+
+    Args:
+      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+        returns either; relative to the size of the variable. The paper's is the smaller of 1e-2 and
+        1 / sqrt(t).
+      decay_exponent, epsilon_1: see `ScaleByFactoredMoments`.
+      epsilon_2: see `ScaleByParameterRms`.
+      clipping_threshold: see `ClipByRms`.
+      name: prefix of the operations' names.
+
+    Raises:
+      ValueError: a constant is out of range.
     """
 
     def __init__(
@@ -199,22 +207,10 @@ class AdafactorOptimizer(ChainOptimizer):
         clipping_threshold: float = 1.0,
         name: str = "AdafactorOptimizer",
     ):
-        """Builds the chain; the default constants are the paper's.
-
-        Args:
-          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-            returns a number or a tensor; relative to the size of the variable.
-          decay_exponent, epsilon_1: see `ScaleByFactoredMoments`.
-          epsilon_2: see `ScaleByParameterRms`.
-          clipping_threshold: see `ClipByRms`.
-          name: prefix of the operations' names.
-
-        Raises:
-          ValueError: a constant is out of range.
-        """
         super().__init__(
             [
                 ScaleByFactoredMoments(decay_exponent, epsilon_1),
+                # Before the size of the variable comes in: the threshold is of the update alone.
                 ClipByRms(clipping_threshold),
                 ScaleByParameterRms(epsilon_2),
                 ScaleByLearningRate(),
@@ -234,13 +230,12 @@ OPTIMIZERS: dict[str, type[ChainOptimizer]] = {
 
 
 def create_optimizer(name: str, learning_rate: LearningRate, **options) -> ChainOptimizer:
-    """Makes an optimizer by its name.
+    """Makes an optimizer by its name, a key of OPTIMIZERS.
 
     Args:
-      name: a key of OPTIMIZERS.
-      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-        returns a number or a tensor.
-      **options: the other arguments of the optimizer's class, except for its name.
+      name: the key.
+      learning_rate: as in the optimizer's class.
+      **options: the other arguments of the class, except for its name.
 
     Raises:
       ValueError: `name` is not a key of OPTIMIZERS, or an option is out of range.

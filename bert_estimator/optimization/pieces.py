@@ -75,6 +75,7 @@ class ScaleByAdam(Piece):
     ) -> tuple[tf.Tensor, Slots]:
         m = self.beta_1 * slots["adam_m"] + (1.0 - self.beta_1) * update
         v = self.beta_2 * slots["adam_v"] + (1.0 - self.beta_2) * tf.square(update)
+        # The slots keep the moments without their correction.
         moments = {"adam_m": m, "adam_v": v}
         if self.bias_correction:
             m = m / _one_minus_power(self.beta_1, step.number)
@@ -135,6 +136,7 @@ class ScaleByFactoredMoments(Piece):
         self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
         square = tf.square(update) + self.epsilon_1
+        # In the first update the share is 1, so the slots' zeros have no weight.
         share = step.number**-self.decay_exponent
         new = {}
 
@@ -142,6 +144,7 @@ class ScaleByFactoredMoments(Piece):
             new[name] = (1.0 - share) * slots[name] + share * value
             return new[name]
 
+        # Algorithm 5: a vector's whole second moment is small enough.
         if square.shape.rank < 2:
             return update * tf.math.rsqrt(moment("adafactor_v", square)), new
         row = moment("adafactor_row", tf.reduce_mean(square, axis=-1))
@@ -188,9 +191,10 @@ def _check_decay_rate(name, beta):
 
 
 def _one_minus_power(beta, t):
-    """Returns 1 - beta^t in float32, without cancellation: 1 - 0.999 has only 4 good digits."""
+    """Returns 1 - beta^t in float32."""
     if beta == 0.0:
         return tf.ones_like(t)
+    # Without cancellation: 1 - 0.999 has only 4 good digits.
     return -tf.math.expm1(t * math.log(beta))
 
 
@@ -358,6 +362,7 @@ def _rms(x, step):
 def _check_patterns(piece, argument):
     """Checks the regular expressions in an attribute of a piece, and makes it a tuple."""
     patterns = getattr(piece, argument)
+    # A text is a sequence of texts, too: each letter would exclude variables.
     if isinstance(patterns, str):
         raise ValueError(
             f"{argument}={patterns!r}: must be a list of regular expressions; write [{patterns!r}]."
@@ -369,6 +374,7 @@ def _check_patterns(piece, argument):
             raise ValueError(
                 f"{argument}: {pattern!r} is not a regular expression ({error})."
             ) from error
+    # The piece is frozen, and must be hashable, which a list is not.
     object.__setattr__(piece, argument, tuple(patterns))
 
 

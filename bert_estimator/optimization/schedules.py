@@ -85,15 +85,14 @@ class WarmupPolynomialDecay:
         return self._rate(np.asarray(step), np, np.float64)
 
     def _rate(self, step, lib, to_float):
-        """Returns the formula's value; `lib` is tensorflow or numpy.
-
-        Steps are subtracted as integers: 1 - t / T would lose all but a few bits near T.
-        """
+        """Returns the formula's value; `lib` is tensorflow or numpy."""
         total, warmup = self.num_train_steps, self.num_warmup_steps
         decay_steps = total if self.legacy_schedule_jump else total - warmup
+        # Steps are subtracted as integers: 1 - t / T would lose all but a few bits near T.
         remaining = to_float(lib.maximum(total - step, 0)) / decay_steps
         amplitude = self.learning_rate - self.end_learning_rate
         decayed = self.end_learning_rate + amplitude * remaining**self.learning_rate_decay_power
+        # `where` computes both branches, and this one would divide by 0.
         if warmup == 0:
             return decayed
         warming = self.learning_rate * to_float(step) / warmup
