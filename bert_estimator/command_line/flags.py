@@ -326,7 +326,7 @@ def check_checkpoint(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is empty, remote, or a checkpoint's, and readable."""
     if not path or paths.is_remote(path):
         return
-    # A directory or an archive is there itself; of a checkpoint, files that begin so are.
+    # The names of a checkpoint's files begin with its path; a directory or an archive is itself.
     files = [path] if os.path.exists(path) else glob.glob(f"{glob.escape(path)}.*")
     check(
         os.path.exists(path) or os.path.exists(f"{path}.index"),

@@ -70,7 +70,7 @@ def check_program(path: str) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Returns the directory of the run of a path: it, its best/, or a checkpoint in either."""
+    """Returns the directory of the run of a path (it, its best/, or a checkpoint), or None."""
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     parents = [os.path.dirname(folder)] * (os.path.basename(folder) == BEST_DIRECTORY)
     return next((f for f in (folder, *parents) if _is_run(f, _names(f))), None)

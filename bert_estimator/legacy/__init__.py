@@ -51,7 +51,8 @@ def install(tf2: bool = False) -> None:
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True
     if not tf2:
-        # Back come graphs, reference variables, `tf.Dimension`, and datasets that read on demand.
+        # This brings back graphs, reference variables, `tf.Dimension`, and datasets that read on
+        # demand.
         tf.disable_v2_behavior()
         data.put_back()
     strictness.relax()

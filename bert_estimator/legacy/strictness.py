@@ -220,7 +220,8 @@ def _names_cores(target):
 
 
 def put_back_variables() -> None:
-    """Gives resource variables what others have, and optimizers their variables in functions."""
+    """Gives resource variables the method that reference variables have, and makes optimizers find
+    their own variables inside of functions."""
     tf.Variable.register(resource_variable_ops.BaseResourceVariable)
     resource_variable_ops.BaseResourceVariable.initialized_value = _initialized_value
     # A step on cores consists of functions, which TensorFlow 1 did not have. An optimizer's own

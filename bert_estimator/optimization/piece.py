@@ -33,8 +33,10 @@ class Shards(Protocol):
         """Returns the sum of the cores' tensors, a float32 tensor of their shape."""
 
     def hold_part(self, variable: tf.Variable, axis: int) -> Any:
-        """Makes this core hold only its part of a variable; returns the part, as a variable that
-        has `handle`, `dtype`, `shape` and `assign`."""
+        """Makes this core hold only its part of a variable, and returns the part.
+
+        The part is as a variable: it has `handle`, `dtype`, `shape` and `assign`.
+        """
 
 
 @dataclasses.dataclass(frozen=True)

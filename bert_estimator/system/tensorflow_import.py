@@ -121,8 +121,8 @@ _PATIENCE_SECS = 0.1
 
 
 def quiet() -> None:
-    """Leaves these lines out of stderr until the process ends; call it before TensorFlow is loaded,
-    and before there are threads."""
+    """Leaves TensorFlow's first lines out of stderr until the process ends; call it before
+    TensorFlow is loaded, and before there are threads."""
     # The user may ask for the messages. Windows cannot fork.
     if os.environ.get(_LEVEL) in ("0", "1") or not hasattr(os, "fork"):
         return

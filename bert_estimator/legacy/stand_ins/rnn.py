@@ -209,7 +209,7 @@ class LSTMBlockFusedCell(LSTMBlockWrapper):
 
 
 class FusedRNNCellAdaptor(FusedRNNCell):
-    """Runs a cell, as `tf.nn.dynamic_rnn` takes it, over the whole time, in a loop or not."""
+    """Runs a cell, as `tf.nn.dynamic_rnn` takes it, over the whole time, in a loop or unrolled."""
 
     def __init__(self, cell: Any, use_dynamic_rnn: bool = False):
         self._cell, self._use_dynamic_rnn = cell, use_dynamic_rnn
