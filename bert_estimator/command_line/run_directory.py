@@ -380,6 +380,7 @@ def _recorded(path):
         return {}
     try:
         config = json_files.read(config_path)
+        # What others take from the file is checked here, so a damaged file is one error.
         for name, flag in json_files.field(config, "flags", dict, config_path).items():
             what = f"{config_path}: {name}"
             json_files.check(flag, dict, what)

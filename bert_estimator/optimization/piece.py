@@ -95,6 +95,7 @@ class UpdateStep:
     @property
     def scalars(self) -> tuple[tf.Tensor, ...]:
         """Returns the tensors of the step, for `of_scalars`."""
+        # A function that is traced once takes tensors, not None.
         if self.number_or_none is None:
             return (self.learning_rate,)
         return (self.learning_rate, self.number_or_none)

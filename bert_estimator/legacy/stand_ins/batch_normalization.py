@@ -79,6 +79,7 @@ class BatchNormalization(base.Layer):
                 f"tf.layers.batch_normalization: axis={self.axis} is not an axis of the input, "
                 f"whose shape is {shape}"
             )
+        # From here on the axis counts from the front.
         self.axis %= len(shape)
         channels = shape[self.axis]
         if channels is None:
@@ -237,6 +238,7 @@ def batch_normalization(
         virtual_batch_size=virtual_batch_size,
         adjustment=adjustment,
         name=name,
+        # The layer's variables are in the scope `name` itself, so that another call can reuse them.
         _reuse=reuse,
         _scope=name,
     )

@@ -57,6 +57,7 @@ def add_metrics(estimator: tpu.Estimator, metric_fn: Callable) -> tpu.Estimator:
         if mode != tpu.ModeKeys.EVAL:
             return spec
         if isinstance(spec, tpu.TPUEstimatorSpec):
+            # Its metrics are a function and tensors, which now become operations.
             spec = spec.as_estimator_spec()
         available = dict(
             features=features, labels=labels, predictions=spec.predictions, config=config

@@ -200,6 +200,7 @@ class LSTMBlockFusedCell(LSTMBlockWrapper):
         # One product for all times.
         gates = tf.tensordot(inputs, of_inputs, 1) + variables["bias"]
 
+        # Only the product with the outputs has to wait for the time before.
         def one_more(state, gates):
             cells, outputs = state
             gates += outputs @ of_outputs

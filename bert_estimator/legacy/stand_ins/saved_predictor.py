@@ -62,6 +62,7 @@ def from_saved_model(
     session = tf.Session(graph=graph or tf.Graph(), config=config)
     with session.graph.as_default():
         meta_graph = tf.saved_model.load(session, tags, os.fsdecode(export_dir))
+    # The signature is needed for its names of tensors alone.
     if not is_named:
         signature_def = signature_def or _signature(meta_graph, signature_def_key or _DEFAULT)
         input_names, output_names = (
