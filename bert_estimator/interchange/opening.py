@@ -69,9 +69,7 @@ def open_source(path: str, choice: str | None = None) -> Source:
         if module is not None:
             return reader.open_directory(module, path)
         return tf1_checkpoint.open_prefix(path, path)
-    folder = path
-    if os.path.isfile(path):
-        folder = unpacked(path)
+    folder = unpacked(path) if os.path.isfile(path) else path
     if not os.path.isdir(folder):
         raise ValueError(
             f"{path}: there is no such checkpoint. Give the path of a checkpoint without .index or "
