@@ -98,9 +98,10 @@ def _own_name(path):
     if _is_below(path, "tensorflow_core"):  # where TensorFlow 1.15 had its code
         return path.replace("_core", "", 1)
     package, _, name = path.rpartition(".")
-    if not package.startswith(_ALIASED) or isinstance(sys.modules.get(package), LegacyModule):
+    loaded = sys.modules.get(package)
+    if not package.startswith(_ALIASED) or loaded is None or isinstance(loaded, LegacyModule):
         return path
-    return f"{sys.modules[package].__name__}.{name}"
+    return f"{loaded.__name__}.{name}"
 
 
 def look_up(module: str, name: str) -> Any:

@@ -234,7 +234,7 @@ def create_optimizer(name: str, learning_rate: LearningRate, **options) -> Chain
 
     Args:
       name: the key.
-      learning_rate: as in the optimizer's class.
+      learning_rate: a number, a float scalar tensor, or a function, as for the class.
       **options: the other arguments of the class, except for its name.
 
     Raises:

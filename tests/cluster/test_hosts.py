@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import forked
 import numpy as np
@@ -73,7 +74,8 @@ def chief_of_two(monkeypatch):
     """Makes this process the chief of two hosts, with as many stand-ins for cores as named."""
     task = {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
-    cores = lambda master, secs: [None] * int(master.partition(":")[2])  # noqa: E731
+    core = types.SimpleNamespace(platform="cpu")
+    cores = lambda master, secs: [core] * int(master.partition(":")[2])  # noqa: E731
     monkeypatch.setattr(devices, "find", cores)
     monkeypatch.setattr(step_graph, "check_tensorflow", lambda: None)
 
@@ -386,6 +388,7 @@ def test_hosts_with_other_masters_end_with_a_sentence(start_host, addresses):
 # The chief still works when the other host is through, which waits for it.
 ENDS_LATER = f"""{START}
 import time
+import types
 from bert_estimator.cluster import hosts
 assert hosts.gather(hosts.find().index).tolist() == [0, 1]
 time.sleep(2 * hosts.find().is_chief)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 
+import log_lines
 import pytest
 from tiny_run import bert_config, metrics_of, pretraining_flags, steps_of
 
@@ -83,12 +84,14 @@ def test_it_trains_on_both_runtimes(data, tmp_path, capsys, request, master):
     if master:
         request.getfixturevalue("xla_runtime")
     flags = pretraining_flags(data, tmp_path, num_train_steps=4, tpu_name=master)
-    assert run_pretraining.main(["run_pretraining.py", *flags, "--do_train", "--do_eval"]) == 0
+    with log_lines.collected() as logged:
+        assert run_pretraining.main(["run_pretraining.py", *flags, "--do_train", "--do_eval"]) == 0
+    said = r"train\.tfrecord\.json: --do_whole_word_mask: [\d.]+ % of the tokens"
+    assert [text for _, text in logged if re.search(said, text)]
     assert steps_of(tmp_path)[-1] == 4
     losses = [record["loss"] for record in metrics_of(tmp_path) if "loss" in record]
     assert losses and all(map(math.isfinite, losses))
-    out, err = capsys.readouterr()
-    assert re.search(r"train\.tfrecord\.json: --do_whole_word_mask: [\d.]+ % of the tokens", err)
+    out = capsys.readouterr().out
     held_out = f"{data}/heldout.train.tfrecord"
     assert f"Evaluation reads held-out records: {RecordFiles([held_out]).num_records} rec" in out
     assert "Held-out text at step 4: " in out

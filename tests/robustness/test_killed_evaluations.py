@@ -36,6 +36,7 @@ def flags(data, output_dir, runtime):
         **runtime,
         save_checkpoints_steps=2,
         learning_rate=0.1,
+        adam_bias_correction=False,
         random_seed=3,  # of the four evaluations, the second is the best
         keep_best_checkpoint=True,
         early_stopping_patience=9,

@@ -230,7 +230,7 @@ class Outfeed:
     def drain(self, secs: float = math.inf) -> None:
         """Waits, at most so many seconds, until all values that were handed over are processed;
         raises the first error."""
-        # Not `Queue.join`: it would never return if the thread has ended by an error.
+        # Not `join`: it would never return if the thread has ended by an error.
         end = time.monotonic() + secs
         with self._values.all_tasks_done:
             while (

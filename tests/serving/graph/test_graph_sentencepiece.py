@@ -14,9 +14,9 @@ from bert_estimator.command_line import flags
 from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.serving.graph import graph_sentencepiece, graph_tokenizer, tag_model, text_model
 from bert_estimator.serving.graph.graph_sentencepiece import GraphSentencePiece
-from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import CLS, MASK, SEP, Casing, SentencePieceTokenizer
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
+from input_pipelines.tasks import word_forms
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
@@ -118,7 +118,7 @@ def test_windows_of_tags_are_those_of_training():
         words = tag_model.words_of(tf.constant([text.encode() for text in texts]))
         in_graph = graph_tokenizer.of(tokenizer)
         features, places = session.run(tag_model.windows_of(in_graph, words, tokenizer, length))
-    sentences = [Sentence(tuple(words_of(text))) for text in texts]
+    sentences = [Sentence(tuple(word_forms.split(text, word_forms.SPACES))) for text in texts]
     expected = TagFeatures(sentences, tokenizer, length)
     batch = expected.batch(np.arange(len(expected)))
     np.testing.assert_array_equal(places, np.argwhere(batch["label_mask"]))

@@ -5,8 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.serving.graph import graph_tokenizer, tag_model
-from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import FullTokenizer, write_vocab
+from input_pipelines.tasks import word_forms
 from input_pipelines.tasks.features import TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 from tests.serving.graph.test_graph_wordpiece import NASTY
@@ -30,7 +30,7 @@ def test_windows_are_those_of_training(tmp_path, length):
         in_graph = graph_tokenizer.of(tokenizer)
         windows = tag_model.windows_of(in_graph, words, tokenizer, length)
         words, (features, places) = session.run([words, windows])
-    expected_words = [words_of(text) for text in TEXTS]
+    expected_words = [word_forms.split(text, word_forms.SPACES) for text in TEXTS]
     assert [[word.decode() for word in row] for row in words.to_list()] == expected_words
     expected = TagFeatures([Sentence(tuple(row)) for row in expected_words], tokenizer, length)
     assert len(expected) > len(TEXTS)
