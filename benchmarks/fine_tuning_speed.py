@@ -3,11 +3,11 @@
     python -m benchmarks.fine_tuning_speed
 
 For each precision this runs `run_classifier.py` on sentences of the embedded corpus, with and
-without --use_tpu, in packed rows and with a row for each text, which --use_tpu pads to
---max_seq_length; and if TRANSFORMERS_PYTHON names a Python with torch and transformers, the same
-network there, in bfloat16 by autocast and with weights and optimizer state in bfloat16, too. There,
-batches are as long as their longest text. Their texts are chosen at random, or grouped: the Trainer
-has texts of like length in a batch if it is told to, which changes the order of the examples.
+without --use_tpu, in packed rows, and with a row for each text; and if TRANSFORMERS_PYTHON names a
+Python with torch and transformers, the same network there, in bfloat16 by autocast and with weights
+and optimizer state in bfloat16, too. There, batches are as long as their longest text. Their texts
+are chosen at random, or grouped: the Trainer has texts of like length in a batch if it is told to,
+which changes the order of the examples.
 Each runs in a process of its own. Rates of training leave out the first steps. The script's rates
 of predictions come from the times of two runs, with all texts and with a quarter of them, and so
 include tokenizing and writing; torch gets ids, and its start is left out. The best of the rounds
@@ -162,7 +162,7 @@ def sides(work: Work, precision: str) -> dict[str, Any]:
         f"this project{''.join(f', {flag}' for flag in flags)}": lambda flags=flags: work.ours(
             precision, flags
         )
-        for flags in ([], ["--nopack"], ["--use_tpu"], ["--use_tpu", "--nopack"])
+        for flags in ([], ["--nopack"], ["--use_tpu"])
     }
     python = os.environ.get("TRANSFORMERS_PYTHON")
     variants = torch_classifier.PRECISIONS[precision] if python else ()

@@ -51,7 +51,7 @@ _PRETRAINING = {
 }
 _FINE_TUNING = {
     "this project, --use_tpu": "packed",
-    "this project, --use_tpu, --nopack": "unpacked",
+    "this project, --nopack": "unpacked",
     "Hugging Face, autocast, shuffled": "padded",
     "Hugging Face, bfloat16, shuffled": "padded",
     "Hugging Face, autocast, grouped": "grouped",

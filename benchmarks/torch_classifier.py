@@ -32,8 +32,7 @@ def measure(
       directory: see the top of this module.
       precision: a variant of `PRECISIONS`.
       order: one of `ORDERS`.
-      steps: how many steps are timed: batches at equal distances in the order, in which grouped
-        batches of all lengths have their share.
+      steps: how many steps are timed; of grouped batches, whose lengths differ, all are.
       warmup: how many steps are taken before them.
       batch: examples of a batch.
 
@@ -83,7 +82,8 @@ def measure(
     train = batches_of(arrays["train_ids"])
     model.train()
     _secs_of(step, _spread(train, warmup))
-    train_secs = _secs_of(step, _spread(train, steps))
+    timed = train if order == "grouped" else train[:steps]
+    train_secs = _secs_of(step, timed) / len(timed)
     texts = arrays["predict_ids"]
     predict = batches_of(texts)
     model.eval()
@@ -94,7 +94,7 @@ def measure(
 
         _secs_of(answer, _spread(predict, _WARMUP))
         predict_secs = _secs_of(answer, predict)
-    return {"train_secs": train_secs / steps, "predict_rate": len(texts) / predict_secs}
+    return {"train_secs": train_secs, "predict_rate": len(texts) / predict_secs}
 
 
 def _spread(batches, count):

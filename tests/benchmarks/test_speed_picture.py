@@ -62,7 +62,7 @@ def test_useful_tokens_are_drawn(tmp_path):
     rows = [
         {"side": side, "precision": precision, "train_secs": secs}
         for side, precision, secs in (
-            ("this project, --use_tpu, --nopack", "bfloat16", 10),
+            ("this project, --nopack", "bfloat16", 10),
             ("Hugging Face, autocast, shuffled", "bfloat16", 8),
             ("Hugging Face, bfloat16, shuffled", "bfloat16", 5),
             ("Hugging Face, autocast, grouped", "bfloat16", 4),
