@@ -19,22 +19,9 @@ VOCAB_SIZE = 40
 
 
 def run_command(module, **values):
-    """Runs one of the commands that make data, with flags of its own."""
-    from absl import flags
-
-    defined = flags.FlagValues()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(flags, "FLAGS", defined)
-        for kind in ("string", "bool", "integer", "float", "enum"):
-            define = getattr(flags, f"DEFINE_{kind}")
-            patched.setattr(
-                flags,
-                f"DEFINE_{kind}",
-                lambda *args, _define=define, **kw: _define(*args, flag_values=defined, **kw),
-            )
-        module.define_flags()
-        argv = [f"--{name}={value}" for name, value in values.items()]
-        assert module.main([module.__name__, *argv]) == 0
+    """Runs one of the commands that make data."""
+    argv = [f"--{name}={value}" for name, value in values.items()]
+    assert module.main([module.__name__, *argv]) == 0
 
 
 @pytest.fixture(scope="module")

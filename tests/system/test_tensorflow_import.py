@@ -115,7 +115,6 @@ def test_every_command_prepares_the_import_before_anything_else(command, monkeyp
     monkeypatch.setattr(sys, "argv", [command])
     name, function = command.split(":")
     module = importlib.import_module(name)
-    monkeypatch.setattr(module, "define_flags", lambda: None, raising=False)  # absl's are global
     with pytest.raises(Prepared):
         getattr(module, function)()
 
