@@ -37,7 +37,7 @@ _BYTES_OF_A_WORKER = 1 << 20
 
 @flags.group(arguments.OTHERS)
 class ExampleFlags:
-    """Holds the flags of examples; all but `masking` are those of `CreationSettings`."""
+    """Holds the flags of examples: `masking`, and the fields of `CreationSettings`."""
 
     do_whole_word_mask: bool = flags.field(
         CreationSettings.do_whole_word_mask, "Mask either all pieces of a word or none of them."

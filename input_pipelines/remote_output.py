@@ -42,7 +42,7 @@ def create(
     """Makes files, and uploads them if they are to be in remote storage; returns a summary.
 
     Args:
-      config: the command's flags, of which `input_file` is one.
+      config: the command's flags, `input_file` among them.
       flag: the name of the flag that names the output: files, with commas between them.
       make: function of the output, as paths of this machine, and of the names of the files that the
         remote directory holds (None if the output is not remote). It makes the files, and returns

@@ -334,7 +334,7 @@ KINDS = {  # name -> the sentences of documents, what joins them in a line
     ],
 )
 def test_a_paragraph_in_a_line_gives_the_records_of_its_sentences(
-    values, tmp_path, monkeypatch, kind, masking, workers
+    tmp_path, monkeypatch, kind, masking, workers
 ):
     """Only lines that are too long for a sentence are split."""
     monkeypatch.setattr(create_pretraining_data, "_BYTES_OF_A_WORKER", 10)
