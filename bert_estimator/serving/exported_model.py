@@ -226,11 +226,6 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.serving.graph import graph_sentencepiece
-
-    missing = ""  # a model that takes ids does not need it
-    if task.vocab_file.endswith(".model"):
-        missing = graph_sentencepiece.load_operations()
     # Before the graph is loaded, since a model that needs too much memory ends the process.
     _check_sizes(export_dir, task, batch_size)
     session = tf.Session(graph=tf.Graph())
@@ -239,16 +234,19 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
             meta_graph = tf.saved_model.load(session, [tf.saved_model.SERVING], export_dir)
         _check_finite(export_dir)
         signatures = meta_graph.signature_def
-        # A model that takes texts takes ids, too.
+        # A model that takes texts takes ids, too. Version 0.2 also wrote models of tags and answers
+        # that take texts; their ids are of windows.
         names = ("ids:windows", "ids:serving_default", "serving_default")
         signature = signatures[next(name for name in names if name in signatures)]
         pads_to_longest = _check_signature(signature, task)
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()
-        reason = (str(error).strip().splitlines() or [repr(error)])[0] + ". Export it again"
-        if missing and "Sentencepiece" in reason:
-            reason = missing
-        raise ValueError(f"{export_dir}: the exported model cannot be used: {reason}") from None
+        reason = (str(error).strip().splitlines() or [repr(error)])[0]
+        if "Sentencepiece" in reason:
+            reason = "its graph splits text by SentencePiece, as an earlier version exported it"
+        raise ValueError(
+            f"{export_dir}: the exported model cannot be used: {reason}. Export it again"
+        ) from None
     inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
     outputs = {
         name: tensor.name

@@ -11,7 +11,6 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import (
     EMBEDDED_TAGGING_TASKS,
     EMBEDDED_TASKS,
-    EXPORT_INPUTS,
     LEAST_TOKENS,
     TASK_KINDS,
 )
@@ -129,18 +128,6 @@ class Examples(config.Texts):
     )
 
 
-@flags.group(flags.CHECKPOINTS, may_differ=True)
-class Evaluation(config.Evaluation):
-    """Says how a run evaluates and predicts, and what it exports."""
-
-    export_inputs: str | None = flags.field(
-        None,
-        "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
-        "vocabulary without tensorflow-text.",
-        flags.one_of(EXPORT_INPUTS),
-    )
-
-
 @flags.group(may_differ=True)
 class ClassificationConfig(FineTuningConfig):
     """Holds the flags of a run of run_classifier.py, with one seed."""
@@ -153,7 +140,6 @@ class ClassificationConfig(FineTuningConfig):
         heading=flags.COMMON,
     )
     data: Examples = flags.member(Examples)
-    evaluation: Evaluation = flags.member(Evaluation)
     do_predict: bool = flags.field(
         False,
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",

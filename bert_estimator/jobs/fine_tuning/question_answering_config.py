@@ -15,6 +15,11 @@ from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_emb
 from bert_estimator.recipes import embedded
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
+_ids = flags.rule(
+    lambda inputs: inputs == "ids",
+    "must be ids: a model that answers questions takes texts in bert-predict and bert-serve, which "
+    "turn them into ids",
+)
 
 
 @flags.group(flags.COMMON)
@@ -78,6 +83,9 @@ class Questions(config.Texts):
 class Evaluation(config.Evaluation):
     """Says how a run evaluates and predicts, and what it exports."""
 
+    export_inputs: str | None = flags.field(
+        None, "Export a model that takes ids, which is the default.", _ids
+    )
     n_best_size: int = flags.field(
         20,
         "Look at this many starts and ends of each window, and keep as many answers.",
