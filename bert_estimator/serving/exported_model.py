@@ -15,7 +15,8 @@ import numpy as np
 
 from bert_estimator import memory_needed, tokenization
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line.choices import LEAST_TOKENS, QUESTION_ANSWERING, TASK_KINDS
+from bert_estimator.command_line.choices import LEAST_TOKENS, QUESTION_ANSWERING
+from bert_estimator.interchange import network_files
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.serving.commands import batches_by_length
 from bert_estimator.storage import remote
@@ -131,25 +132,21 @@ def read_task(export_dir: str) -> TextTask:
             "run_classifier.py --do_export"
         )
     values = json_files.read(path)
+    facts = network_files.task_of(values, path)
     # The task.json of an ONNX model without a head says how text becomes ids, but names no kind.
-    kind = json_files.field(values, "kind", str, path, default=None)
-    if kind is None:
+    kind = values.get("kind")
+    is_answering = kind == QUESTION_ANSWERING
+    if not is_answering and facts["kind"] is None:
         raise ValueError(
             f"{path}: names no kind of a task, so that the model gives vectors alone: bert-embed"
         )
-    kinds = *TASK_KINDS, QUESTION_ANSWERING
-    if kind not in kinds:
-        raise ValueError(f"{path}: kind must be one of {', '.join(kinds)}, not {kind!r}")
+    for key in ("do_lower_case", "max_seq_length", *["is_pair"] * (not is_answering)):
+        if facts[key] is None:
+            raise ValueError(f"{path}: the key {key!r} is missing. Export the model again")
+    labels = () if is_answering else facts["labels"]
+    if not is_answering and (kind == _REGRESSION) == bool(labels):
+        raise ValueError(f"{path}: {list(labels)} cannot be the labels of a task of {kind}")
     name = json_files.field(values, "vocab_file", str, path)
-    lower = json_files.field(values, "do_lower_case", bool, path)
-    strip = json_files.field(values, "strip_accents", bool, path, default=None)
-    is_pair, labels = True, []
-    if kind != QUESTION_ANSWERING:
-        is_pair = json_files.field(values, "is_pair", bool, path)
-        labels = json_files.field(values, "labels", list, path)
-        json_files.items(labels, str, f"{path}: labels")
-        if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
-            raise ValueError(f"{path}: {labels} cannot be the labels of a task of {kind}")
     try:
         # An exported model may come from others: its task.json must not name files elsewhere.
         vocab_file = paths.inside(extra, name)
@@ -157,13 +154,14 @@ def read_task(export_dir: str) -> TextTask:
         raise ValueError(f"{path}: vocab_file: {error}") from None
     if not os.path.isfile(vocab_file):
         raise ValueError(f"{vocab_file}: the vocabulary is missing. Export the model again")
-    length = json_files.field(values, "max_seq_length", int, path)
+    length = facts["max_seq_length"]
     if length < LEAST_TOKENS:
         raise ValueError(f"{path}: max_seq_length must be at least {LEAST_TOKENS}, not {length}")
-    casing = tokenization.Casing(lower, strip)
-    reading = _reading(values, path, length) if kind == QUESTION_ANSWERING else None
+    casing = tokenization.Casing(facts["do_lower_case"], facts["strip_accents"])
+    reading = _reading(values, path, length) if is_answering else None
     words = word_forms.recorded(values, path)
-    return TextTask(kind, tuple(labels), is_pair, vocab_file, casing, length, reading, words)
+    is_pair = is_answering or facts["is_pair"]
+    return TextTask(kind, labels, is_pair, vocab_file, casing, length, reading, words)
 
 
 def _reading(values, path, length):

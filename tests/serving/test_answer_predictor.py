@@ -253,14 +253,10 @@ def test_the_command_answers_lines(export, tmp_path, capsys):
         ({"n_best_size": "3"}, "n_best_size: must be a whole number, not"),
         ({"null_score_diff_threshold": "a"}, "null_score_diff_threshold: must be a finite number"),
         ({"kind": "regression", "is_pair": True, "labels": []}, "is regression, and not to answer"),
-        (
-            {"kind": "pretraining"},
-            "kind must be one of classification, .*, question_answering, not",
-        ),
-        (
-            {"kind": None},
-            "names no kind of a task, so that the model gives vectors alone: bert-emb",
-        ),
+        ({"kind": "pretraining"}, "names no kind of a task, so that the model gives vectors alone"),
+        ({"kind": None}, "so that the model gives vectors alone: bert-embed"),
+        ({"kind": "x"}, "kind must be one of classification, .*, question_answering, not 'x'"),
+        ({"do_lower_case": None}, "the key 'do_lower_case' is missing. Export the model again"),
     ],
 )
 def test_damaged_tasks_are_refused(tmp_path, changes, message):
