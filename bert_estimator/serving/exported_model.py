@@ -319,9 +319,7 @@ def _check_signature(signature, task):
     if not set(signature.inputs) <= set(_FEATURES) or not set(outputs) <= set(signature.outputs):
         raise ValueError("its signature serving_default has other inputs or outputs")
     length = signature.inputs["input_ids"].tensor_shape.dim[1].size
-    expected = [_ANY, *([length] if task.kind == _TAGGING else []), len(task.labels) or 1]
-    if task.kind == QUESTION_ANSWERING:
-        expected = [_ANY, length]
+    expected = _shape(task, _ANY, length)
     for name in outputs:
         sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
         if sizes != expected:
@@ -331,27 +329,6 @@ def _check_signature(signature, task):
             f"its sequences have {length} tokens, and task.json's {task.max_seq_length}"
         )
     return length == _ANY
-
-
-class _OnnxSession:
-    """Runs an ONNX model by the methods of a `tf.Session`."""
-
-    def __init__(self, model: runtime.Model, kind: str):
-        self._model, self._kind = model, kind
-
-    def run(self, outputs: dict[str, str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the logits, and `probabilities` if they are asked for."""
-        if self._kind == QUESTION_ANSWERING:
-            return self._model.run(feeds, runtime.ENDS)
-        values = self._model.run(feeds, [runtime.LOGITS])
-        logits = values[runtime.LOGITS]
-        if "probabilities" in outputs:
-            values["probabilities"] = _probabilities(logits, self._kind)
-        return values
-
-    def close(self) -> None:
-        """Frees the memory of the model."""
-        del self._model
 
 
 def _probabilities(logits, kind):
@@ -369,18 +346,28 @@ def _open_onnx(export_dir, task, batch_size):
     check_network(export_dir, network, task, batch_size)
     model = runtime.Model(export_dir)
     names = _outputs_of(task.kind)
-    expected = [None, *([None] if task.kind == _TAGGING else []), len(task.labels) or 1]
-    if task.kind == QUESTION_ANSWERING:
-        expected = [None, None]
     shape = model.outputs.get(names[0])
-    if shape != expected:
+    if shape != _shape(task, None, None):
         raise ValueError(
             f"{export_dir}: the exported model cannot be used: {names[0]} has the shape {shape}, "
             "which does not fit task.json's labels. Export it again"
         )
-    session = _OnnxSession(model, task.kind)
-    inputs = {name: name for name in _FEATURES[:3]}
-    return OpenModel(session, inputs, {name: name for name in names}, pads_to_longest=True)
+
+    def run(outputs: dict[str, str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = model.run(feeds, [name for name in names if name != "probabilities"])
+        if "probabilities" in outputs:
+            values["probabilities"] = _probabilities(values["logits"], task.kind)
+        return values
+
+    inputs, outputs = ({name: name for name in part} for part in (_FEATURES[:3], names))
+    return OpenModel(runtime.Session(run), inputs, outputs, pads_to_longest=True)
+
+
+def _shape(task, any_size, length):
+    """Returns the shape of a task's outputs, for sequences of a length."""
+    if task.kind == QUESTION_ANSWERING:
+        return [any_size, length]
+    return [any_size, *[length] * (task.kind == _TAGGING), len(task.labels) or 1]
 
 
 def _outputs_of(kind):
