@@ -195,8 +195,6 @@ def test_a_network_gives_vectors():
 def test_an_export_that_takes_ids(data):
     run = export(data, "classification", "--export_inputs=ids")
     assert len(models.open_model(run, 2).answer(PAIRS)) == len(PAIRS)
-    run = export(data, "question_answering", "--export_inputs=ids")
-    assert len(models.open_model(run, 2).answer(ASKED)) == len(ASKED)
 
 
 def test_what_cannot_be_served(tmp_path):
