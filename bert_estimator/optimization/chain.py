@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph.graph_walk import in_xla_program
-from bert_estimator.optimization.piece import Part, Piece, Slot, Slots, UpdateStep
+from bert_estimator.optimization.parts import Part
+from bert_estimator.optimization.piece import Piece, Slot, Slots, UpdateStep
 
 # Each operation of an update reads and writes memory for every weight. As one XLA computation, the
 # elementwise pieces of LAMB read the gradient, the variable and its two moments once, and write two

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 
 from bert_estimator.optimization.chain import to_dense_float32
-from bert_estimator.optimization.piece import Part
+from bert_estimator.optimization.parts import Part
 
 Tensors = dict[str, tf.Tensor]
 
