@@ -5,7 +5,7 @@ arguments, so a chain may run it wherever it is quickest; see `chain.py`.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -14,12 +14,8 @@ Slots = dict[str, tf.Tensor]  # slot name -> float32 value
 
 
 class Slot(NamedTuple):
-    """Describes a variable that a piece keeps beside each variable.
-
-    Attributes:
-      shape: its static shape.
-      dtype: the dtype in which it is stored.
-    """
+    """Describes a variable that a piece keeps beside each variable: its static shape, and the dtype
+    in which it is stored."""
 
     shape: tuple[int, ...]
     dtype: tf.DType = tf.float32
@@ -36,8 +32,6 @@ class UpdateStep:
       size: how many elements the whole variable has.
       total: function of a scalar, the sum over the elements that this core has, that returns the
         sum over all of the variable's elements, on whichever cores they are.
-      reports: name -> scalar tensor. A piece that is not elementwise may leave "trust_ratio" here,
-        for `ChainOptimizer.trust_ratios`; the chain drops other names.
       piece: the piece that gets the step, for its errors.
     """
 
@@ -45,22 +39,7 @@ class UpdateStep:
     number_or_none: tf.Tensor | None = None
     size: int = 0
     total: Callable[[tf.Tensor], tf.Tensor] = lambda scalar: scalar
-    reports: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     piece: "Piece | None" = None
-
-    @property
-    def scalars(self) -> tuple[tf.Tensor, ...]:
-        """Returns the tensors of the step, for `of_scalars`."""
-        # A function that is traced once takes tensors, not None.
-        if self.number_or_none is None:
-            return (self.learning_rate,)
-        return (self.learning_rate, self.number_or_none)
-
-    @classmethod
-    def of_scalars(cls, scalars: Sequence[tf.Tensor], size: int) -> "UpdateStep":
-        """Returns the step that has the `scalars`, on a core that has all of the variable."""
-        learning_rate, *number = scalars
-        return cls(learning_rate, *number, size=size)
 
     @property
     def number(self) -> tf.Tensor:
@@ -89,10 +68,13 @@ class Piece:
         what it gets alone, and on the `UpdateStep`, except for its `total`.
       takes_parts: whether a core may give the piece its part of a variable. An elementwise piece
         takes parts; another piece does if it sums by `UpdateStep.total` alone.
+      reports: names of scalars that the piece returns beside its slots. The chain keeps
+        "trust_ratio", for `ChainOptimizer.trust_ratios`.
     """
 
     elementwise = False
     takes_parts = False
+    reports = ()
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns the slots of a variable of a shape, by name; they are zero before training.
@@ -108,7 +90,7 @@ class Piece:
     def __call__(
         self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
-        """Returns the new update, and the new values of this piece's slots.
+        """Returns the new update, and by name the new values of the piece's slots, and its reports.
 
         Args:
           update: float32, what the piece before this one returned; the first piece gets the

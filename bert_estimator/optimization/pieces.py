@@ -259,6 +259,7 @@ class ScaleByTrustRatio(Piece):
     exclude_from_layer_adaptation: Sequence[str]
 
     takes_parts = True
+    reports = ("trust_ratio",)
 
     def __post_init__(self):
         _check_patterns(self, "exclude_from_layer_adaptation")
@@ -274,8 +275,7 @@ class ScaleByTrustRatio(Piece):
         ratio = tf.where(either_is_zero, 1.0, tf.math.divide_no_nan(weight_norm, update_norm))
         # A finite norm divided by infinity is zero, which would hide that the update overflowed.
         ratio = tf.where(tf.math.is_inf(update_norm), update_norm, ratio)
-        step.reports["trust_ratio"] = ratio
-        return ratio * update, {}
+        return ratio * update, {"trust_ratio": ratio}
 
 
 @dataclasses.dataclass(frozen=True)
