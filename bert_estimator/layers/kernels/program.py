@@ -39,10 +39,16 @@ def heads(
         # The product wants its kernel in another layout than its gradient. Without the barrier, the
         # compiler would choose this layout for the variable and all that is updated with it, and
         # move all of these in float32.
-        held = primitives.barrier(kernel)
+        (held,) = primitives.barrier(kernel)
+        held = primitives.with_gradient("BertEstimatorBarrier", held, kernel)
         values = tf.einsum("nu,bfn->buf", held, examples) + bias[:, tf.newaxis]
         all_heads.append(tf.reshape(values, [-1, num_heads, width // num_heads, length]))
     return all_heads
+
+
+@tf.RegisterGradient("BertEstimatorBarrier")
+def _barrier_gradient(op, gradient, *_):
+    return None, gradient
 
 
 def products(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
