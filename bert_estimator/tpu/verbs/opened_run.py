@@ -31,6 +31,7 @@ class BuiltStep:
     session is open yet."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
+        read_ahead.install()
         self.graph = tf.Graph()
         self._device_fn = job.config.device_fn
         with self.building():
@@ -44,9 +45,8 @@ class BuiltStep:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Makes the graph the default graph, on the devices that the configuration asks for;
-        datasets give its iterators nothing ahead of time."""
-        with self.graph.as_default(), tf.device(self._device_fn), read_ahead.off():
+        """Makes the graph the default graph, on the devices that the configuration asks for."""
+        with self.graph.as_default(), tf.device(self._device_fn):
             yield
 
 
