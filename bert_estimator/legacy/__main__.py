@@ -101,8 +101,8 @@ def _run_module(name, flags, given):
 def _install(script, given, find_version):
     """Installs the TensorFlow that a script was written for (`given` is "--tf1", "--tf2" or None),
     and says which, if the names in the script leave a doubt."""
-    with ticker.never_silent("Loading TensorFlow"):
-        import tensorflow  # noqa: F401
+    with ticker.never_silent("Loading TensorFlow"), tensorflow_import.quiet():
+        import tensorflow  # noqa: F401 (Keras, too, before TensorFlow is made TensorFlow 1)
 
         tf2, reason = (given == "--tf2", "") if given else find_version()
         bert_estimator.legacy.install(tf2)
@@ -128,7 +128,6 @@ def _exit_code(name, run):
 def command() -> None:
     """Runs the console command `tpu-legacy`."""
     standard_streams.prepare()
-    tensorflow_import.quiet()  # Keras has to be imported before TensorFlow is made TensorFlow 1
     sys.exit(main(sys.argv))
 
 
