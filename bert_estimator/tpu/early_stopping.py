@@ -67,6 +67,12 @@ def stop_if_lower_hook(
     """Returns a hook that ends training when a metric has been below a threshold.
 
     The arguments are as in `stop_if_higher_hook`.
+
+    Example, with the estimator in the example of `TPUEstimator`, whose loss was evaluated to be 0:
+
+      >>> hook = tpu.early_stopping.stop_if_lower_hook(estimator, "loss", threshold=0.1)
+      >>> estimator.train(input_fn, [hook], max_steps=100).global_step() < 100
+      True
     """
     crossed = _crossed(estimator, metric_name, threshold, operator.lt, eval_dir, min_steps)
     return _StoppingHook(estimator, crossed, run_every_secs, run_every_steps)

@@ -249,6 +249,16 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
     Raises:
       TypeError: an argument has another type.
       ValueError: this process is a second evaluator.
+
+    Example, with the estimator in the example of `TPUEstimator`:
+
+      >>> results, exports = tpu.train_and_evaluate(
+      ...     estimator,
+      ...     tpu.TrainSpec(input_fn, max_steps=8),
+      ...     tpu.EvalSpec(input_fn, steps=1, throttle_secs=0),
+      ... )
+      >>> int(results["global_step"])
+      8
     """
     return train_with_listener(estimator, train_spec, eval_spec, ContinuousEvalListener())
 

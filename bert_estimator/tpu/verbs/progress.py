@@ -28,6 +28,14 @@ class LogListener(tf.train.SessionRunHook):
       function: function of a record.
       first_step: whether it is called with the first step of a training from step 0, too. That
         record has no rates, since most of its time is compilation.
+
+    Example, with the estimator in the example of `TPUEstimator`:
+
+      >>> losses = []
+      >>> listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
+      >>> estimator = estimator.train(input_fn, [listener], steps=2)
+      >>> [float(loss) for loss in losses]
+      [0.0]
     """
 
     def __init__(self, function: Callable[[dict], None], first_step: bool = False):
