@@ -303,15 +303,12 @@ class TPUEstimator(Estimator):
             )
 
     def _exporting_job(self, mode):
-        return dataclasses.replace(super()._exporting_job(mode), tpu_params=True)
-
-    def _export(self, *args, **kwargs):
         if not self._export_to_cpu:
             raise ValueError(
                 "export_to_cpu=False leaves nothing to export: the graph of TensorFlow's TPU "
                 "operations (export_to_tpu) is not written here"
             )
-        return super()._export(*args, **kwargs)
+        return dataclasses.replace(super()._exporting_job(mode), tpu_params=True)
 
     def _placement(self, mode):
         """Returns (master, number of replicas), after checking what depends on them."""
