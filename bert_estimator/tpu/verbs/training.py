@@ -259,11 +259,12 @@ class _TrainingLoop:
         not_finite = [i for i, loss in enumerate(result.losses) if not np.isfinite(loss)]
         if not not_finite:
             return
+        # If gradients are summed over several steps, the global step rises in the last of them.
+        rise = self._run.global_step() - self.now
+        failed_step = self.now + (not_finite[0] + 1) * rise // len(result.losses)
         # Only the last step's scalars are known.
-        failed_step = self.now + not_finite[0] + 1
-        of_last_step = (
-            result.scalars.items() if failed_step == self.now + len(result.losses) else ()
-        )
+        is_last = not_finite[0] == len(result.losses) - 1
+        of_last_step = result.scalars.items() if is_last else ()
         scalars = "".join(f", {name} = {value:.6g}" for name, value in of_last_step)
         bad_variables = self._finite.names_of_bad(self._run.session)
         raise errors.NanLossDuringTrainingError(
