@@ -165,8 +165,6 @@ def read_pieces(
         for piece in kept(pieces_of_file(path, options=options, progress=progress), chosen):
             is_any = True
             yield piece
-    if progress:
-        progress.end()
     if not is_any:
         raise ValueError(no_text(files, chosen.left_out, options))
 
