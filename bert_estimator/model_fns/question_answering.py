@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu
 from bert_estimator.layers import embeddings
-from bert_estimator.model_fns import update
+from bert_estimator.model_fns import metrics, update
 from bert_estimator.model_fns.fine_tuning import Network
 from bert_estimator.precision import scope, to_float32
 
@@ -154,27 +154,16 @@ def _not_below(value):
 
 def _metric_fn(scorer):
     """Returns the function of the evaluation's tensors that gives the metrics."""
+    names = list(scorer.names) if scorer else []
 
-    def metric_fn(unique_ids, starts, ends, losses, weights):
-        # This is the mean over windows; the loss of the spec is a mean over batches.
-        results = {"mean_loss": tf.metrics.mean(losses, weights)}
-        if scorer is None:
-            return results
+    def count(losses, weights, **logits):
+        if scorer:
+            scorer.add(**logits)
+        return metrics.sum_of_losses(losses, weights)
 
-        def add(*batch):
-            scorer.add(*batch)
-            return np.float32(0)
+    def values_of(counts):
+        scores = [_not_below(value) for value in scorer.scores()] if scorer else []
+        return {"mean_loss": metrics.mean_loss(counts), **dict(zip(names, scores, strict=True))}
 
-        def scores():
-            return [_not_below(value) for value in scorer.scores()]
-
-        names = list(scorer.names)
-        added = tf.numpy_function(add, [unique_ids, starts, ends], tf.float32)
-        values = tf.numpy_function(scores, [], [tf.float32] * len(names))
-        for name, value in zip(names, values, strict=True):
-            value.set_shape([])
-            # All values are read after the last update, when the scorer has every window's logits.
-            results[name] = value, added.op
-        return results
-
-    return metric_fn
+    dtypes = dict.fromkeys(["mean_loss", *names], tf.float32)
+    return lambda **tensors: metrics.collected(count, values_of, dtypes, tensors)
