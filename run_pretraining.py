@@ -60,7 +60,7 @@ def prepare(config):
     is_new = not directory.holds_checkpoint()
     records = data.prepare(config, network.vocab_size, may_replace=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
-    run = Run(config, directory, job.make_estimator(config, network, master, records.lengths))
+    run = Run(config, directory, job.make_estimator(config, network, master, records))
     pretraining = job.Pretraining(config, network, records, run)
     pretraining.check()
     return pretraining
