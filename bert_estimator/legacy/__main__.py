@@ -35,7 +35,8 @@ def main(argv: list[str]) -> int:
     given = arguments.pop(0) if arguments[:1] in (["--tf1"], ["--tf2"]) else None
     try:
         tensorflow_import.check_addresses()
-    except tensorflow_import.AddressLimitError as error:
+        bert_estimator.legacy.check_keras()
+    except (ImportError, tensorflow_import.AddressLimitError) as error:
         print(f"python -m bert_estimator.legacy: {error}", file=sys.stderr)
         return 2
     if arguments[:1] == ["-m"] and len(arguments) > 1:
