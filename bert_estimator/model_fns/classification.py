@@ -27,11 +27,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu
-from bert_estimator.layers import embeddings
 from bert_estimator.model_fns import classification_report, metrics, update
-from bert_estimator.model_fns.fine_tuning import Network
+from bert_estimator.model_fns.fine_tuning import Network, output_logits
 from bert_estimator.model_fns.metrics import METRICS, Counts, Metric
-from bert_estimator.precision import scope, to_float32
+from bert_estimator.precision import scope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,23 +169,8 @@ def _logits(network, head, features, dropout):
             if hidden.shape.rank == 2 and "sequence_numbers" in features:
                 dropout = dropout.at_rows(features["sequence_numbers"])
             hidden = dropout(hidden, model.config.classifier_dropout)
-        width = hidden.shape.as_list()[-1]
-        # The dimensions between B and L: F if each token has logits.
-        outer = [embeddings.length_of(hidden)] if hidden.shape.rank == 3 else []
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
-            weights = modeling.weight(
-                "output_weights",
-                [head.num_labels, model.config.hidden_size],
-                model.config.initializer_range,
-            )
-            bias = tf.get_variable(
-                "output_bias", [head.num_labels], tf.float32, initializer=tf.zeros_initializer()
-            )
-        logits = tf.matmul(tf.reshape(hidden, [-1, width]), weights, transpose_b=True)
-    # The bias is added outside of the scope, in float32.
-    logits = tf.nn.bias_add(to_float32(logits), bias)
-    logits = tf.reshape(logits, [-1, *outer, head.num_labels])
-    return model.by_sequence(logits) if outer else logits
+        logits = output_logits(hidden, head.num_labels, model.config.initializer_range)
+    return model.by_sequence(logits) if logits.shape.rank == 3 else logits
 
 
 def _predictions(head, logits):

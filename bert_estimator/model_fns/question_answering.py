@@ -18,11 +18,10 @@ from typing import Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import modeling, tpu
-from bert_estimator.layers import embeddings
+from bert_estimator import tpu
 from bert_estimator.model_fns import metrics, update
-from bert_estimator.model_fns.fine_tuning import Network
-from bert_estimator.precision import scope, to_float32
+from bert_estimator.model_fns.fine_tuning import Network, output_logits
+from bert_estimator.precision import scope
 
 _SCOPE = "cls/squad"
 _NO_TOKEN = -10000.0  # a logit whose exponential is 0
@@ -92,18 +91,9 @@ def _logits(network, features, dropout):
     """Returns the logits of starts and of ends, float32 [B, F] each."""
     with scope(network.precision):
         model = network.build(features, dropout)
-        tokens = model.get_sequence_output()  # [B, F, H]
-        with tf.variable_scope(_SCOPE, use_resource=True):
-            weights = modeling.weight(
-                "output_weights", [2, model.config.hidden_size], model.config.initializer_range
-            )
-            bias = tf.get_variable(
-                "output_bias", [2], tf.float32, initializer=tf.zeros_initializer()
-            )
-        flat = tf.reshape(tokens, [-1, tokens.shape.as_list()[-1]])
-        logits = tf.matmul(flat, weights, transpose_b=True)
-    logits = tf.nn.bias_add(to_float32(logits), bias)
-    logits = tf.reshape(logits, [-1, embeddings.length_of(tokens), 2])
+        with tf.variable_scope(_SCOPE):
+            tokens = model.get_sequence_output()  # [B, F, H]
+            logits = output_logits(tokens, 2, model.config.initializer_range)
     # In training, google-research/bert's softmax is over padding, too, which packed rows do not
     # have. Elsewhere padding is left out, since packed rows do not train its logits.
     if dropout is None and "sequence_starts" not in features:
