@@ -1,7 +1,7 @@
 """The server itself: routes, limits, the token, and an end that answers what was accepted.
 
-Only this module imports starlette and uvicorn. Every answer but the page and the metrics is JSON;
-an error is `{"error": "a sentence"}`, as in TensorFlow Serving.
+Every answer but the page and the metrics is JSON; an error is `{"error": "a sentence"}`, as in
+TensorFlow Serving. The packages of the extra [serve] are imported here and in `metrics`.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import uvicorn
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -118,12 +119,12 @@ class Service:
                 response = _error_of(error)
             if self.is_closing:  # else the client would send its next request on this connection
                 response.headers["Connection"] = "close"
-            model = request.path_params.get("name", getattr(request.state, "model", ""))
-            # A name that is not served is left out: clients could make up any number of metrics.
-            labels = {"model": model if model in self.models else "", "verb": verb}
             if verb:
-                self._metrics.requests.add(**labels, status=str(response.status_code))
-                self._metrics.request_secs.add(time.monotonic() - start, **labels)
+                model = request.path_params.get("name", getattr(request.state, "model", ""))
+                # Names that are not served are left out: clients could make up any number of them.
+                model = model if model in self.models else ""
+                self._metrics.requests.labels(model, verb, response.status_code).inc()
+                self._metrics.request_secs.labels(model, verb).observe(time.monotonic() - start)
             return response
 
         return endpoint
@@ -182,21 +183,20 @@ class Service:
         return _json({"model_version_status": [status]})
 
     async def _show_metrics(self, request):
-        # A model's version changes when a newer one is opened.
-        self._metrics.models.clear()
         for name, model in self.models.items():
             opened = model.opened
-            self._metrics.waiting.set(model.batcher.num_waiting, model=name)
-            self._metrics.cut.set(opened.num_cut(), model=name)
-            self._metrics.models.set(1, model=name, kind=opened.kind, version=opened.version)
-        return Response(self._metrics.text(), media_type=metrics.CONTENT_TYPE)
+            self._metrics.waiting.labels(name).set(model.batcher.num_waiting)
+            self._metrics.cut.labels(name).set(opened.num_cut())
+            self._metrics.models.labels(name).info({"kind": opened.kind, "version": opened.version})
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._metrics.registry), media_type=media_type)
 
     def _count_batch(self, name, batch):
-        self._metrics.texts.add(batch.num_texts, model=name)
-        self._metrics.batch_texts.add(batch.num_texts, model=name)
-        self._metrics.batch_secs.add(batch.secs, model=name)
+        self._metrics.texts.labels(name).inc(batch.num_texts)
+        self._metrics.batch_texts.labels(name).observe(batch.num_texts)
+        self._metrics.batch_secs.labels(name).observe(batch.secs)
         for secs in batch.waited:
-            self._metrics.waited_secs.add(secs, model=name)
+            self._metrics.waited_secs.labels(name).observe(secs)
 
     async def _answer(self, request):
         """Answers :predict, :classify and :regress."""

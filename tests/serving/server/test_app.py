@@ -228,15 +228,15 @@ def test_metrics(client):
     client.post("/v1/models/other:predict", {})
     after = metrics_of(client)
     counted = {name: value - before.get(name, 0) for name, value in after.items()}
-    assert counted['requests_total{model="classes",verb="predict",status="200"}'] == 1
-    assert counted['requests_total{model="classes",verb="predict",status="400"}'] == 1
-    assert counted['requests_total{model="",verb="predict",status="404"}'] == 1
+    assert counted['requests_total{model="classes",status="200",verb="predict"}'] == 1
+    assert counted['requests_total{model="classes",status="400",verb="predict"}'] == 1
+    assert counted['requests_total{model="",status="404",verb="predict"}'] == 1
     assert counted['texts_total{model="classes"}'] == 2
-    assert counted['batch_texts_bucket{model="classes",le="1"}'] == 0
-    assert counted['batch_texts_bucket{model="classes",le="2"}'] == 1
-    assert counted['batch_texts_bucket{model="classes",le="+Inf"}'] == 1
+    assert counted['batch_texts_bucket{le="1.0",model="classes"}'] == 0
+    assert counted['batch_texts_bucket{le="2.0",model="classes"}'] == 1
+    assert counted['batch_texts_bucket{le="+Inf",model="classes"}'] == 1
     assert counted['request_seconds_count{model="classes",verb="predict"}'] == 2
-    assert after['model_info{model="classes",kind="classification",version="7"}'] == 1
+    assert after['model_info{kind="classification",model="classes",version="7"}'] == 1
     assert after['queue_texts{model="classes"}'] == 0
 
 

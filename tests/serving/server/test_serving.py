@@ -142,11 +142,13 @@ def test_ctrl_c_is_130():
 
 def test_a_signal_under_load_loses_nothing_that_was_accepted():
     program = (
-        "import sys; from bert_estimator.serving.server import app, __main__; "
+        "import sys, prometheus_client; "
+        "from bert_estimator.serving.server import app, __main__; "
         "services, make = [], app.Service; "
         "app.Service = lambda *args: services.append(make(*args)) or services[0]; "
         "code = __main__.main(sys.argv); "
-        "print(services[0]._metrics.text()); sys.exit(code)"
+        "metrics = prometheus_client.generate_latest(services[0]._metrics.registry); "
+        "print(metrics.decode()); sys.exit(code)"
     )
     with running(ENCODER, "--batch_size=2", start=starting(program)) as server:
         outcomes = []
@@ -283,5 +285,5 @@ def test_without_the_extra(monkeypatch, capsys):
     monkeypatch.delattr("bert_estimator.serving.server.app", raising=False)
     assert serve.main(["bert-serve", str(ENCODER), "--port=0"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("serve: the server needs starlette and uvicorn (")
+    assert err.startswith("serve: the server needs starlette, prometheus_client and uvicorn (")
     assert err.endswith("Install them: pip install 'bert-estimator[serve]'\n")
