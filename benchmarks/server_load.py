@@ -99,13 +99,12 @@ def pipeline(model: str) -> Callable[[Sequence[str]], list]:
 def serve_pipeline(model: str, batch_size: int) -> int:
     """Serves a pipeline of transformers as `bert-serve` serves a model; returns the exit code."""
     from bert_estimator.serving.server import app, models
-    from bert_estimator.serving.server.bodies import Inputs
 
     answer = pipeline(model)
     answer(["a text"])
     opened = models.Opened(
         kind="classification",
-        inputs=Inputs(("text_a",), 1),
+        inputs=models.Inputs(("text_a",), 1),
         outputs=("scores",),
         labels=(),
         max_seq_length=None,

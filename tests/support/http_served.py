@@ -9,8 +9,7 @@ import threading
 import numpy as np
 
 from bert_estimator.serving.server import app, models
-from bert_estimator.serving.server.bodies import Inputs
-from bert_estimator.serving.server.models import Opened
+from bert_estimator.serving.server.models import Inputs, Opened
 
 LABELS = ("low", "high")
 
@@ -84,7 +83,7 @@ class Client:
             connection.request(method, path, data, headers or {})
             answer = connection.getresponse()
             content = answer.read()
-        if answer.headers.get("content-type") == "application/json":
+        if content and answer.headers.get("content-type") == "application/json":
             return answer.status, json.loads(content), answer.headers
         return answer.status, content, answer.headers
 

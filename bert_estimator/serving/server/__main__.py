@@ -202,7 +202,7 @@ def _app():
         if error.name and error.name.startswith("bert_estimator"):
             raise
         raise FlagError(
-            f"the server needs starlette, prometheus_client and uvicorn ({error}). Install them: "
+            f"the server needs fastapi, prometheus_client and uvicorn ({error}). Install them: "
             "pip install 'bert-estimator[serve]'"
         ) from None
     return app

@@ -1,14 +1,13 @@
 """The server itself: routes, limits, the token, and an end that answers what was accepted.
 
 Every answer but the page and the metrics is JSON; an error is `{"error": "a sentence"}`, as in
-TensorFlow Serving. The packages of the extra [serve] are imported here and in `metrics`.
+TensorFlow Serving. The packages of the extra [serve] are imported here, in `bodies` and `metrics`.
 """
 
 import asyncio
 import contextlib
 import hmac
 import io
-import json
 import os
 import re
 import signal
@@ -21,31 +20,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from prometheus_client.exposition import choose_encoder
-from starlette.applications import Starlette
+from pydantic_core import to_json
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.requests import ClientDisconnect
 
+from bert_estimator import __version__
 from bert_estimator.serving.server import bodies, metrics
 from bert_estimator.serving.server.batcher import Batch, QueueFullError
-from bert_estimator.serving.server.bodies import RequestError
 from bert_estimator.serving.server.models import VECTORS, ServedModel
 
 _BODY_SECS = 30  # a body that is not there by then is refused
 _LAST_SECS = 10  # at the end, clients have so long to read their answers
 _LOOK_SECS = 5  # how often newer models are looked for
 _NPY = "application/x-npy"
-_FILES = {
-    "page.html": ("text/html; charset=utf-8", True),
-    "openapi.json": ("application/json", False),
-}
 # The page has its script and style in itself, and asks nobody but this server.
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_ABOUT = """BERT models that answer texts. Requests to models are as for TensorFlow Serving's REST
+interface. `GET /v1/models` says which inputs each model has: `text_a`, and `text_b` for pairs,
+or `question` and `context`. If the server has a token, a request has the header `Authorization:
+Bearer TOKEN`."""
+_ERROR = """`{"error": "a sentence"}`. 400: the request is wrong. 401: the token is missing. 404: no
+such model, version or path. 405: the path has another method. 408: the body did not arrive. 413:
+too many texts or bytes. 429: the queue is full. 500: the model failed. 503: the server is about to
+end."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -58,6 +63,24 @@ class Limits(NamedTuple):
 
 
 _LIMITS = Limits()
+
+
+class _Name(StringConvertor):
+    """Matches the name or the version of a model in a path, without a verb that follows it."""
+
+    regex = r"[\w.-]+"
+
+
+register_url_convertor("model", _Name())
+
+
+class _Route(APIRoute):
+    """Calls its endpoint with the request."""
+
+    def get_route_handler(self) -> Handler:
+        # FastAPI's own handler would read the body before the token and the limits are looked at,
+        # and it would take a quarter of the time of a request of a small network.
+        return self.endpoint
 
 
 class Service:
@@ -80,34 +103,53 @@ class Service:
         self.is_closing = False
         # The bodies that are being read, which the end of the server does not wait for.
         self._reading: set[asyncio.Future] = set()
-        handlers = {HTTPException: _http_error}
-        self.app = Starlette(
-            routes=self._routes(), lifespan=self._lifespan, exception_handlers=handlers
+        self.app = FastAPI(
+            title="bert-serve",
+            version=__version__,
+            description=_ABOUT,
+            docs_url=None,  # the page has scripts from elsewhere
+            redoc_url=None,
+            lifespan=self._lifespan,
+            responses={"default": {"description": _ERROR}},
+            exception_handlers={HTTPException: _http_error},
         )
+        self.app.router.route_class = _Route
+        self._add_routes()
 
-    def _routes(self):
-        def route(path, handler, verb="", method="GET", is_open=False):
-            return Route(path, self._endpoint(handler, verb, is_open), methods=[method])
-
-        routes = [
-            route("/", _file("page.html"), is_open=True),
-            route("/health", self._health, is_open=True),
-            route("/ready", self._ready, is_open=True),
-            route("/openapi.json", _file("openapi.json"), is_open=True),
-            route("/metrics", self._show_metrics),
-            route("/v1/models", self._list),
-            route("/embed", self._embed, "embed", "POST"),
-        ]
-        for model in ("/v1/models/{name}", "/v1/models/{name}/versions/{version}"):
-            routes.append(route(model, self._status))
+    def _add_routes(self):
+        add = self._add
+        version = "/versions/{version:model}"
+        # A request is compared with one route after the other.
+        for model in ("/v1/models/{name:model}", "/v1/models/{name:model}" + version):
             for verb in ("predict", "classify", "regress"):
-                routes.append(route(f"{model}:{verb}", self._answer, verb, "POST"))
-        return routes
+                add(f"{model}:{verb}", self._answer, verb=verb)
+            add(model, self._status, "Which version is served")
+        add("/embed", self._embed, verb="embed")
+        add("/", self._page, "The page", is_open=True, response_class=HTMLResponse)
+        add("/health", self._health, "Whether the process runs", is_open=True)
+        add("/ready", self._ready, "Whether requests are accepted", is_open=True)
+        add("/metrics", self._show_metrics, "For Prometheus", response_class=PlainTextResponse)
+        add("/v1/models", self._list, "What each model takes and gives")
+
+    def _add(self, path, handler, summary="", verb="", is_open=False, **options):
+        """Adds a route to which a body is posted if it has a verb."""
+        named = {"in": "path", "required": True, "schema": {"type": "string"}}
+        shown = {"parameters": [{"name": n, **named} for n in re.findall(r"{(\w+)", path)]}
+        if verb:
+            schema = bodies.BODIES[verb].model_json_schema()
+            summary = schema.pop("description")
+            shown["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        options |= {"summary": summary, "openapi_extra": shown}
+        options |= {"name": verb or handler.__name__.strip("_")}
+        endpoint = self._endpoint(handler, verb, is_open)
+        self.app.add_api_route(path, endpoint, methods=["POST" if verb else "GET"], **options)
+        if not verb:
+            self.app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
 
     def _endpoint(self, handler: Handler, verb: str, is_open: bool) -> Handler:
         """Returns what answers a route: a handler, with the token, errors and metrics around it."""
 
-        async def endpoint(request):
+        async def endpoint(request: Request) -> Response:
             start = time.monotonic()
             request.state.verb = verb
             try:
@@ -130,12 +172,12 @@ class Service:
         return endpoint
 
     def _check_name(self, request):
-        """Raises RequestError for a name that is not this machine's."""
+        """Raises HTTPException for a name that is not this machine's."""
         # A web page that someone here looks at can have its own name lead to 127.0.0.1, and then
         # read what this server answers (DNS rebinding). The browser still sends the page's name.
         name = re.sub(r":\d+$", "", request.headers.get("host", ""))
         if self._names and name.lower() not in self._names:
-            raise RequestError(
+            raise HTTPException(
                 403,
                 f"this server is for programs on its machine, which call it {self._names[0]}, not "
                 f"{name!r}. For others, give it a token or another --host",
@@ -146,16 +188,21 @@ class Service:
             given = request.headers.get("authorization", "")
             # `==` takes longer the more of the token is right, which can be measured.
             if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-                raise RequestError(
-                    401, "this server wants its token, in the header Authorization: Bearer TOKEN"
+                raise HTTPException(
+                    401,
+                    "this server wants its token, in the header Authorization: Bearer TOKEN",
+                    {"WWW-Authenticate": "Bearer"},
                 )
+
+    async def _page(self, request):
+        with open(os.path.join(os.path.dirname(__file__), "page.html"), encoding="utf-8") as reader:
+            return HTMLResponse(reader.read(), headers={"Content-Security-Policy": _PAGE_POLICY})
 
     async def _health(self, request):
         return _json({"status": "ok"})
 
     async def _ready(self, request):
-        if self.is_closing:
-            raise _closing_error()
+        self._check_open()
         return _json({"status": "ready"})
 
     async def _list(self, request):
@@ -164,10 +211,10 @@ class Service:
                 "name": model.name,
                 "version": model.opened.version,
                 "kind": model.opened.kind,
-                "inputs": list(model.opened.inputs.names),
+                "inputs": model.opened.inputs.names,
                 "inputs_needed": model.opened.inputs.num_needed,
-                "outputs": list(model.opened.outputs),
-                "labels": list(model.opened.labels),
+                "outputs": model.opened.outputs,
+                "labels": model.opened.labels,
                 "max_seq_length": model.opened.max_seq_length,
             }
             for model in self.models.values()
@@ -201,32 +248,33 @@ class Service:
     async def _answer(self, request):
         """Answers :predict, :classify and :regress."""
         self._model(request)  # what is not served needs no body
-        body, verb = await self._body(request), request.state.verb
+        data, verb = await self._body(request), request.state.verb
         # Nothing waits from here until the texts are accepted: a newer model would take the place.
         model = self._model(request)
         opened = model.opened
         if verb != "predict":
             bodies.check_results(verb, opened.outputs, opened.kind)
-        asked = bodies.read(body, verb, opened.inputs)
-        answers = await self._answers(request, model, asked.texts)
+        body = bodies.BODIES[verb].read(data)
+        answers = await self._answers(request, model, body.texts(opened.inputs))
         if opened.kind == VECTORS:
             answers = [{"vector": answer["vector"].tolist()} for answer in answers]
         if verb == "predict":
-            return _json(bodies.predictions(answers, asked.is_columnar))
+            return _json(bodies.predictions(answers, body.instances is None))
         return _json(bodies.results(answers, verb))
 
     async def _embed(self, request):
-        texts, name = bodies.read_texts(await self._body(request))
+        body = bodies.Embed.read(await self._body(request))
+        name = body.model
         embedding = [n for n, model in self.models.items() if model.opened.kind == VECTORS]
         if not embedding or name not in (None, *embedding):
             wanted = "a model for vectors" if name is None else f"the model {name!r}, for vectors,"
-            raise RequestError(
+            raise HTTPException(
                 404,
                 f"{wanted} is not served; served for vectors: "
                 f"{', '.join(embedding) or 'nothing, since every MODEL_DIR is an exported model'}",
             )
         request.state.model = name or embedding[0]
-        answers = await self._answers(request, self.models[request.state.model], texts)
+        answers = await self._answers(request, self.models[request.state.model], body.texts)
         vectors = [answer["vector"] for answer in answers]
         if _NPY in request.headers.get("accept", ""):
             array = io.BytesIO()
@@ -236,32 +284,31 @@ class Service:
         return _json({"model": request.state.model, "vectors": rows})
 
     def _model(self, request):
-        """Returns the model that a request names; raises RequestError if it is not served."""
+        """Returns the model that a request names; raises HTTPException if it is not served."""
         name, version = request.path_params["name"], request.path_params.get("version")
         if name not in self.models:
-            raise RequestError(
+            raise HTTPException(
                 404, f"the model {name!r} is not served; served are {', '.join(self.models)}"
             )
         model = self.models[name]
         if version not in (None, model.opened.version):
-            raise RequestError(
+            raise HTTPException(
                 404, f"{name}: version {version!r} is not served, but {model.opened.version}"
             )
         return model
 
     async def _body(self, request):
-        """Returns the body; raises RequestError if it is too long, or does not arrive."""
-        most = self._limits.max_body_bytes
-        read = asyncio.ensure_future(_read(request, most))
+        """Returns the body; raises HTTPException if it is too long, or does not arrive."""
+        read = asyncio.ensure_future(_read(request, self._limits.max_body_bytes))
         self._reading.add(read)
         try:
             return await asyncio.wait_for(read, _BODY_SECS)
         except asyncio.TimeoutError:
-            raise RequestError(408, f"the body did not arrive within {_BODY_SECS} s") from None
+            why = f"the body did not arrive within {_BODY_SECS} s"
+            raise HTTPException(408, why, {"Connection": "close"}) from None
         # `drain` cancels the reading of a body, not the request, which still gets an answer.
         except asyncio.CancelledError:
-            if self.is_closing:
-                raise _closing_error() from None
+            self._check_open()
             raise
         finally:
             self._reading.discard(read)
@@ -269,23 +316,26 @@ class Service:
     async def _answers(self, request, model, texts):
         """Returns a model's answers; raises ClientDisconnect if the client goes away meanwhile."""
         if len(texts) > self._limits.max_texts:
-            raise RequestError(
+            raise HTTPException(
                 413, f"{len(texts)} texts are more than {self._limits.max_texts}; send fewer"
             )
-        # The body may have been complete before the server began to end.
-        if self.is_closing:
-            raise _closing_error()
+        self._check_open()  # the body may have been complete before the server began to end
         answers = model.batcher(texts)
+        # If the client is gone while the texts wait, they are not computed.
         gone = asyncio.ensure_future(_disconnected(request))
+        gone.add_done_callback(lambda gone: answers.cancel())
         try:
-            await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not answers.done():
-                raise ClientDisconnect
-            return answers.result()
+            return await answers
+        except asyncio.CancelledError:
+            if gone.done():
+                raise ClientDisconnect from None
+            raise
         finally:
             gone.cancel()
-            # If the client is gone while the texts wait, they are not computed.
-            answers.cancel()
+
+    def _check_open(self):
+        if self.is_closing:
+            raise HTTPException(503, "the server is about to end; ask another one")
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app):
@@ -357,7 +407,7 @@ class Server(uvicorn.Server):
 
 
 async def _read(request, most):
-    """Returns the body of a request; raises RequestError if it has more bytes than `most`."""
+    """Returns the body of a request; raises HTTPException if it has more bytes than `most`."""
     parts, size = [], int(request.headers.get("content-length", 0))
     # A body whose header says that it is too long is not read. Without the header, or with a wrong
     # one, the bytes are counted.
@@ -369,7 +419,7 @@ async def _read(request, most):
             if size > most:
                 break
     if size > most:
-        raise RequestError(413, f"the body is longer than {most} bytes; send less at a time")
+        raise HTTPException(413, f"the body is longer than {most} bytes; send less at a time")
     return b"".join(parts)
 
 
@@ -379,26 +429,8 @@ async def _disconnected(request):
         pass
 
 
-def _file(name):
-    """Returns the handler of a file beside this module."""
-    media_type, is_page = _FILES[name]
-    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as reader:
-        content = reader.read()
-    headers = {"Content-Security-Policy": _PAGE_POLICY} if is_page else None
-
-    async def handler(request):
-        return Response(content, media_type=media_type, headers=headers)
-
-    return handler
-
-
 def _json(values, status=200, headers=None):
-    content = json.dumps(values, separators=(",", ":")).encode()
-    return Response(content, status, headers, media_type="application/json")
-
-
-def _closing_error():
-    return RequestError(503, "the server is about to end; ask another one")
+    return Response(to_json(values), status, headers, media_type="application/json")
 
 
 def _error_of(error: Exception) -> Response:
@@ -406,9 +438,8 @@ def _error_of(error: Exception) -> Response:
     headers = None
     if isinstance(error, ClientDisconnect):
         status, message = 499, "the client has closed the connection"  # nobody reads it
-    elif isinstance(error, RequestError):
-        status, message = error.status, str(error)
-        headers = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}.get(status)
+    elif isinstance(error, HTTPException):
+        status, message, headers = error.status_code, error.detail, error.headers
     elif isinstance(error, QueueFullError):
         status, message, headers = 429, str(error), {"Retry-After": "1"}
     elif isinstance(error, ValueError):
@@ -422,8 +453,9 @@ def _error_of(error: Exception) -> Response:
 
 async def _http_error(request, error):
     """Answers a path that is not there, or another method than the path has."""
-    message = {
-        404: f"{request.url.path} is not here; GET /openapi.json lists the paths",
-        405: f"{request.method} is not for {request.url.path}",
-    }.get(error.status_code, error.detail)
-    return _json({"error": message}, error.status_code, error.headers)
+    path = request.url.path
+    if error.status_code == 404:
+        error.detail = f"{path} is not here; GET /openapi.json lists the paths"
+    if error.status_code == 405:
+        error.detail = f"{request.method} is not for {path}; use {error.headers['Allow']}"
+    return _error_of(error)

@@ -11,90 +11,186 @@ stands in the place of objects.
 """
 
 import base64
-import binascii
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from bert_estimator.serving.commands import Text
+from bert_estimator.serving.server.models import Inputs
 from bert_estimator.system import json_files
 
-_SIGNATURES = {
-    "predict": "serving_default",
-    "classify": "classify",
-    "regress": "regress",
-}
-_KEYS = {
-    "predict": ("instances", "inputs"),
-    "classify": ("examples", "context"),
-    "regress": ("examples", "context"),
-}
 # The output from which each verb makes results, and what it is good for.
 _RESULTS = {"classify": ("probabilities", "classes"), "regress": ("number", "numbers")}
 
 
-class RequestError(Exception):
-    """A request is refused with HTTP's number for it; the text says why and what is allowed."""
-
-    def __init__(self, status: int, message: str):
-        super().__init__(message)
-        self.status = status
+def _is_b64(value):
+    return isinstance(value, dict) and value.keys() == {"b64"}
 
 
-class Inputs(NamedTuple):
-    """Says which one or two strings a text of a model consists of."""
-
-    names: tuple[str, ...]
-    num_needed: int  # how many of them a request has to give, from the first
-
-    def shown(self) -> str:
-        """Returns them in words."""
-        optional = self.names[self.num_needed :]
-        return " and ".join(self.names[: self.num_needed]) + "".join(
-            f", and may have {name}" for name in optional
-        )
+def _decoded(value):
+    if not _is_b64(value) or not isinstance(value["b64"], str):
+        return value
+    try:
+        return base64.b64decode(value["b64"], validate=True).decode("utf-8")
+    except ValueError as error:
+        raise ValueError(f"b64 must be UTF-8 in base64: {error}") from None
 
 
-class Request(NamedTuple):
-    """Holds what a request asks."""
-
-    texts: list[Text]  # strings, or pairs of strings
-    is_columnar: bool = False  # the answer has a list for each output, not an object for each text
+def _feature(value):
+    # A feature of a tf.Example is a list.
+    return _decoded(value[0] if isinstance(value, list) and len(value) == 1 else value)
 
 
-def read(data: bytes, verb: str, inputs: Inputs) -> Request:
-    """Returns what a body asks of a model by "predict", "classify" or "regress"; raises
-    RequestError for any other body."""
-    values = _object(data, ("signature_name", *_KEYS[verb]))
-    signature = values.get("signature_name") or _SIGNATURES[verb]
-    if signature not in (_SIGNATURES[verb], f"tensorflow/serving/{verb}"):
-        raise RequestError(
-            400, f"signature_name: {_shown(signature)} is not here; use {_SIGNATURES[verb]!r}"
-        )
-    if verb != "predict":
-        return Request(_examples(values, inputs))
-    if ("instances" in values) == ("inputs" in values):
-        raise RequestError(400, "the body must have instances or inputs, and not both")
-    if "instances" in values:
-        rows = enumerate(_list(values["instances"], "instances"))
-        return Request([_row(row, inputs, f"instances[{number}]") for number, row in rows])
-    return Request(_columns(values["inputs"], inputs), is_columnar=True)
+def _few(value):
+    # pydantic makes an error of each wrong value; a body has room for a million of them.
+    if isinstance(value, dict) and len(value) > 2:
+        raise ValueError("has more than two inputs; no model has more")
+    return value
 
 
-def read_texts(data: bytes) -> tuple[list[Text], str | None]:
-    """Returns the texts of a request for vectors, and the name of the model if it has one, or
-    raises RequestError."""
-    values = _object(data, ("texts", "model"))
-    texts = []
-    for number, text in enumerate(_list(values.get("texts"), "texts")):
-        what = f"texts[{number}]"
-        if isinstance(text, list):
-            if len(text) != 2:
-                raise RequestError(400, f"{what}: a list must have the two texts of a pair")
-            texts.append(tuple(_string(part, what) for part in text))
-        else:
-            texts.append(_string(text, what))
-    model = values.get("model")
-    return texts, None if model is None else _string(model, "model")
+def _named(value):
+    # The input of a model with one input is text_a.
+    is_alone = type(value) in (str, list) or _is_b64(value)
+    return {"text_a": value} if is_alone else _few(value)
+
+
+def _two(value):
+    if isinstance(value, list) and len(value) != 2:
+        raise ValueError("a list must have the two texts of a pair")
+    return value
+
+
+# The last argument of each validator is what the schema shows: a string may be in base64.
+_Written = str | dict[Literal["b64"], str]
+_String = Annotated[str, BeforeValidator(_decoded, _Written)]
+_Strings = Annotated[list[_String], Field(fail_fast=True)]
+_Instance = Annotated[dict[str, _String], BeforeValidator(_named, _Written | dict[str, _Written])]
+_Columns = Annotated[
+    dict[str, _Strings], BeforeValidator(_named, list[_Written] | dict[str, list[_Written]])
+]
+_Feature = Annotated[str, BeforeValidator(_feature, _Written | list[_Written])]
+_Features = Annotated[dict[str, _Feature], BeforeValidator(_few)]
+_Pair = Annotated[tuple[_String, _String], Tag("pair")]
+_TextOrPair = Annotated[
+    Annotated[_String, Tag("text")] | _Pair,
+    Discriminator(lambda value: "pair" if isinstance(value, list) else "text"),
+    BeforeValidator(_two),
+]
+
+
+class Body(BaseModel):
+    """Holds what a request asks; a docstring below is what the description of requests shows."""
+
+    @classmethod
+    def read(cls, data: bytes) -> "Body":
+        """Returns what a body asks; raises ValueError if it has another shape."""
+        if not data:
+            raise ValueError("the body is empty; it must be an object in JSON")
+        values = json_files.parse(data, "the body", dict, len(data))
+        if unknown := values.keys() - cls.model_fields:
+            known = ", ".join(cls.model_fields)
+            unknown = json_files.shown(min(unknown))
+            raise ValueError(f"the key {unknown} is not known; known are {known}")
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(_said(error.errors(include_url=False)[0])) from None
+
+
+class Predict(Body):
+    """Asks for all outputs of a model: `predictions` for `instances`, `outputs` for `inputs`."""
+
+    signature_name: Literal["", "serving_default", "tensorflow/serving/predict"] | None = None
+    instances: Annotated[list[_Instance], Field(fail_fast=True)] | None = None
+    inputs: _Columns | None = None
+
+    @model_validator(mode="after")
+    def _check(self):
+        if (self.instances is None) == (self.inputs is None):
+            raise ValueError("the body must have instances or inputs, and not both")
+        return self
+
+    def texts(self, inputs: Inputs) -> list[Text]:
+        """Returns the texts; raises ValueError if they are not texts of a model's inputs."""
+        if self.inputs is None:
+            return _texts(self.instances, inputs, "instances")
+        _check_names(self.inputs, inputs, "inputs")
+        columns = self.inputs.values()
+        if len(set(map(len, columns))) > 1:
+            raise ValueError("inputs: the lists have different lengths")
+        rows = (dict(zip(self.inputs, row, strict=True)) for row in zip(*columns, strict=True))
+        return _texts(rows, inputs, "inputs")
+
+
+class _Examples(Body):
+    context: _Features | None = None  # what all examples share
+    examples: Annotated[list[_Features], Field(fail_fast=True)]
+
+    def texts(self, inputs: Inputs) -> list[Text]:
+        """Returns the texts; raises ValueError if they are not texts of a model's inputs."""
+        rows = ({**(self.context or {}), **example} for example in self.examples)
+        return _texts(rows, inputs, "examples")
+
+
+class Classify(_Examples):
+    """Asks for `results`: a list of [label, probability] for each text."""
+
+    signature_name: Literal["", "classify", "tensorflow/serving/classify"] | None = None
+
+
+class Regress(_Examples):
+    """Asks for `results`: the number of each text."""
+
+    signature_name: Literal["", "regress", "tensorflow/serving/regress"] | None = None
+
+
+class Embed(Body):
+    """Asks for `vectors`, or by `Accept: application/x-npy` for an array in NumPy's format."""
+
+    texts: Annotated[list[_TextOrPair], Field(fail_fast=True)]
+    model: str | None = None  # for vectors; by default the first
+
+
+BODIES = {"predict": Predict, "classify": Classify, "regress": Regress, "embed": Embed}
+
+
+def _said(error):
+    """Returns an error of pydantic as a sentence."""
+    where = "".join(f"[{p}]" if isinstance(p, int) else f".{p:.60}" for p in error["loc"])
+    what = error["msg"]
+    if error["type"] == "value_error":
+        what = str(error["ctx"]["error"])
+    elif error["type"] != "missing":
+        what += f", not {json_files.shown(error['input'])}"
+    return f"{where.lstrip('.')}: {what}" if where else what
+
+
+def _texts(rows: Iterable[dict[str, str]], inputs: Inputs, what: str) -> list[Text]:
+    texts, names = [], set(inputs.names)
+    for number, row in enumerate(rows):
+        if row.keys() != names:  # of which the last may be missing
+            _check_names(row, inputs, f"{what}[{number}]")
+        parts = tuple(row[name] for name in inputs.names if name in row)
+        texts.append(parts if len(parts) > 1 else parts[0])
+    return texts
+
+
+def _check_names(names, inputs, what):
+    """Raises ValueError if strings of these names are not a text."""
+    missing = [name for name in inputs.names[: inputs.num_needed] if name not in names]
+    unknown = names.keys() - set(inputs.names)
+    if missing or unknown:
+        wrong = f"lacks {missing[0]}" if missing else f"has {json_files.shown(min(unknown))}"
+        raise ValueError(f"{what}: {wrong}; an instance has {inputs.shown()}")
 
 
 def predictions(answers: Sequence[dict[str, Any]], is_columnar: bool) -> dict[str, Any]:
@@ -109,10 +205,10 @@ def predictions(answers: Sequence[dict[str, Any]], is_columnar: bool) -> dict[st
 
 
 def check_results(verb: str, outputs: Sequence[str], kind: str) -> None:
-    """Raises RequestError if a model's outputs are not what :classify or :regress gives."""
+    """Raises ValueError if a model's outputs are not what :classify or :regress gives."""
     needed, what = _RESULTS[verb]
     if needed not in outputs or kind == "tagging":
-        raise RequestError(400, f"{verb}: is for models of {what}, not of {kind}; use :predict")
+        raise ValueError(f"{verb}: is for models of {what}, not of {kind}; use :predict")
 
 
 def results(answers: Sequence[dict[str, Any]], verb: str) -> dict[str, Any]:
@@ -122,99 +218,3 @@ def results(answers: Sequence[dict[str, Any]], verb: str) -> dict[str, Any]:
         return {"results": [answer["number"] for answer in answers]}
     pairs = [zip(answer["labels"], answer["probabilities"], strict=True) for answer in answers]
     return {"results": [list(map(list, pairs_of_text)) for pairs_of_text in pairs]}
-
-
-def _object(data, keys):
-    """Returns the object that a body holds, which has no other keys."""
-    if not data:
-        raise RequestError(400, "the body is empty; it must be an object in JSON")
-    try:
-        values = json_files.parse(data, "the body", dict, len(data))
-    except json_files.JsonError as error:
-        raise RequestError(400, str(error)) from None
-    if unknown := values.keys() - set(keys):
-        raise RequestError(
-            400, f"the key {_shown(min(unknown))} is not known; known are {', '.join(keys)}"
-        )
-    return values
-
-
-def _examples(values, inputs):
-    context = values.get("context")
-    if context is not None and not isinstance(context, dict):
-        raise RequestError(400, f"context: must be an object, not {_shown(context)}")
-    texts = []
-    for number, example in enumerate(_list(values.get("examples"), "examples")):
-        what = f"examples[{number}]"
-        if not isinstance(example, dict):
-            raise RequestError(400, f"{what}: must be an object, not {_shown(example)}")
-        features = {}
-        # The context has the features that all examples share, as in TensorFlow Serving.
-        for name, value in {**(context or {}), **example}.items():
-            if isinstance(value, list) and len(value) == 1:
-                (value,) = value  # a feature of a tf.Example is a list
-            features[name] = value
-        texts.append(_row(features, inputs, what))
-    return texts
-
-
-def _row(row, inputs, what):
-    """Returns the text of an instance, which is an object, or the string of a single input."""
-    if isinstance(row, str) or (isinstance(row, dict) and row.keys() == {"b64"}):
-        if inputs.num_needed > 1:
-            raise RequestError(400, f"{what}: must be an object with {inputs.shown()}")
-        return _string(row, what)
-    if not isinstance(row, dict):
-        raise RequestError(
-            400, f"{what}: must be an object with {inputs.shown()}, not {_shown(row)}"
-        )
-    _check_names(row, inputs, what)
-    parts = [_string(row[name], f"{what}: {name}") for name in inputs.names if name in row]
-    return parts[0] if len(parts) == 1 else tuple(parts)
-
-
-def _check_names(names, inputs, what):
-    """Raises RequestError if strings of these names are not a text."""
-    missing = [name for name in inputs.names[: inputs.num_needed] if name not in names]
-    unknown = names.keys() - set(inputs.names)
-    if missing or unknown:
-        wrong = f"lacks {missing[0]}" if missing else f"has {_shown(min(unknown))}"
-        raise RequestError(400, f"{what}: {wrong}; an instance has {inputs.shown()}")
-
-
-def _columns(columns, inputs):
-    """Returns the texts of inputs in columns."""
-    if isinstance(columns, list) and inputs.num_needed == 1:
-        columns = {inputs.names[0]: columns}
-    if not isinstance(columns, dict):
-        raise RequestError(400, f"inputs: must be an object with {inputs.shown()}")
-    _check_names(columns, inputs, "inputs")
-    columns = {name: _list(column, f"inputs: {name}") for name, column in columns.items()}
-    if len({len(column) for column in columns.values()}) > 1:
-        raise RequestError(400, "inputs: the lists have different lengths")
-    num_texts = max(map(len, columns.values()), default=0)
-    rows = [{name: column[i] for name, column in columns.items()} for i in range(num_texts)]
-    return [_row(row, inputs, f"inputs[{number}]") for number, row in enumerate(rows)]
-
-
-def _list(value, what):
-    if not isinstance(value, list):
-        given = "is missing; it must be" if value is None else "must be"
-        raise RequestError(400, f"{what}: {given} a list")
-    return value
-
-
-def _string(value, what):
-    """Returns a string, which may be in base64."""
-    if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
-        try:
-            return base64.b64decode(value["b64"], validate=True).decode("utf-8")
-        except (binascii.Error, ValueError) as error:
-            raise RequestError(400, f"{what}: b64 must be UTF-8 in base64: {error}") from None
-    if not isinstance(value, str):
-        raise RequestError(400, f"{what}: must be a string, not {_shown(value)}")
-    return value
-
-
-def _shown(value):
-    return json_files.shown(value)

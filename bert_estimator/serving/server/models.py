@@ -30,7 +30,6 @@ from bert_estimator.serving import exported_model
 from bert_estimator.serving.answer_predictor import AnswerPredictor
 from bert_estimator.serving.predictor import Predictor, open_predictor
 from bert_estimator.serving.server.batcher import Batch, Batcher
-from bert_estimator.serving.server.bodies import Inputs
 from bert_estimator.system import disk_files, json_files, paths
 
 VECTORS = "vectors"
@@ -49,6 +48,20 @@ _N_BEST = {
     "end": "n_best_ends",
     "probability": "n_best_probabilities",
 }
+
+
+class Inputs(NamedTuple):
+    """Says which one or two strings a text of a model consists of."""
+
+    names: tuple[str, ...]
+    num_needed: int  # how many of them a request has to give, from the first
+
+    def shown(self) -> str:
+        """Returns them in words."""
+        optional = self.names[self.num_needed :]
+        return " and ".join(self.names[: self.num_needed]) + "".join(
+            f", and may have {name}" for name in optional
+        )
 
 
 class Opened(NamedTuple):

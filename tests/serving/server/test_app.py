@@ -13,7 +13,7 @@ import http_served as served
 import numpy as np
 import pytest
 
-from bert_estimator.serving.server import app
+from bert_estimator.serving.server import app, bodies
 
 OF_A_TEXT = served.label_of("a text")
 B64 = {"b64": base64.b64encode(b"a text").decode()}
@@ -126,53 +126,55 @@ EXAMPLES = "/v1/models/classes:classify"
         (CLASSES, b"[" * 100_000, 400, "the body: is not JSON of at most 64 levels"),
         (CLASSES, b'{"instances": ["\\ud800"]}', 400, "the body: is not JSON: a \\u escape is hal"),
         (CLASSES, b'{"instances": [], "instances": []}', 400, "the body: is not JSON: the key"),
-        (CLASSES, b'{"instances": [NaN]}', 400, "instances[0]: must be an object with text_a, not"),
+        (CLASSES, b'{"instances": [NaN]}', 400, "instances[0]: Input should be a valid dictionary"),
         (CLASSES, b'{"instances": [' + b"9" * 9999 + b"]}", 400, "the body: is not JSON: Exceeds"),
         (CLASSES, {}, 400, "the body must have instances or inputs, and not both"),
         (CLASSES, {"instances": [], "inputs": []}, 400, "the body must have instances or inputs"),
         (CLASSES, {"instance": ["a"]}, 400, 'the key "instance" is not known; known are signature'),
-        (CLASSES, {"instances": "a"}, 400, "instances: must be a list"),
-        (CLASSES, {"instances": None}, 400, "instances: is missing; it must be a list"),
-        (CLASSES, {"instances": [5]}, 400, "instances[0]: must be an object with text_a, not 5"),
-        (CLASSES, {"instances": ["a", None]}, 400, "instances[1]: must be an object with text_a,"),
-        (CLASSES, {"instances": [["a"]]}, 400, 'instances[0]: must be an object with text_a, not'),
+        (CLASSES, {"instances": "a"}, 400, 'instances: Input should be a valid list, not "a"'),
+        (CLASSES, {"instances": None}, 400, "the body must have instances or inputs, and not both"),
+        (CLASSES, {"instances": [5]}, 400, "instances[0]: Input should be a valid dictionary, not"),
+        (CLASSES, {"instances": ["a", None]}, 400, "instances[1]: Input should be a valid diction"),
+        (CLASSES, {"instances": [["a"]]}, 400, "instances[0].text_a: Input should be a valid stri"),
         (CLASSES, {"instances": [{}]}, 400, "instances[0]: lacks text_a; an instance has text_a"),
         (CLASSES, {"instances": [PAIR]}, 400, 'instances[0]: has "text_b"; an instance has text_a'),
-        (CLASSES, {"instances": [{"text_a": 5}]}, 400, "instances[0]: text_a: must be a string, n"),
-        (CLASSES, {"instances": [{"b64": "?"}]}, 400, "instances[0]: b64 must be UTF-8 in base64:"),
-        (CLASSES, {"instances": [{"b64": "/w=="}]}, 400, "instances[0]: b64 must be UTF-8 in base"),
-        (CLASSES, {"instances": [{"b64": 5}]}, 400, "instances[0]: must be a string, not {"),
-        (CLASSES, {"inputs": "a"}, 400, "inputs: must be an object with text_a"),
+        (CLASSES, {"instances": [{"text_a": 5}]}, 400, "instances[0].text_a: Input should be a va"),
+        (CLASSES, {"instances": [{"b64": "?"}]}, 400, "instances[0].text_a: b64 must be UTF-8 in"),
+        (CLASSES, {"instances": [{"b64": "/w=="}]}, 400, "instances[0].text_a: b64 must be UTF-8"),
+        (CLASSES, {"instances": [{"b64": 5}]}, 400, "instances[0].text_a: Input should be a va"),
+        (CLASSES, {"inputs": "a"}, 400, 'inputs.text_a: Input should be a valid list, not "a"'),
         (CLASSES, {"inputs": {}}, 400, "inputs: lacks text_a; an instance has text_a"),
-        (CLASSES, {"inputs": {"text_a": "a"}}, 400, "inputs: text_a: must be a list"),
+        (CLASSES, {"inputs": {"text_a": "a"}}, 400, "inputs.text_a: Input should be a valid li"),
         (CLASSES, {"signature_name": "ids:serving_default", "instances": []}, 400,
-         'signature_name: "ids:serving_default" is not here; use \'serving_default\''),
-        (CLASSES, {"signature_name": 5, "instances": []}, 400, "signature_name: 5 is not here; us"),
-        (PAIRS, {"instances": ["a"]}, 400, "instances[0]: must be an object with text_a and text_"),
+         "signature_name: Input should be '', 'serving_default' or 'tensorflow/serving/predict', "),
+        (CLASSES, {"signature_name": 5, "instances": []}, 400, "signature_name: Input should be '"),
+        (CLASSES, {"instances": [dict.fromkeys("abc")]}, 400, "instances[0]: has more than two in"),
+        (PAIRS, {"instances": ["a"]}, 400, "instances[0]: lacks text_b; an instance has text_a an"),
         (PAIRS, {"instances": [{"text_a": "a"}]}, 400, "instances[0]: lacks text_b; an instance h"),
-        (PAIRS, {"inputs": ["a"]}, 400, "inputs: must be an object with text_a and text_b"),
+        (PAIRS, {"inputs": ["a"]}, 400, "inputs: lacks text_b; an instance has text_a and text_b"),
         (PAIRS, {"inputs": {"text_a": ["a"], "text_b": []}}, 400, "inputs: the lists have differe"),
-        (EXAMPLES, {}, 400, "examples: is missing; it must be a list"),
-        (EXAMPLES, {"examples": ["a"]}, 400, 'examples[0]: must be an object, not "a"'),
-        (EXAMPLES, {"examples": [], "context": 5}, 400, "context: must be an object, not 5"),
-        (EXAMPLES, {"examples": [{"text_a": ["a", "b"]}]}, 400, "examples[0]: text_a: must be a s"),
-        (EXAMPLES, {"instances": ["a"]}, 400, 'the key "instances" is not known; known are signat'),
+        (EXAMPLES, {}, 400, "examples: Field required"),
+        (EXAMPLES, {"examples": ["a"]}, 400, "examples[0]: Input should be a valid dictionary, no"),
+        (EXAMPLES, {"examples": [], "context": 5}, 400, "context: Input should be a valid di"),
+        (EXAMPLES, {"examples": [{"text_a": ["a", "b"]}]}, 400, "examples[0].text_a: Input should"),
+        (EXAMPLES, {"instances": ["a"]}, 400, 'the key "instances" is not known; known are contex'),
         ("/v1/models/numbers:classify", {"examples": []}, 400,
          "classify: is for models of classes, not of regression; use :predict"),
         ("/v1/models/tags:classify", {"examples": []}, 400, "classify: is for models of classes,"),
         ("/v1/models/classes:regress", {"examples": []}, 400, "regress: is for models of numbers,"),
         ("/v1/models/questions:classify", {"examples": []}, 400, "classify: is for models of clas"),
-        ("/embed", {}, 400, "texts: is missing; it must be a list"),
-        ("/embed", {"texts": "a"}, 400, "texts: must be a list"),
+        ("/embed", {}, 400, "texts: Field required"),
+        ("/embed", {"texts": "a"}, 400, 'texts: Input should be a valid list, not "a"'),
         ("/embed", {"texts": [["a"]]}, 400, "texts[0]: a list must have the two texts of a pair"),
-        ("/embed", {"texts": [["a", 5]]}, 400, "texts[0]: must be a string, not 5"),
-        ("/embed", {"texts": [], "model": 5}, 400, "model: must be a string, not 5"),
+        ("/embed", {"texts": [["a", 5]]}, 400, "texts[0].pair[1]: Input should be a valid strin"),
+        ("/embed", {"texts": [5]}, 400, "texts[0].text: Input should be a valid string, not 5"),
+        ("/embed", {"texts": [], "model": 5}, 400, "model: Input should be a valid string, not 5"),
         ("/embed", {"texts": [], "model": "classes"}, 404,
          "the model 'classes', for vectors, is not served; served for vectors: vectors"),
         ("/v1/models/other:predict", {}, 404, "the model 'other' is not served; served are cla"),
         ("/v1/models/classes/versions/6:predict", {}, 404, "classes: version '6' is not served, b"),
-        ("/v1/models/classes:explain", {}, 405, "POST is not for /v1/models/classes:explain"),
-        ("/v1/models/classes", {}, 405, "POST is not for /v1/models/classes"),
+        ("/v1/models/classes:explain", {}, 404, "/v1/models/classes:explain is not here; GET"),
+        ("/v1/models/classes", {}, 405, "POST is not for /v1/models/classes; use GET"),
         ("/v2/models", {}, 404, "/v2/models is not here; GET /openapi.json lists the paths"),
     ],
 )  # fmt: skip
@@ -180,6 +182,22 @@ def test_a_wrong_request_gets_a_sentence(client, path, body, status, message):
     got, values = client.post(path, body)
     assert (got, list(values)) == (status, ["error"])
     assert values["error"].startswith(message)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+@pytest.mark.parametrize(
+    "path", [CLASSES, EXAMPLES, "/v1/models/classes/versions/7:regress", "/embed"]
+)
+def test_a_wrong_method_is_told_the_right_one(client, method, path):
+    status, values, headers = client(method, path)
+    assert (status, headers["allow"]) == (405, "POST")
+    if method != "HEAD":  # whose answer has no body
+        assert values == {"error": f"{method} is not for {path}; use POST"}
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/v1/models/classes"])
+def test_the_head_of_an_answer(client, path):
+    assert client("HEAD", path)[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/models/other", "/v1/models/classes/versions/6", "/nothing"])
@@ -202,23 +220,36 @@ def test_limits(client):
         assert connection.getresponse().status == 413
 
 
-def test_the_page_and_its_documents(client):
+def test_the_page(client):
     status, page, headers = client("GET", "/")
     assert status == 200 and headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in headers["content-security-policy"]
     # It is one file, which fetches nothing from elsewhere.
     assert not re.search(rb"(?:src|href)=(?![\"']?data:)|https?://|@import|url\(", page)
+
+
+def test_the_description_of_all_requests(client):
     status, document, _ = client("GET", "/openapi.json")
-    routes = {
-        (route.path, method) for route in client.service.app.routes for method in route.methods
-    }
+    assert status == 200
     described = {
-        (path, method.upper())
+        (path, method): about
         for path, methods in document["paths"].items()
-        for method in methods
-        if method != "parameters"
+        for method, about in methods.items()
     }
-    assert described == {(path, method) for path, method in routes if method != "HEAD"}
+    model = "/v1/models/{name}"
+    version = model + "/versions/{version}"
+    answered = {(path, "get") for path in ("/", "/health", "/ready", "/metrics", "/v1/models")}
+    answered |= {(path, "get") for path in (model, version)}
+    asked = {(f"{m}:{v}", "post") for m in (model, version) for v in bodies.BODIES if v != "embed"}
+    asked |= {("/embed", "post")}
+    assert set(described) == answered | asked
+    for (path, method), about in described.items():
+        assert about["summary"] and list(about["responses"]) == ["200", "default"]
+        named = [parameter["name"] for parameter in about.get("parameters", ())]
+        assert named == re.findall(r"{(\w+)}", path)
+        assert ("requestBody" in about) == (method == "post")
+    shape = described[f"{model}:predict", "post"]["requestBody"]["content"]["application/json"]
+    assert list(shape["schema"]["properties"]) == ["signature_name", "instances", "inputs"]
 
 
 def test_metrics(client):

@@ -280,10 +280,10 @@ def test_tokens(tmp_path, monkeypatch):
 
 def test_without_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "bert_estimator.serving.server.app", None)
-    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "bert_estimator.serving.server.app")
     monkeypatch.delattr("bert_estimator.serving.server.app", raising=False)
     assert serve.main(["bert-serve", str(ENCODER), "--port=0"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("serve: the server needs starlette, prometheus_client and uvicorn (")
+    assert err.startswith("serve: the server needs fastapi, prometheus_client and uvicorn (")
     assert err.endswith("Install them: pip install 'bert-estimator[serve]'\n")
