@@ -36,6 +36,7 @@ from bert_estimator.serving.server.models import VECTORS, ServedModel
 
 _BODY_SECS = 30  # a body that is not there by then is refused
 _LAST_SECS = 10  # at the end, clients have so long to read their answers
+_REFUSE_SECS = 1  # at the end, requests on open connections are refused for so long
 _LOOK_SECS = 5  # how often newer models are looked for
 _NPY = "application/x-npy"
 # The page has its script and style in itself, and asks nobody but this server.
@@ -387,6 +388,10 @@ class Server(uvicorn.Server):
         """Answers what was accepted, and closes the connections."""
         # Before uvicorn closes connections: the answers go out on them.
         await self._service.drain()
+        # A connection is closed after a refusal. Those whose clients are silent are closed then.
+        end = time.monotonic() + _REFUSE_SECS
+        while self.server_state.connections and time.monotonic() < end:
+            await asyncio.sleep(0.01)
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()  # its client does not read

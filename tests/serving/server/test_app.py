@@ -487,6 +487,18 @@ def test_the_end_answers_what_was_accepted(gate):
         slow.close()
 
 
+def test_a_request_on_an_open_connection_is_refused_at_the_end():
+    with served.server() as client:
+        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+        with contextlib.closing(connection):
+            for status in (200, 503):
+                connection.request("POST", CLASSES, b'{"instances": ["a"]}')
+                answer = connection.getresponse()
+                assert (answer.status, b"about to end" in answer.read()) == (status, status == 503)
+                client.server.should_exit = True
+                until(lambda: client.service.is_closing)
+
+
 def test_a_client_that_does_not_read_does_not_hold_the_end(monkeypatch, capfd):
     monkeypatch.setattr(app, "_LAST_SECS", 0.2)
     vector = np.zeros(1 << 20, np.float32)
