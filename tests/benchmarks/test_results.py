@@ -18,13 +18,6 @@ def test_json(path):
         assert isinstance(json.load(file), dict)
 
 
-@pytest.mark.parametrize("path", glob.glob(f"{RESULTS}/**/*.jsonl", recursive=True))
-def test_json_lines(path):
-    with open(path, encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    assert rows and all(isinstance(row, dict) for row in rows)
-
-
 @pytest.mark.parametrize("path", glob.glob(f"{RESULTS}/*.csv"))
 def test_csv(path):
     with open(path, encoding="utf-8", newline="") as file:
