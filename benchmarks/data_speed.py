@@ -1,11 +1,9 @@
 """The speed of creating pretraining records: examples a second of one core, and of several.
 
-    python -m benchmarks.data_speed --megabytes=200 --before=../checkout-of-an-earlier-version
+    python -m benchmarks.data_speed --megabytes=200
 
 The text is Python's own documentation, repeated; in each copy some words are replaced or new. The
-work is google-research/bert's by default: static masks, 10 passes, 128 tokens. A loop of plain
-Python is timed beside it, to compare machines and moments. Earlier versions of this project, and
-the Rust tokenizer of `tokenizers` alone, run on the same text if they are given. The last line is
+work is google-research/bert's by default: static masks, 10 passes, 128 tokens. The last line is
 JSON.
 """
 
@@ -16,8 +14,6 @@ import os
 import platform
 import random
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,21 +25,6 @@ from input_pipelines.embedded import embedded_corpus
 from input_pipelines.text.documents import split_files
 
 _REPLACED, _NEW = 0.05, 0.005  # shares of the words of a copy
-_GIGABYTES = 16  # English Wikipedia and books
-_CORES, _MACHINES = 16, 50
-
-_TOKENIZERS = """
-import os, sys, time
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-from tokenizers import BertWordPieceTokenizer
-tokenizer = BertWordPieceTokenizer(sys.argv[2], lowercase=True)
-with open(sys.argv[1], encoding="utf-8") as file:
-    lines = [line for line in file.read().split("\\n") if line]
-start = time.process_time()
-for first in range(0, len(lines), 1000):
-    tokenizer.encode_batch(lines[first : first + 1000], add_special_tokens=False)
-print(time.process_time() - start)
-"""
 
 
 @functools.cache
@@ -76,15 +57,6 @@ def _perturbed(line: str, words: list[str], rng: random.Random) -> str:
         elif draw < _NEW + _REPLACED:
             changed[place] = rng.choice(words)
     return " ".join(changed)
-
-
-def python_loop_ns() -> float:
-    """Returns the nanoseconds of a step of a loop of plain Python."""
-    number, total = 3_000_000, 0
-    start = time.process_time()
-    for step in range(number):
-        total += step
-    return (time.process_time() - start) / number * 1e9
 
 
 class MeasuredPool(WorkerPool):
@@ -144,33 +116,6 @@ def created(
     }
 
 
-def before_secs(checkout: str, text_file: str, vocab_file: str, output: str, passes: int) -> float:
-    """Returns the CPU seconds that another version of this project takes for static records."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "input_pipelines.create_pretraining_data",
-            f"--input_file={text_file}",
-            f"--vocab_file={vocab_file}",
-            f"--output_file={output}",
-            f"--dupe_factor={passes}",
-        ],
-        cwd=checkout,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def tokenizers_secs(python: str, text_file: str, vocab_file: str) -> float:
-    """Returns the CPU seconds that the Rust tokenizer takes for a text, on one thread."""
-    command = [python, "-c", _TOKENIZERS, text_file, vocab_file]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def write_text(directory: str, megabytes: float, vocab_size: int) -> tuple[str, str]:
     """Writes a text and a vocabulary into a directory; returns their paths."""
     text_file, vocab_file = os.path.join(directory, "text"), os.path.join(directory, "vocab.txt")
@@ -193,39 +138,23 @@ def measure(arguments: argparse.Namespace, directory: str) -> dict[str, object]:
         print(f"{masking} masks, {num_workers} workers: {found}", flush=True)
         return found
 
-    loop_ns = python_loop_ns()
     one, dynamic = of(1, "static", passes), of(1, "dynamic", 1)
     several = of(arguments.num_workers, "static", passes)
-    per_core = megabytes / one["secs"]
-    scaling = one["secs"] / several["secs"]
-    efficiency = scaling / arguments.num_workers
-    hours = _GIGABYTES * 1e3 / (per_core * efficiency * _CORES) / 3600
-    result = {
+    return {
         "megabytes": round(megabytes, 1),
         "examples": one["examples"],
         "examples_per_sec_1_core": one["examples"] / one["secs"],
         "examples_per_cpu_sec": one["examples"] / one["cpu_secs"],
-        "text_megabytes_per_sec_1_core": per_core,
+        "text_megabytes_per_sec_1_core": megabytes / one["secs"],
         "dynamic_text_megabytes_per_sec_1_core": megabytes / dynamic["secs"],
         "workers": arguments.num_workers,
-        "speedup": scaling,
+        "speedup": one["secs"] / several["secs"],
         "worker_megabytes": several["worker_megabytes"],
         "static_bytes": one["bytes"],
         "dynamic_bytes": dynamic["bytes"],
-        f"hours_{_GIGABYTES}_gb_{_CORES}_cores": hours,
-        f"minutes_{_GIGABYTES}_gb_{_MACHINES}_machines_of_{_CORES}_cores": hours / _MACHINES * 60,
-        "python_loop_ns": [loop_ns, python_loop_ns()],
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
-    if arguments.before:
-        output = os.path.join(directory, "before.tfrecord")
-        secs = before_secs(arguments.before, text_file, vocab_file, output, passes)
-        result["before_examples_per_cpu_sec"] = one["examples"] / secs
-    if arguments.tokenizers_python:
-        secs = tokenizers_secs(arguments.tokenizers_python, text_file, vocab_file)
-        result["tokenizers_megabytes_per_cpu_sec"] = megabytes / secs
-    return result
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -244,8 +173,6 @@ def main(argv: list[str] | None = None) -> None:
         default=2,
         help="compare this number of processes with one process",
     )
-    parser.add_argument("--before", help="run the version in this checkout on the same text, too")
-    parser.add_argument("--tokenizers_python", help="run the Rust tokenizer with this Python, too")
     parser.add_argument("--directory", help="write the text and the records here, for a while")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:

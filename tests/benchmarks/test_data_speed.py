@@ -15,14 +15,12 @@ def test_a_text_has_its_size_and_words_of_its_own(monkeypatch):
     assert documents != list(data_speed.text_of(0.05, seed=1))
 
 
-def test_the_last_line_is_json(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(data_speed, "python_loop_ns", lambda: 50.0)
+def test_the_last_line_is_json(tmp_path, capsys):
     data_speed.main(
         ["--megabytes=0.05", "--vocab_size=400", "--dupe_factor=2", f"--directory={tmp_path}"]
     )
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["examples"] > 200 and result["examples_per_sec_1_core"] > 0
     assert result["static_bytes"] > 3 * result["dynamic_bytes"] > 0
-    expected = 16e3 / (result["text_megabytes_per_sec_1_core"] * result["speedup"] / 2 * 16 * 3600)
-    assert abs(result["hours_16_gb_16_cores"] / expected - 1) < 1e-6
+    assert result["speedup"] > 0 and result["worker_megabytes"] > 0
     assert not any(tmp_path.iterdir())
