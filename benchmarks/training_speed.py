@@ -5,8 +5,8 @@
 For each network, length and precision this runs `run_pretraining.py` and the same work of the
 others, in turn, each time in a process of its own, for several rounds; of a side's rounds the best
 counts. In the same rounds TensorFlow and torch time the step's matrix products alone: a step of
-nothing else is the roofline. At the end come a profile of a step and one line of JSON, of which the
-first keys are about the last network at the first length in the last precision.
+nothing else is the roofline. The last line is JSON, of which the first keys are about the last
+network at the first length in the last precision.
 
 TRANSFORMERS_PYTHON names a Python with torch and transformers, and TF115_PYTHON a Python with
 TensorFlow 1.15; a side whose Python is not named is left out. All get the same batches of the
@@ -390,11 +390,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     summaries = [summary(own) for own in cells.values()]
     wanted = (arguments.networks[-1], arguments.lengths[0], arguments.precisions[-1])
     (headline,) = (s for s in summaries if (s["network"], s["length"], s["precision"]) == wanted)
-    profile = [
-        f"--network={headline['network']}", f"--length={headline['length']}",
-        f"--batch={headline['batch']}", f"--precision={headline['precision']}",
-    ]  # fmt: skip
-    print(Process([sys.executable, "-m", "benchmarks.step_profile", *profile]).output)
     print(json.dumps({**headline, "cells": summaries}))
 
 

@@ -8,9 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
-from benchmarks import csv_rows, matrix_products, step_profile, torch_bert, training_speed
+from benchmarks import csv_rows, matrix_products, torch_bert, training_speed
 from bert_estimator.bert_config import BertConfig
 from tests.support.fixtures import needs_tensorflow_1, needs_transformers
 
@@ -128,38 +127,6 @@ def test_products_are_timed_with_their_gradients(monkeypatch):
     assert all(0 < secs < 10 for secs in times.values())
 
 
-def test_a_traced_step_is_summed_by_kind_and_by_part():
-    tracer = step_profile.Tracer(warmup=1)
-    with tf.Graph().as_default(), tf.Session() as session:
-        with tf.name_scope("bert/encoder/layer_0/attention/self/query"):
-            x = tf.placeholder(tf.float32, [40, 40])
-            product = tf.matmul(x, x)
-        with tf.name_scope("gradients/bert/encoder/layer_0/output"):
-            doubled = tf.exp(product)
-        assert tracer.before_run(None) is None
-        metadata = tf.RunMetadata()
-        tracer.after_run(None, tf.train.SessionRunValues(None, None, None))
-        options = tracer.before_run(None).options
-        session.run(doubled, {x: [[0.0] * 40] * 40}, options, metadata)
-        tracer.after_run(None, tf.train.SessionRunValues(None, options, metadata))
-    (step,) = tracer.steps
-    kinds = step_profile.by_kind(step)
-    assert kinds["Exp"][0] == 1
-    assert sum(number for kind, (number, _) in kinds.items() if kind.endswith("MatMul")) == 1
-    parts = step_profile.by_part(step)
-    assert {"attention", "output, gradient"} <= set(parts)
-    assert all(secs >= 0 for _, secs in [*kinds.values(), *parts.values()])
-
-
-def test_the_profile_gives_the_shortest_times_and_sums_up_the_rest():
-    steps = [{"a": (2, 0.003), "b": (1, 0.009), "c": (1, 0.001)}, {"a": (2, 0.002), "b": (1, 0.01)}]
-    assert step_profile.table("kind", steps, most=1).splitlines()[2:] == [
-        "| b | 1 | 9.0 | 75.0% |",
-        "| 2 others | 3 | 3.0 | 25.0% |",
-        "| together | 4 | 12.0 | 100.0% |",
-    ]
-
-
 def test_joined_texts_fill_rows_with_the_same_tokens():
     lengths = np.array([[3, 4, 1], [4, 2, 3]])
     mask = (np.arange(4) < lengths[:, :, None]).astype(np.int32)
@@ -197,4 +164,3 @@ def test_all_sides_train_the_same_network(tmp_path):
     assert in_float32["precision"] == "float32" and in_float32["ratio_to_tensorflow_1"] > 0
     assert "| Hugging Face, autocast, joined |" in done.stdout
     assert "| ours, packed |" in done.stdout and "| ours, packed, --use_tpu |" in done.stdout
-    assert "| compiled by XLA |" in done.stdout and "| optimizer |" in done.stdout
