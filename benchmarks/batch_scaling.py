@@ -38,7 +38,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import cores, csv_rows, svg_chart
+from benchmarks import cores, csv_rows
+from bert_estimator.command_line import charts
 from input_pipelines.embedded import default_data
 from input_pipelines.records import manifest, record_reader, unigram
 
@@ -306,6 +307,27 @@ def table(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def draw(figure: Any, rows: list[dict[str, str]], baseline: float) -> None:
+    """Draws the losses by batch: the medians as a line, and a dot for each run that ended."""
+    figure.set_figheight(4)
+    axes = figure.subplots()
+    for number, (name, colour) in enumerate(zip(FIRST_RATES, charts.COLOURS, strict=False)):
+        beside = 0.07 * (number - 1)  # so that the dots of two optimizers do not hide each other
+        medians = {}
+        for batch, losses in losses_by_batch(rows, name).items():
+            finite = [value for value in losses if math.isfinite(value)]
+            place = BATCHES.index(batch) + beside
+            axes.plot([place] * len(finite), finite, "o", color=colour)
+            if finite:
+                medians[place] = statistics.median(finite)
+        axes.plot(list(medians), list(medians.values()), color=colour, label=name)
+    axes.set_xlim(-0.5, len(BATCHES) - 0.5)
+    axes.set_xticks(range(len(BATCHES)), BATCHES)
+    axes.set_xlabel("batch")
+    charts.draw_levels(axes, {"unigram baseline": baseline})
+    charts.finish_panel(axes, "held-out masked-LM loss (nats), equal numbers of examples")
+
+
 def _cell(losses):
     """Returns the median with the extremes, and the number of runs that diverged."""
     finite = [value for value in losses if math.isfinite(value)]
@@ -336,13 +358,8 @@ def main() -> None:
                 jobs += [functools.partial(study.row, **key) for key in keys]
         cores.side_by_side(jobs)
         baseline = study.unigram_baseline()
-    svg_chart.write(
-        arguments.picture,
-        "held-out masked-LM loss (nats), equal numbers of examples",
-        "batch",
-        {name: losses_by_batch(study.rows, name) for name in FIRST_RATES},
-        [("unigram baseline", baseline)],
-    )
+    with open(arguments.picture, "w", encoding="utf-8") as writer:
+        writer.write(charts.svg(lambda figure: draw(figure, study.rows, baseline)))
     print(f"learning rates at batch {BATCHES[0]}: {rates}; unigram baseline: {baseline:.3f}")
     print(f"{len(study.rows)} runs, {core_hours(study.rows):.1f} core hours of training")
     print(table(study.rows))

@@ -12,16 +12,14 @@ import os
 import numpy as np
 
 from benchmarks import main_job
-from benchmarks.speed_picture import frame, text
-from bert_estimator.command_line.charts import BLUE, GREY, ORANGE, WIDTH
+from bert_estimator.command_line import charts
 from input_pipelines.records import packed_rows, record_lengths
 from input_pipelines.records.order import BatchOrder
 
 PICTURE = os.path.join(main_job.ROOT, "docs", "packed_rows.svg")
 _ROW_LENGTH = 128
 _LENGTHS = np.array([128, 31, 57, 97, 22, 64, 12, 105, 41, 70, 35, 90, 18, 9, 52, 27])
-_COLOURS = (BLUE, ORANGE, "#4a9", "#a5a", "#c95", "#789")
-_EDGE, _ROW, _BAR, _SPACE = 16, 20, 16, 32  # pixels
+_ROW = 0.22  # inches
 
 # How full the records of the embedded corpus are, and Wikipedia (Krell et al., 2021).
 FILLS = (0.46, 0.5)
@@ -34,34 +32,28 @@ _PLANNED = 2**21  # sequences
 
 def svg() -> str:
     """Returns the picture as the text of an SVG file."""
-    width = (WIDTH - 2 * _EDGE - _SPACE) / 2
-    own = packed_rows.Deal(np.arange(len(_LENGTHS)), np.zeros_like(_LENGTHS), len(_LENGTHS))
-    parts, bottom = [], 0
-    for left, title, dealt in (
-        (_EDGE, "a row for each sequence", own),
-        (_EDGE + width + _SPACE, "packed rows", packed_rows.deal(_LENGTHS, _ROW_LENGTH)),
-    ):
-        share = _LENGTHS.sum() / (dealt.num_rows * _ROW_LENGTH)
-        title = f"{title}: {dealt.num_rows} rows, {share:.0%} tokens"
-        parts.append(text(left, _EDGE + 4, title, "font-weight='bold'"))
-        top = _EDGE + _ROW
-        for row in range(dealt.num_rows):
-            y = top + row * _ROW
-            parts.append(_bar(left, y, width, "#eee", f"stroke='{GREY}' stroke-width='0.5'"))
-            for number in np.flatnonzero(dealt.rows == row):
-                x = left + dealt.offsets[number] / _ROW_LENGTH * width
-                colour = _COLOURS[number % len(_COLOURS)]
-                parts.append(_bar(x, y, _LENGTHS[number] / _ROW_LENGTH * width, colour))
-                parts.append(text(x + 3, y + _BAR - 4, str(number + 1), "fill='white'"))
-        bottom = max(bottom, top + dealt.num_rows * _ROW)
-    return frame(parts, bottom + _EDGE)
+    number = len(_LENGTHS)
+    own = packed_rows.Deal(np.arange(number), np.zeros_like(_LENGTHS), number)
+    packed = packed_rows.deal(_LENGTHS, _ROW_LENGTH)
+    colours = [charts.COLOURS[i % 4] for i in range(number)]  # white can be read on these
 
+    def draw(figure):
+        figure.set_figheight(_ROW * (number + 2))
+        figure.get_layout_engine().set(wspace=0.06)
+        panels = figure.subplots(1, 2, sharey=True)
+        titles = ("a row for each sequence", "packed rows")
+        for axes, title, dealt in zip(panels, titles, (own, packed), strict=True):
+            share = _LENGTHS.sum() / (dealt.num_rows * _ROW_LENGTH)
+            axes.set_title(f"{title}: {dealt.num_rows} rows, {share:.0%} tokens")
+            rows = {"height": 0.8, "edgecolor": "white", "linewidth": 0.5}
+            axes.barh(range(dealt.num_rows), _ROW_LENGTH, color="#dddddd", **rows)
+            bars = axes.barh(dealt.rows, _LENGTHS, left=dealt.offsets, color=colours, **rows)
+            axes.bar_label(bars, range(1, number + 1), label_type="center", color="white")
+            axes.set_xlim(0, _ROW_LENGTH)
+            axes.set_ylim(number - 0.5, -0.5)  # the first row is at the top
+            axes.axis("off")
 
-def _bar(x, y, width, colour, attributes=""):
-    return (
-        f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{_BAR}' fill='{colour}' "
-        f"{attributes}/>"
-    )
+    return charts.svg(draw)
 
 
 def filling(fill: float, batch_size: int, cores: int | None) -> packed_rows.Filling:

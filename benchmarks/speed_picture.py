@@ -8,13 +8,13 @@ length in bfloat16. The best round of each side counts.
 """
 
 import csv
-import html
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from benchmarks import fine_tuning_speed, main_job, training_speed
-from bert_estimator.command_line.charts import BLUE, GREY, ORANGE, WIDTH, text_width
+from bert_estimator.command_line import charts
+from bert_estimator.command_line.charts import BLUE, GREY, ORANGE
 from bert_estimator.command_line.choices import PRECISIONS
 
 PICTURE, USEFUL_PICTURE = (
@@ -57,7 +57,7 @@ _FINE_TUNING = {
     "Hugging Face, autocast, grouped": "grouped",
     "Hugging Face, bfloat16, grouped": "grouped",
 }
-_EDGE, _ROW, _BAR, _SPACE = 16, 24, 16, 8  # pixels
+_BAR, _HEADING = 0.26, 0.3  # the heights of a bar and of a heading, in inches
 
 
 def rates(path: str) -> dict[str, dict[str, float]]:
@@ -130,7 +130,7 @@ def svg(
     sides: Mapping[str, tuple[str, str]] = _SIDES,
     shown: Callable[[float], str] = "{:.2f}".format,
 ) -> str:
-    """Returns the text of an SVG file with a bar for each rate.
+    """Returns a picture with a bar for each rate.
 
     Args:
       groups: heading -> side -> rate.
@@ -138,44 +138,25 @@ def svg(
       sides: side -> (its name, its colour).
       shown: function of a rate that returns the text beside its bar.
     """
-    left = _EDGE + max(text_width(name) for name, _ in sides.values()) + _SPACE
+    counts = [len(group) for group in groups.values()]
     longest = max(rate for group in groups.values() for rate in group.values())
-    scale = (WIDTH - left - _EDGE - text_width("00.00") - _SPACE) / longest
-    parts, y = [text(_EDGE, _EDGE + 4, title, "font-weight='bold'")], 2 * _ROW
-    for heading, group in groups.items():
-        parts.append(text(_EDGE, y, heading, f"fill='{GREY}'"))
-        for side, rate in group.items():
-            y += _ROW
-            name, colour = sides[side]
-            width = rate * scale
-            parts += [
-                text(left - _SPACE, y, name, "text-anchor='end'"),
-                f"<rect x='{left:.1f}' y='{y - _BAR / 2 - 4:.1f}' width='{width:.1f}' "
-                f"height='{_BAR}' fill='{colour}'/>",
-                text(left + width + _SPACE, y, shown(rate)),
-            ]
-        y += _ROW + _SPACE
-    return frame(parts, y)
 
+    def draw(figure):
+        figure.set_figheight(_BAR * sum(counts) + _HEADING * (len(counts) + 1))
+        figure.suptitle(title, x=0.01, ha="left", size=10, weight="bold")
+        panels = figure.subplots(len(groups), sharex=True, squeeze=False, height_ratios=counts)
+        for axes, (heading, group) in zip(panels[:, 0], groups.items(), strict=True):
+            names, colours = zip(*(sides[side] for side in group), strict=True)
+            bars = axes.barh(names, list(group.values()), height=0.7, color=colours)
+            axes.bar_label(bars, map(shown, group.values()), padding=4)
+            axes.set_title(heading, color=GREY, size=9, weight="normal")
+            axes.set_xlim(0, 1.1 * longest)
+            axes.set_ylim(len(group) - 0.5, -0.5)  # the first bar is at the top
+            axes.grid(False)
+            axes.xaxis.set_visible(False)
+            axes.spines.bottom.set_visible(False)
 
-def frame(parts: Sequence[str], height: int) -> str:
-    """Returns the text of an SVG file that has these elements."""
-    return "\n".join(
-        [
-            f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' "
-            f"viewBox='0 0 {WIDTH} {height}' font-family='Helvetica, Arial, sans-serif' "
-            "font-size='12' fill='#333'>",
-            "<rect width='100%' height='100%' fill='white'/>",
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def text(x: float, y: float, content: str, attributes: str = "") -> str:
-    """Returns the element of a text."""
-    return f"<text x='{x:.1f}' y='{y:.1f}' {attributes}>{html.escape(content)}</text>"
+    return charts.svg(draw)
 
 
 def useful_svg(groups: Mapping[str, Mapping[str, float]]) -> str:

@@ -329,11 +329,17 @@ class RunDirectory:
         _write(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
 
     def write_curves(self) -> str:
-        """Draws loss, scores and learning rate into curves.svg; returns its path."""
+        """Draws loss, scores and learning rate into curves.svg; returns its path, or why there is
+        no picture."""
         path = os.path.join(self.path, "curves.svg")
-        training = [r for r in self.metrics() if "loss" in r]
+        training, evaluations = [r for r in self.metrics() if "loss" in r], self.evaluations()
         corners = _recorded(self.path).get("learning_rates", [])
-        _write(path, charts.of_run(training, self.evaluations(), corners))
+        try:
+            picture = charts.of_run(training, evaluations, corners)
+        except Exception as error:
+            # All else of the run is done, and a damaged installation has errors of every kind.
+            return f"not drawn, as matplotlib failed ({type(error).__name__}: {error})"
+        _write(path, picture)
         return path
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from benchmarks import batch_scaling, svg_chart
+from benchmarks import batch_scaling
 from tests.support.pictures import Picture
 
 
@@ -92,13 +92,13 @@ def test_table_and_picture(study, tmp_path):
     assert "| 26 steps of warm-up | 2.500 (2.500 to 2.500) |" in lines
     ended = [row for row in study.rows if row["masked_lm_loss"] != "diverged"]  # each took a second
     assert batch_scaling.core_hours(study.rows) == len(ended) / 3600
-    curves = {name: batch_scaling.losses_by_batch(study.rows, name) for name in ("lamb", "lars")}
-    svg_chart.write(tmp_path / "picture.svg", "title", "batch", curves, [("baseline", 2.5)])
-    picture = Picture((tmp_path / "picture.svg").read_text())
+    picture = Picture(lambda figure: batch_scaling.draw(figure, study.rows, 2.5))
     picture.check()
-    words = {"title", "batch", "baseline", "lamb", "lars", "32", "4096"}
+    words = {"batch", "unigram baseline", "lamb", "lars", "32", "4096"}
     assert words <= set(picture.words())
     # The chart has a dot for each run that ended; the runs at the largest batch diverged.
-    dots = [box for box in picture.curves if box.what == "dot"]
-    finite = [v for curve in curves.values() for vs in curve.values() for v in vs if v < math.inf]
-    assert len(dots) == len(finite) and 0 < len(finite) < 2 * 3 * 5
+    (panel,) = picture.panels
+    dots = [y for line in panel.lines if line.get_marker() == "o" for y in line.get_ydata()]
+    of_scale = [batch_scaling.loss(row) for row in study.rows if row["part"] == "scale"]
+    finite = [value for value in of_scale if value < math.inf]
+    assert sorted(dots) == sorted(finite) and 0 < len(finite) < len(of_scale)

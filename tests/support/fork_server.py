@@ -40,6 +40,9 @@ def load():
 
     The legacy runner exchanges modules that tf_slim loads: so tf_slim is not among them.
     """
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure
+    import matplotlib.style  # noqa: F401
     import sentencepiece  # noqa: F401
     import tensorflow.compat.v1  # noqa: F401
 

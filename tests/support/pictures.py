@@ -1,16 +1,22 @@
-"""Reads SVG files that `bert_estimator.command_line.charts` drew, and checks where things are."""
+"""Checks what `bert_estimator.command_line.charts` drew: its texts, and where they are."""
 
 import itertools
+import re
 import xml.etree.ElementTree
+from collections.abc import Callable
 from typing import NamedTuple
 
-from bert_estimator.command_line import charts
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+
+from bert_estimator.command_line.charts import draw_run, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Box(NamedTuple):
-    """Is a rectangle, in pixels, with what is in it."""
+    """Is a rectangle, in points, with what is in it."""
 
     left: float
     top: float
@@ -35,89 +41,73 @@ class Box(NamedTuple):
         )
 
 
-class Picture:
-    """Holds a picture.
+def words(text: str) -> list[str]:
+    """Returns the texts in an SVG file, from the first to the last."""
+    return [e.text for e in xml.etree.ElementTree.fromstring(text).iter(f"{SVG}text")]
 
-    Args:
-      text: the SVG file.
+
+class Picture:
+    """Draws a picture with `svg`, and keeps it.
 
     Attributes:
-      root: its root element.
-      texts: the boxes of its texts.
-      panels: the boxes of the areas between axes.
-      curves: the boxes of its lines and dots outside of legends.
-      samples: the boxes of the lines and dots of legends.
+      text: the SVG file.
+      panels: matplotlib's axes, from top to bottom.
     """
 
-    def __init__(self, text: str):
-        self.root = xml.etree.ElementTree.fromstring(text)
-        self.texts = [_text_box(element) for element in self.root.iter(f"{SVG}text")]
-        lines = [_around(line_of(e), 1, "line") for e in self.root.iter(f"{SVG}polyline")]
-        dots = [
-            _around([(float(e.get("cx")), float(e.get("cy")))], float(e.get("r")), "dot")
-            for e in self.root.iter(f"{SVG}circle")
-        ]
-        self.panels = [
-            _frame(element)
-            for element in self.root.iter(f"{SVG}path")
-            if element.get("stroke") == "#888"
-        ]
-        drawn = lines + dots
-        self.curves = [d for d in drawn if any(panel.overlaps(d) for panel in self.panels)]
-        self.samples = [d for d in drawn if d not in self.curves]
+    def __init__(self, draw: Callable[[Figure], None]):
+        figures = []
+        self.text = svg(lambda figure: (figures.append(figure), draw(figure)))
+        (self._figure,) = figures
+        self.panels = self._figure.axes
+
+    @classmethod
+    def of_run(cls, *records) -> "Picture":
+        return cls(lambda figure: draw_run(figure, *records))
 
     def words(self) -> list[str]:
-        """Returns the texts, from the first to the last element."""
-        return [box.what for box in self.texts]
+        return words(self.text)
+
+    def curve(self, panel: int, name: str) -> list[tuple[float, float]]:
+        """Returns the points of the curve of this name, which may be drawn in parts."""
+        lines = [line for line in self.panels[panel].lines if line.get_label() == name]
+        return [tuple(point) for line in lines for point in line.get_xydata()]
 
     def check(self) -> None:
-        """Checks that nothing is cut off, and that no text lies on another or on a curve."""
-        width, height = (float(self.root.get(name)) for name in ("width", "height"))
-        assert self.root.get("viewBox") == f"0 0 {width:.0f} {height:.0f}"
+        """Checks that nothing is cut off, and that no text lies on another or on a panel."""
+        root = xml.etree.ElementTree.fromstring(self.text)
+        _, _, width, height = map(float, root.get("viewBox").split())
         page = Box(0, 0, width, height, "page")
-        for box in [*self.texts, *self.samples, *self.curves, *self.panels]:
+        texts = [_text_box(element) for element in root.iter(f"{SVG}text")]
+        panels = [_panel_box(axes, width, height) for axes in self.panels]
+        for box in [*texts, *panels]:
             assert page.holds(box), box
-        for box in self.curves:  # a dot may lie on the edge of its panel, and a text beside it
-            assert any(panel.holds(_smaller(box, 3)) for panel in self.panels), box
-        texts_and_panels = [*self.texts, *self.panels]
-        for one, other in itertools.combinations(texts_and_panels, 2):
+        for one, other in itertools.combinations([*texts, *panels], 2):
             assert not one.overlaps(other), (one, other)
-        for sample, box in itertools.product(self.samples, texts_and_panels):
-            assert not sample.overlaps(box), (sample, box)
-
-
-def line_of(element: xml.etree.ElementTree.Element) -> list[tuple[float, float]]:
-    """Returns the places, in pixels, that a polyline joins."""
-    return [tuple(map(float, place.split(","))) for place in element.get("points").split()]
+        for axes in self.panels:
+            if axes.lines:
+                for (low, high), values in (
+                    (axes.get_xlim(), axes.dataLim.intervalx),
+                    (axes.get_ylim(), axes.dataLim.intervaly),
+                ):
+                    rounding = 1e-9 * (high - low)  # a limit that is a tick is rounded
+                    assert low - rounding <= min(values) and max(values) <= high + rounding
 
 
 def _text_box(element):
-    size = float(element.get("font-size", 12))
-    width = charts.text_width(element.text, size, element.get("font-weight") == "bold")
-    x, y = float(element.get("x")), float(element.get("y"))
-    left = x - width * {"start": 0, "middle": 0.5, "end": 1}[element.get("text-anchor", "start")]
-    return Box(left, y - 0.8 * size, left + width, y + 0.25 * size, element.text)
-
-
-def _frame(element):
-    """Returns the area of a panel from its axes, a path `Mx,yVyHx`."""
-    start, rest = element.get("d").removeprefix("M").split("V")
-    (left, top), (bottom, right) = map(float, start.split(",")), map(float, rest.split("H"))
-    return Box(left, top, right, bottom, "panel")
-
-
-def _around(places, margin, what):
-    xs, ys = zip(*places, strict=True)
-    return Box(min(xs) - margin, min(ys) - margin, max(xs) + margin, max(ys) + margin, what)
-
-
-def _smaller(box, margin):
-    """Returns the box without its margin; a box that is all margin has no size."""
-    x, y = (box.left + box.right) / 2, (box.top + box.bottom) / 2
-    return Box(
-        min(box.left + margin, x),
-        min(box.top + margin, y),
-        max(box.right - margin, x),
-        max(box.bottom - margin, y),
-        box.what,
+    style = element.get("style")
+    size = float(re.search(r"([\d.]+)px", style)[1])
+    weight = "bold" if re.search(r"\b(bold|700)\b", style) else "normal"
+    width, height, descent = text_to_path.get_text_width_height_descent(
+        element.text, FontProperties(size=size, weight=weight), ismath=False
     )
+    x, y = float(element.get("x")), float(element.get("y"))
+    anchor = re.search(r"text-anchor: (\w+)", style)
+    left = x - width * {"start": 0, "middle": 0.5, "end": 1}[anchor[1]]
+    return Box(left, y - (height - descent), left + width, y + descent, element.text)
+
+
+def _panel_box(axes, width, height):
+    """Returns the area between the axes."""
+    area = axes.get_position()
+    bottom, top = height * (1 - area.y0), height * (1 - area.y1)
+    return Box(width * area.x0, top, width * area.x1, bottom, "panel")
