@@ -30,11 +30,8 @@ def run(command: list[str]) -> subprocess.CompletedProcess:
 
 
 def side_by_side(jobs: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Calls functions, as many at a time as there are cores; returns their results in order.
-
-    After an error, the running functions finish, the others are not started, and the error is
-    raised.
-    """
+    """Calls functions, as many at a time as there are cores; returns their results in order. After
+    an error, the running functions finish, and the others are not started."""
     with concurrent.futures.ThreadPoolExecutor(len(CORES)) as pool:
         futures = [pool.submit(job) for job in jobs]
         concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)

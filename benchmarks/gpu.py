@@ -57,14 +57,8 @@ _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory|CUBLAS_STATUS_ALLOC_FA
 
 
 def export(directory: str, network: str, length: int, batch: int) -> None:
-    """Exports a program without its state, and the network's sizes for torch. Needs TensorFlow.
-
-    Args:
-      directory: the directory to make; it does not exist until the program is complete.
-      network: a preset of `bert_config`.
-      length: tokens per example.
-      batch: examples per batch.
-    """
+    """Exports a program without its state, and the network's sizes for torch; needs TensorFlow. The
+    directory does not exist until the program is complete."""
     import run_pretraining
     from bert_estimator.bert_config import BertConfig
     from bert_estimator.tpu.program import stablehlo
@@ -125,12 +119,8 @@ def make_state(directory: str) -> None:
 def time_exported(directory: str | None, steps: int, tpu_name: str) -> dict[str, Any]:
     """Times an exported program; without a directory, only names the device.
 
-    Returns:
-      A dict of `device` and `versions`, and with a directory of `secs` (of a step), `first_loss`
-      and `last_loss`.
-
-    Raises:
-      RuntimeError: the device cannot be used; the text says what to do.
+    It returns `device` and `versions`, and with a directory `secs` (of a step), `first_loss` and
+    `last_loss`. A RuntimeError says what to do if the device cannot be used.
     """
     from bert_estimator.tpu import run_program
     from bert_estimator.tpu.program import devices, exported_program
@@ -184,13 +174,8 @@ def row_of(
 ) -> dict[str, Any]:
     """Returns the CSV's row of a measurement.
 
-    Args:
-      key: the values of KEYS.
-      result: the result of `time_exported` or `torch_bert.time_step`; its `secs` may be
-        OUT_OF_MEMORY.
-      flops: operations of a step, or None if they cannot be counted.
-      peak: FLOP/s of the device, or None if it is not known.
-      steps: how many steps were timed.
+    `secs` of the result may be OUT_OF_MEMORY; `flops`, of a step, and `peak`, a second, are None if
+    they are not known.
     """
     row = {**dict(zip(KEYS, key, strict=True)), "steps": str(steps), **result}
     if result["secs"] != OUT_OF_MEMORY:

@@ -19,9 +19,7 @@ from collections.abc import Sequence
 from benchmarks import main_job
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "input_speed.json")
-PREDICTIONS = {128: 20, 512: 77}
-"""Length of an example -> how many of its tokens are masked, at most."""
-
+PREDICTIONS = {128: 20, 512: 77}  # length of an example -> the most masked tokens
 _BATCH, _WARMUP_BATCHES = 256, 8
 
 

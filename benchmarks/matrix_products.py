@@ -19,14 +19,11 @@ _LEAST, _MOST, _SECS = 5, 30, 1.0
 def products(
     network: dict, batch: int, length: int, predictions: int
 ) -> dict[tuple[int, int, int, int], int]:
-    """Returns the products of a step's forward pass.
+    """Returns how often a step's forward pass has each product, by its shape.
 
-    Each has two products of gradients, with the same number of operations. The pooler and the next
-    sentence are left out: they are a thousandth.
-
-    Returns:
-      A dict of (matrices, rows, inner, columns), which means [matrices, rows, inner] times
-      [matrices, inner, columns], -> how often a step computes it.
+    The shape (matrices, rows, inner, columns) means [matrices, rows, inner] times [matrices, inner,
+    columns]. Each has two products of gradients, with the same number of operations. The pooler and
+    the next sentence are left out: they are a thousandth.
     """
     hidden, inner = network["hidden_size"], network["intermediate_size"]
     layers, heads = network["num_hidden_layers"], network["num_attention_heads"]
@@ -46,12 +43,7 @@ def products(
 
 
 def step_secs(counts: dict, secs: dict[str, float]) -> float:
-    """Returns the seconds of a step that has nothing but its products.
-
-    Args:
-      counts: what `products` returned.
-      secs: seconds of a product and its two gradients by `key(shape)`.
-    """
+    """Returns the seconds of a step that has nothing but its products; `secs` are by `key`."""
     return sum(count * secs[key(shape)] for shape, count in counts.items())
 
 
@@ -62,16 +54,8 @@ def key(shape: tuple[int, int, int, int]) -> str:
 
 
 def time_products(library: str, counts: dict, precision: str) -> dict[str, float]:
-    """Times each product together with its two gradients: a b, g transposed(b), transposed(a) g.
-
-    Args:
-      library: "tensorflow" or "torch".
-      counts: what `products` returned.
-      precision: "float32" or "bfloat16".
-
-    Returns:
-      A dict of `key(shape)` -> the sum of the three shortest times, in seconds.
-    """
+    """Times each product together with its two gradients: a b, g transposed(b), transposed(a) g;
+    returns the sum of the three shortest times, in seconds, by `key`."""
     timed = _tensorflow if library == "tensorflow" else _torch
     return {key(shape): sum(map(_shortest, timed(shape, precision))) for shape in counts}
 

@@ -57,13 +57,7 @@ def svg() -> str:
 
 
 def filling(fill: float, batch_size: int, cores: int | None) -> packed_rows.Filling:
-    """Returns how full the rows of batches are.
-
-    Args:
-      fill: how full the records are.
-      batch_size: the sequences of a batch.
-      cores: the number of cores that share its rows; None for a session.
-    """
+    """Returns how full the rows of batches are, whose records are as full as `fill` says."""
     lengths = record_lengths.evenly_spread(fill, _RECORD_LENGTH, _PREDICTIONS)
     order = BatchOrder(len(lengths.tokens), batch_size, seed=1)
     fillings = []

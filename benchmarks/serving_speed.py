@@ -192,11 +192,7 @@ def growth(megabytes: list[float]) -> float:
 
 
 def measure(run: str, passes: int) -> dict:
-    """Returns the figures of a run; see the top of this module.
-
-    Raises:
-      SystemExit: others' answers differ.
-    """
+    """Returns the figures of a run; exits if others' answers differ."""
     model = exported_model.find(os.path.abspath(run))
     if runtime.is_model(model):
         raise SystemExit(f"{run}: its newest export is an ONNX model; export a SavedModel again")
@@ -236,11 +232,8 @@ def measure(run: str, passes: int) -> dict:
 
 
 def onnx_models(run: str, folder: str) -> dict[str, str]:
-    """Writes the ONNX models of a run into a folder.
-
-    Returns:
-      A dict of side -> the model's directory; empty if ONNX models cannot be run here.
-    """
+    """Writes the ONNX models of a run into a folder; returns side -> the model's directory, which
+    is empty if ONNX models cannot be run here."""
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime")):
         return {}
     exact, rounded = (os.path.join(folder, name) for name in ("onnx", "onnx_int8"))

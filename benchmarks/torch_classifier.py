@@ -26,18 +26,10 @@ _WARMUP = 2  # batches of predictions that are computed once before they are tim
 def measure(
     directory: str, precision: str, order: str, steps: int, warmup: int, batch: int
 ) -> dict[str, float]:
-    """Trains some steps, and predicts.
+    """Trains some steps after `warmup` others, and predicts.
 
-    Args:
-      directory: see the top of this module.
-      precision: a variant of `PRECISIONS`.
-      order: one of `ORDERS`.
-      steps: how many steps are timed; of grouped batches, whose lengths differ, all are.
-      warmup: how many steps are taken before them.
-      batch: examples of a batch.
-
-    Returns:
-      A dict of `train_secs`, of a step, and `predict_rate`, texts per second.
+    Of grouped batches, whose lengths differ, all are timed. It returns `train_secs`, of a step, and
+    `predict_rate`, texts per second.
     """
     import numpy as np  # transformers depends on it
     import torch

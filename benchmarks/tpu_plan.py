@@ -49,12 +49,8 @@ def plans() -> list[tuple[str, float | None]]:
 
 
 def compile_only(directory: str, *flags: str) -> Callable[[str], dict[str, Any]]:
-    """Runs `run_pretraining.py --compile_only` with --output_dir=`directory`; prints its output.
-
-    Returns:
-      A function that returns the report at a path in the directory. If there is no report, it exits
-      with the script's errors.
-    """
+    """Runs `run_pretraining.py --compile_only`; returns a function that reads the report at a path
+    in the directory, or exits with the script's errors if there is no report."""
     command = [sys.executable, os.path.join(cores.ROOT, "run_pretraining.py"), "--use_tpu"]
     command += ["--compile_only", f"--output_dir={directory}", *flags]
     done = cores.run(command)
@@ -95,11 +91,7 @@ def reports_of(topology: str, fill: float | None = None) -> list[dict[str, Any]]
 
 
 def table(reports_of_plans: Mapping[tuple[str, float | None], Sequence[dict[str, Any]]]) -> str:
-    """Returns docs/results.md's table.
-
-    Args:
-      reports_of_plans: dict of (topology, how full records are) -> reports of both stages.
-    """
+    """Returns docs/results.md's table of the reports of both stages by plan."""
     lines = [
         "| topology | cores | examples a core, stages 1, 2 | GiB of a core | changed "
         "| minutes, at least | minutes at 28.3 % of peak |",

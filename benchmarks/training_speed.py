@@ -98,12 +98,6 @@ class Process:
 class Cell:
     """A network, a length and a batch, with its data in a directory, as every side reads them.
 
-    Args:
-      directory: a directory for this cell alone.
-      network: a preset of `bert_config`.
-      length: tokens of an example.
-      batch: examples of a batch.
-
     Attributes:
       mean_tokens: tokens of an example in the mean, without padding.
     """
@@ -196,13 +190,8 @@ class Cell:
         return {"secs": matrix_products.step_secs(counts, secs)}
 
     def sides(self, precision: str, steps: int, is_packed: bool = False) -> dict[str, Any]:
-        """Returns a dict of a side's name -> the function that measures it.
-
-        Args:
-          precision: what the sides compute in.
-          steps: the steps of a loop.
-          is_packed: whether packed and joined rows are sides, too.
-        """
+        """Returns a dict of a side's name -> the function that measures it; if `is_packed`, packed
+        and joined rows are sides, too."""
         torch, tf1 = (os.environ.get(name) for name in ("TRANSFORMERS_PYTHON", "TF115_PYTHON"))
         sides = {
             "ours": lambda: self.ours(precision, steps, "--use_tpu"),
