@@ -32,7 +32,6 @@ import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -78,37 +77,23 @@ DIVERGED = "diverged"
 
 
 class Study:
-    """Holds the table of finished runs, and makes further runs; several threads may use it.
-
-    Args:
-      path: the CSV file; its rows are kept.
-      directory: the directory for the data, and for the files of runs while they last.
-    """
+    """Holds the table of finished runs, and makes further runs, whose files are in a directory
+    while they last; several threads may use it."""
 
     def __init__(self, path: str, directory: str):
-        self.rows = csv_rows.read(path)
-        self._path = path
+        self.results = csv_rows.Results(path, COLUMNS, len(KEY))
+        self.rows = self.results.rows
         self._directory = directory
         self._lock = threading.Lock()
 
     def row(self, **key: Any) -> dict[str, str]:
         """Returns the row of a run, and makes the run if it is not in the table."""
-        values = [str(key[name]) for name in KEY]
-        for row in self.rows:
-            if [row[name] for name in KEY] == values:
-                return row
-        with tempfile.TemporaryDirectory(dir=self._directory) as output_dir:
-            results = self.train(output_dir, LENGTH, None, **key)
-        return self.add(key, results)
 
-    def add(self, key: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:
-        """Appends a row to the table and to its file; returns it."""
-        row = {name: str(value) for name, value in {**key, **results}.items()}
-        with self._lock:
-            self.rows.append(row)
-            csv_rows.write(self._path, COLUMNS, self.rows)
-        print(", ".join(f"{name} {row[name]}" for name in COLUMNS), flush=True)
-        return row
+        def measure(*_):
+            with tempfile.TemporaryDirectory(dir=self._directory) as output_dir:
+                return self.train(output_dir, LENGTH, None, **key)
+
+        return self.results.row([key[name] for name in KEY], measure)
 
     def train(
         self,
@@ -263,8 +248,7 @@ def run_stages(study: Study, directory: str, seed: int, base: float) -> None:
         )
 
     second = [key(2, 0), key(2, round(STAGE_2_WARMUP * STAGES[2][2] / STAGES[2][1]))]
-    rows = [[row[name] for name in KEY] for row in study.rows]
-    missing = [k for k in second if [str(k[name]) for name in KEY] not in rows]
+    missing = [k for k in second if not study.results.find(*(k[name] for name in KEY))]
     if not missing:
         return
     with tempfile.TemporaryDirectory(dir=directory) as folder:
@@ -274,7 +258,8 @@ def run_stages(study: Study, directory: str, seed: int, base: float) -> None:
         checkpoint = os.path.join(first_dir, f"model.ckpt-{first['steps']}")
         for number, run in enumerate(missing):
             output_dir = os.path.join(folder, f"2_{number}")
-            study.add(run, study.train(output_dir, STAGES[2][0], checkpoint, **run))
+            results = study.train(output_dir, STAGES[2][0], checkpoint, **run)
+            study.results.row([run[name] for name in KEY], lambda *_, results=results: results)
 
 
 def core_hours(rows: list[dict[str, str]]) -> float:
@@ -333,7 +318,7 @@ def _cell(losses):
     finite = [value for value in losses if math.isfinite(value)]
     parts = []
     if finite:
-        parts.append(f"{statistics.median(finite):.3f} ({min(finite):.3f} to {max(finite):.3f})")
+        parts.append(csv_rows.spread(finite))
     if len(finite) < len(losses):
         parts.append(f"{len(losses) - len(finite)} of {len(losses)} diverged")
     return "; ".join(parts)

@@ -10,21 +10,21 @@ a row are skipped. On two cores it takes an hour, and BERT-Large needs 16 GiB.
 """
 
 import argparse
-import csv
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from benchmarks import main_job, training_speed
+from benchmarks import csv_rows, main_job, training_speed
 from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.jobs import estimator
 from bert_estimator.jobs.pretraining.config import Schedule
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "machine_memory.csv")
-COLUMNS = ["verb", "network", "length", "batch", "precision", "options", "peak_gib"]
+KEY = ["verb", "network", "length", "batch", "precision", "options"]
+COLUMNS = [*KEY, "peak_gib"]
 
 _F32, _BF16 = "float32", "bfloat16"
 _CORES = "--tpu_name=rehearse:2"
@@ -111,9 +111,16 @@ def write_model(folder: str, network: str) -> None:
     tf1_checkpoint.write(folder, source, weights)
 
 
-def estimate(row: Sequence[str]) -> float:
+def measure(*measurement) -> dict[str, str]:
+    """Runs the command of a measurement once; returns the column of its result."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = command_of(*measurement, directory)
+        return {"peak_gib": f"{training_speed.Process(command).peak_gib:.4g}"}
+
+
+def estimate(row: Mapping[str, str]) -> float:
     """Returns the GiB that `memory_needed` says for a row."""
-    verb, network, length, batch, precision, options = row[:6]
+    verb, network, length, batch, precision, options = (row[name] for name in KEY)
     config = BertConfig.preset(network, 30522)
     values = dict(option.lstrip("-").partition("=")[::2] for option in options.split())
     micro_batch_size = values.get("micro_batch_size")
@@ -134,14 +141,14 @@ def estimate(row: Sequence[str]) -> float:
     return memory_needed.of_running(config, step) / 2**30
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Returns a table of measurements beside what `memory_needed` says."""
     lines = [
         "| run | batch, tokens | precision | options | measured, GiB | estimated, GiB |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
-        verb, network, length, batch, precision, options, peak = row
+        verb, network, length, batch, precision, options, peak = (row[name] for name in COLUMNS)
         shape = f"{batch} x {length}" if int(batch) else ""
         options = f"`{options}`" if options else ""
         gib = f"{float(peak):.1f} | {estimate(row):.1f}"
@@ -154,24 +161,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     parser.add_argument("--table", action="store_true", help="print the table of all rows only")
     arguments = parser.parse_args(argv)
-    rows = []
-    if os.path.exists(arguments.results):
-        with open(arguments.results, newline="", encoding="utf-8") as reader:
-            rows = [tuple(row) for row in csv.reader(reader)][1:]
-    if arguments.table:
-        print(table(rows))
-        return
-    for measurement in MEASUREMENTS:
-        settings = tuple(map(str, measurement))
-        if any(row[:-1] == settings for row in rows):
-            continue
-        with tempfile.TemporaryDirectory() as directory:
-            command = command_of(*measurement, directory)
-            peak = training_speed.Process(command).peak_gib
-        rows.append((*settings, f"{peak:.4g}"))
-        print(*rows[-1], flush=True)
-        with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
-            csv.writer(writer, lineterminator="\n").writerows([COLUMNS, *rows])
+    results = csv_rows.Results(arguments.results, COLUMNS, len(KEY))
+    if not arguments.table:
+        for measurement in MEASUREMENTS:
+            results.row(measurement, measure)
+    print(table(results.rows))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ have a row there. On two cores it takes about a quarter of an hour.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from typing import Any
 
 from benchmarks import csv_rows
@@ -30,23 +30,22 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def run(precision: str, seed: int, directory: str) -> dict[str, Any]:
-    """Runs the script once; returns a row of the table."""
-    command = [
-        sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
-        f"--precision={precision}", f"--random_seed={seed}", f"--output_dir={directory}",
-    ]  # fmt: skip
-    done = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    print(done.stdout, flush=True)
+def run(precision: str, seed: int) -> dict[str, Any]:
+    """Runs the script once; returns the columns of its results."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [
+            sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
+            f"--precision={precision}", f"--random_seed={seed}", f"--output_dir={directory}",
+        ]  # fmt: skip
+        done = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        print(done.stdout, flush=True)
+        with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as reader:
+            records = [json.loads(line) for line in reader]
+        with open(os.path.join(directory, "config.json"), encoding="utf-8") as reader:
+            versions = json.load(reader)["versions"]
     train_secs = re.search(r"Training took (\d+) s", done.stdout).group(1)
-    with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as reader:
-        records = [json.loads(line) for line in reader]
-    with open(os.path.join(directory, "config.json"), encoding="utf-8") as reader:
-        versions = json.load(reader)["versions"]
     evaluations = [record for record in records if "eval_loss" in record]
     return {
-        "precision": precision,
-        "seed": seed,
         "train_secs": int(train_secs),
         "start": round(evaluations[0]["eval_masked_lm_loss"], 4),
         "masked_lm_loss": round(evaluations[-1]["eval_masked_lm_loss"], 4),
@@ -61,11 +60,7 @@ def run(precision: str, seed: int, directory: str) -> dict[str, Any]:
 
 
 def wait_share(records: list[dict[str, Any]]) -> float:
-    """Returns the share of the training's time, without its first steps, that waited for input.
-
-    Args:
-      records: the lines of a run's metrics.jsonl.
-    """
+    """Returns the share of the training's time, without its first steps, that waited for input."""
     steps = [record for record in records if "input_wait" in record]
     secs, waited, before = 0.0, 0.0, steps[0]["step"]
     for record in steps[1:]:
@@ -84,21 +79,17 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| precision | seeds | start | unigram baseline | end: median (min to max) | below | s |",
         "|---|---|---|---|---|---|---|",
     ]
-    for precision in sorted({row["precision"] for row in rows}):
-        own = [row for row in rows if row["precision"] == precision]
-
-        def values(name, own=own):
-            return [float(row[name]) for row in own]
-
-        ends = values("masked_lm_loss")
-        below = [b - e for b, e in zip(values("unigram"), ends, strict=True)]
-        secs = values("train_secs")
+    for (precision,), own in sorted(csv_rows.by_keys(rows, "precision").items()):
+        starts, unigrams, ends, secs = (
+            csv_rows.numbers(own, name)
+            for name in ("start", "unigram", "masked_lm_loss", "train_secs")
+        )
+        below = [unigram - end for unigram, end in zip(unigrams, ends, strict=True)]
         least = math.floor(min(below) * 100) / 100
         lines.append(
-            f"| {precision} | {len(own)} | {statistics.median(values('start')):.2f} | "
-            f"{statistics.median(values('unigram')):.2f} | {statistics.median(ends):.3f} "
-            f"({min(ends):.3f} to {max(ends):.3f}) | at least {least:.2f} | "
-            f"{min(secs):.0f} to {max(secs):.0f} |"
+            f"| {precision} | {len(own)} | {statistics.median(starts):.2f} | "
+            f"{statistics.median(unigrams):.2f} | {csv_rows.spread(ends)} | "
+            f"at least {least:.2f} | {csv_rows.span(secs)} |"
         )
     return "\n".join(lines)
 
@@ -110,18 +101,10 @@ def main() -> None:
     )
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args()
-    rows = csv_rows.read(arguments.results)
-    for precision in ("bfloat16", "float32"):
-        for seed in arguments.seeds:
-            if any(r["precision"] == precision and int(r["seed"]) == seed for r in rows):
-                continue
-            start = time.perf_counter()
-            with tempfile.TemporaryDirectory() as directory:
-                rows.append(run(precision, seed, directory))
-            print(
-                f"{precision}, seed {seed}: {time.perf_counter() - start:.0f} s in all", flush=True
-            )
-            csv_rows.write(arguments.results, COLUMNS, rows)
+    results = csv_rows.Results(arguments.results, COLUMNS, 2)
+    for key in itertools.product(("bfloat16", "float32"), arguments.seeds):
+        results.row(key, run)
+    rows = results.rows
     print(table(rows))
     waits = [100 * float(row["wait_share"]) for row in rows if row.get("wait_share")]
     if waits:

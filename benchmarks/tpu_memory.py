@@ -13,24 +13,23 @@ The batches have at most three significant bits: 1 to 8, 10, 12, 14, 16, 20, 24,
 """
 
 import argparse
-import csv
 import functools
 import itertools
 import json
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import cores, tpu_plan
+from benchmarks import cores, csv_rows, tpu_plan
 
 CSV = os.path.join(cores.ROOT, "benchmarks", "results", "tpu_memory.csv")
 COLUMNS = [
     "topology", "network", "length", "variant", "batch_per_core", "fits", "total", "usable",
     "weights", "optimizer_state", "temporaries", "compiler", "secs",
 ]  # fmt: skip
+NUM_KEYS = 5
 
 NETWORKS = {
     "base": dict(),
@@ -97,15 +96,14 @@ def compile_step(
         return report("compile_report.json"), time.perf_counter() - start
 
 
-def row_of(cell: Sequence[Any], report: dict[str, Any], secs: float) -> dict[str, Any]:
-    """Returns the CSV's row of a compilation."""
+def measure(*cell) -> dict[str, Any]:
+    """Compiles a cell, the first columns of a row; returns the other columns."""
+    report, secs = compile_step(*cell)
     memory = report["memory"]
-    sizes = {k: f"{memory[k] / 2**30:.3f}" for k in COLUMNS if k in memory}
     return {
-        **dict(zip(COLUMNS, cell, strict=False)),
+        **{name: f"{memory[name] / 2**30:.3f}" for name in COLUMNS if name in memory},
         **{"fits": report["fits"], "usable": f"{report['usable_hbm'] / 2**30:.3f}"},
         **{"compiler": report["compiler"], "secs": round(secs)},
-        **sizes,
     }
 
 
@@ -117,11 +115,8 @@ def next_batch(
 ) -> int | None:
     """Returns the next batch of a core to try, or None if the largest batch is known.
 
-    Args:
-      tried: rows of one cell.
-      elsewhere: rows of the same step on another TPU, for the first guess.
-      usable: usable GiB of a core of this cell's TPU; needed with `elsewhere`.
-      first: the first guess if there are no rows.
+    The first guess is `first`, or goes by rows of the same step `elsewhere`, on another TPU, and by
+    the `usable` GiB of a core here.
     """
     fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
     beyond = [int(r["batch_per_core"]) for r in tried if r["fits"] == "False"]
@@ -142,22 +137,15 @@ def next_batch(
 
 
 def largest(tried: Sequence[dict[str, str]]) -> str:
-    """Returns the largest batch known to fit, with a + if a larger batch may fit.
-
-    Without rows, it returns an empty text.
-    """
+    """Returns the largest batch known to fit, with a + if a larger batch may fit; empty without
+    rows."""
     if not tried:
         return ""
     fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
     return f"{fit}" if next_batch(tried) is None else f"{fit}+"
 
 
-def rows_of(rows: list[dict[str, str]], cell: Sequence[Any]) -> list[dict[str, str]]:
-    keys = COLUMNS[: len(cell)]
-    return [r for r in rows if [r[k] for k in keys] == [str(value) for value in cell]]
-
-
-def table(rows: list[dict[str, str]]) -> str:
+def table(results: csv_rows.Results) -> str:
     """Returns docs/results.md's table of the largest batches of a core."""
     lines = [
         "| network, length | " + " | ".join(f"v2, {v} | v3, {v}" for v in VARIANTS) + " |",
@@ -165,7 +153,7 @@ def table(rows: list[dict[str, str]]) -> str:
     ]
     for network, length in itertools.product(NETWORKS, PREDICTIONS):
         batches = [
-            largest(rows_of(rows, (topology, network, length, variant)))
+            largest(results.find(topology, network, length, variant))
             for variant in VARIANTS
             for topology in ("v2:2x2", "v3:2x2")
         ]
@@ -173,7 +161,7 @@ def table(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def remedies_table(rows: list[dict[str, str]]) -> str:
+def remedies_table(results: csv_rows.Results) -> str:
     """Returns docs/results.md's table of the options that save memory, for the second stage."""
     topology, network, length, batch = STAGE_2
     lines = [
@@ -182,68 +170,39 @@ def remedies_table(rows: list[dict[str, str]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for variant in REMEDIES:
-        for row in rows_of(rows, (topology, network, length, variant, batch)):
+        for row in results.find(topology, network, length, variant, batch):
             sizes = (row[k] for k in ("weights", "optimizer_state", "temporaries", "total"))
             fits = "yes" if row["fits"] == "True" else "no"
             lines.append(f"| {variant} | " + " | ".join([*sizes, fits]) + " |")
     return "\n".join(lines)
 
 
-class Compilations:
-    """Holds the table of finished compilations, and makes further ones; threads may share it.
-
-    Args:
-      path: the CSV file; its rows are kept.
-    """
-
-    def __init__(self, path: str):
-        self.rows = []
-        self._path = path
-        self._lock = threading.Lock()
-        if os.path.exists(path):
-            with open(path, newline="", encoding="utf-8") as reader:
-                self.rows = list(csv.DictReader(reader))
-
-    def add(self, cell: Sequence[Any]) -> None:
-        """Compiles a cell, unless the table has it."""
-        if rows_of(self.rows, cell):
-            return
-        report, secs = compile_step(*cell)
-        row = {k: str(v) for k, v in row_of(cell, report, secs).items()}
-        with self._lock:
-            self.rows.append(row)
-            is_new = not os.path.exists(self._path)
-            with open(self._path, "a", newline="", encoding="utf-8") as writer:
-                csv_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-                if is_new:
-                    csv_writer.writeheader()
-                csv_writer.writerow(row)
-
-    def search(self, step: tuple[str, int, str]) -> None:
-        """Finds the largest batch of (network, length, variant) on each TPU in turn."""
-        for topology in TOPOLOGIES:
-            cell = (topology, *step)
-            start = dict(
-                elsewhere=[r for other in TOPOLOGIES for r in rows_of(self.rows, (other, *step))],
-                usable=USABLE[topology],
-                first=FIRST_GUESS[step[:2]],
-            )
-            while (batch := next_batch(rows_of(self.rows, cell), **start)) is not None:
-                self.add((*cell, batch))
+def search(results: csv_rows.Results, step: tuple[str, int, str]) -> None:
+    """Finds the largest batch of (network, length, variant) on each TPU in turn."""
+    for topology in TOPOLOGIES:
+        start = dict(
+            elsewhere=[row for other in TOPOLOGIES for row in results.find(other, *step)],
+            usable=USABLE[topology],
+            first=FIRST_GUESS[step[:2]],
+        )
+        while (batch := next_batch(results.find(topology, *step), **start)) is not None:
+            results.row((topology, *step, batch), measure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="print the tables, and stop")
     arguments = parser.parse_args()
-    compilations = Compilations(CSV)
+    results = csv_rows.Results(CSV, COLUMNS, NUM_KEYS)
     if not arguments.table:
         topology, network, length, batch = STAGE_2
         cells = [(topology, network, length, variant, batch) for variant in REMEDIES]
-        jobs = [functools.partial(compilations.add, cell) for cell in [SAME_AS_IN_A_POD, *cells]]
-        jobs += [functools.partial(compilations.search, step) for step in STEPS]
+        jobs = [
+            functools.partial(results.row, cell, measure) for cell in [SAME_AS_IN_A_POD, *cells]
+        ]
+        jobs += [functools.partial(search, results, step) for step in STEPS]
         cores.side_by_side(jobs)
-    print(remedies_table(compilations.rows), table(compilations.rows), sep="\n\n")
+    print(remedies_table(results), table(results), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,28 +1,28 @@
 """Estimates of memory, against the measurements of `benchmarks.machine_memory`."""
 
-import csv
-
 import pytest
 
-from benchmarks import machine_memory
+from benchmarks import csv_rows, machine_memory
 from bert_estimator import memory_needed
 from bert_estimator.system import memory
 
 GIB = 1 << 30
 
 
-def measurements():
-    with open(machine_memory.RESULTS, newline="", encoding="utf-8") as reader:
-        return [tuple(row) for row in csv.reader(reader)][1:]
+MEASUREMENTS = csv_rows.read(machine_memory.RESULTS)
 
 
-@pytest.mark.parametrize("row", measurements(), ids=lambda row: " ".join(row[:-1]))
+def name_of(row):
+    return " ".join(row[column] for column in machine_memory.KEY)
+
+
+@pytest.mark.parametrize("row", MEASUREMENTS, ids=name_of)
 def test_an_estimate_is_right_within_a_fifth(row):
-    assert machine_memory.estimate(row) == pytest.approx(float(row[-1]), rel=0.2)
+    assert machine_memory.estimate(row) == pytest.approx(float(row["peak_gib"]), rel=0.2)
 
 
 def test_the_measurements_are_of_all_that_is_estimated():
-    text = "\n".join(" ".join(row) for row in measurements())
+    text = "\n".join(map(name_of, MEASUREMENTS))
     for what in (
         "train base", "train large", "evaluate", "embed", "convert", "bfloat16", "float32",
         "--recompute", "--micro_batch_size", "--tpu_name", "--optimizer",

@@ -2,7 +2,14 @@
 
 import pytest
 
-from benchmarks import tpu_memory
+from benchmarks import csv_rows, tpu_memory
+
+
+def holding(rows):
+    """Returns results that have these rows."""
+    results = csv_rows.Results("no such file", tpu_memory.COLUMNS, tpu_memory.NUM_KEYS)
+    results.rows.extend(rows)
+    return results
 
 
 def search(fits, total):
@@ -57,7 +64,8 @@ def test_the_table_has_a_column_for_each_tpu_and_variant():
     keys = ("topology", "network", "length", "variant")
     row = dict(zip(keys, ("v3:2x2", "large", "128", "bfloat16"), strict=True))
     trials = search(lambda batch: batch < 20, lambda batch: 5 + batch / 2)
-    lines = tpu_memory.table([{**row, **trial} for trial in trials]).splitlines()
+    results = holding([{**row, **trial} for trial in trials])
+    lines = tpu_memory.table(results).splitlines()
     assert lines[0].startswith("| network, length | v2, bfloat16 | v3, bfloat16 | v2, float32 |")
     assert lines[4] == "| large, 128 |  | 16 |  |  |  |  |"
 
@@ -76,22 +84,26 @@ def test_a_search_goes_on_where_the_file_ends(monkeypatch, tmp_path):
     monkeypatch.setattr(tpu_memory, "compile_step", compile_step)
     path = str(tmp_path / "table.csv")
     step = ("large", 128, "bfloat16")
-    tpu_memory.Compilations(path).search(step)
+
+    def opened():
+        return csv_rows.Results(path, tpu_memory.COLUMNS, tpu_memory.NUM_KEYS)
+
+    tpu_memory.search(opened(), step)
     # Each TPU needs the largest batch that fits and the smallest that does not; v3 also the first
     # guess.
     assert compiled == [
         *[("v3:2x2", batch) for batch in (512, 112, 128)],
         *[("v2:2x2", batch) for batch in (40, 32)],
     ]
-    compilations = tpu_memory.Compilations(path)
-    compilations.search(step)
-    compilations.add(("v3:2x2", *step, 512))
+    results = opened()
+    tpu_memory.search(results, step)
+    results.row(("v3:2x2", *step, 512), tpu_memory.measure)
     assert len(compiled) == 5
-    assert "| large, 128 | 32 | 112 |" in tpu_memory.table(compilations.rows)
+    assert "| large, 128 | 32 | 112 |" in tpu_memory.table(results)
 
 
 def test_the_table_of_what_saves_memory():
     values = ("v3:2x2", "large", "512", "--optimizer=adafactor", "16", "True", "11.2", "15.48")
     row = dict(zip(tpu_memory.COLUMNS, (*values, "1.25", "0.01", "9.3"), strict=False))
-    (*_, line) = tpu_memory.remedies_table([row]).splitlines()
+    (*_, line) = tpu_memory.remedies_table(holding([row])).splitlines()
     assert line == "| --optimizer=adafactor | 1.25 | 0.01 | 9.3 | 11.2 | yes |"
