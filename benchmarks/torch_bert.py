@@ -34,19 +34,14 @@ def time_step(
 
     Args:
       directory: a program that `gpu.export` made, for its batches and its network.
-      steps: how many steps are timed, after the steps that compile.
       tpu_name: "gpu", or "rehearse:1" for the CPU.
-      compiled: whether torch.compile compiles the loss and its gradients.
       precision: "autocast" is bfloat16 autocast; "float32" and "bfloat16" are all in that dtype,
         weights and optimizer state included.
       is_joined: whether the texts of the batches are joined and cut into full rows.
 
-    Returns:
-      A dict of `device` and `versions`, and with a directory of `secs` and `cpu_secs` (of as many
-      tokens as a batch has in the mean), `first_loss` and `last_loss`.
-
-    Raises:
-      RuntimeError: torch is not installed, or does not find a GPU; the text says what to do.
+    It returns `device` and `versions`, and with a directory `secs` and `cpu_secs` (of as many
+    tokens as a batch has in the mean), `first_loss` and `last_loss`. A RuntimeError says what to do
+    if torch is not installed, or does not find a GPU.
     """
     try:
         import torch
