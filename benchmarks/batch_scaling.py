@@ -150,14 +150,21 @@ class Study:
 
     def unigram_baseline(self) -> float:
         """Returns the loss in nats of predicting masked tokens by their frequencies."""
-        data, _ = self._inputs(LENGTH)
-        nats = unigram.nats(manifest.read_token_counts(data.token_counts_file))
-        losses, records = [], record_reader.RecordFiles(data.held_out_files)
-        for number in range(records.num_records):
-            features = tf.train.Example.FromString(records.read(number)).features.feature
-            weights = np.array(features["masked_lm_weights"].float_list.value)
-            losses.extend(nats[features["masked_lm_ids"].int64_list.value][weights > 0])
-        return float(np.mean(losses))
+
+        def measure(*_):
+            data, _ = self._inputs(LENGTH)
+            nats = unigram.nats(manifest.read_token_counts(data.token_counts_file))
+            losses, records = [], record_reader.RecordFiles(data.held_out_files)
+            for number in range(records.num_records):
+                features = tf.train.Example.FromString(records.read(number)).features.feature
+                weights = np.array(features["masked_lm_weights"].float_list.value)
+                losses.extend(nats[features["masked_lm_ids"].int64_list.value][weights > 0])
+            nats = round(float(np.mean(losses)), 3)
+            return {"masked_lm_loss": nats, "masked_lm_accuracy": "", "train_secs": ""}
+
+        # It has a row, since it belongs to the records that the runs of the other rows had.
+        key = ["unigram baseline", *[""] * (len(KEY) - 1)]
+        return loss(self.results.row(key, measure))
 
     def _inputs(self, length):
         """Makes the script's inputs once; returns (the data, the configuration's file)."""
@@ -346,7 +353,7 @@ def main() -> None:
     with open(arguments.picture, "w", encoding="utf-8") as writer:
         writer.write(charts.svg(lambda figure: draw(figure, study.rows, baseline)))
     print(f"learning rates at batch {BATCHES[0]}: {rates}; unigram baseline: {baseline:.3f}")
-    print(f"{len(study.rows)} runs, {core_hours(study.rows):.1f} core hours of training")
+    print(f"{len(study.rows) - 1} runs, {core_hours(study.rows):.1f} core hours of training")
     print(table(study.rows))
 
 
