@@ -1,6 +1,6 @@
 """Walks a graph along its operations, copies some, and says if it becomes a program for XLA."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_util
@@ -16,16 +16,42 @@ def operations_of(structure: object) -> set[tf.Operation]:
     return {getattr(each, "op", each) for each in elements}
 
 
-def all_before(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
-    """Yields the operations, and all operations that they depend on."""
-    return _reached(operations, lambda o: [*(t.op for t in o.inputs), *o.control_inputs])
+def sources_of(operation: tf.Operation) -> list[tf.Operation]:
+    """Returns the operations that an operation takes tensors from, or waits for."""
+    return [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+
+
+def users_of(operation: tf.Operation) -> list[tf.Operation]:
+    """Returns the operations that take tensors from an operation, or wait for it."""
+    consumers = [c for tensor in operation.outputs for c in tensor.consumers()]
+    return [*consumers, *operation._control_outputs]
+
+
+def reached(
+    operations: Iterable[tf.Operation],
+    neighbours_of: Callable[[tf.Operation], Iterable[tf.Operation]],
+) -> Iterator[tf.Operation]:
+    """Yields operations, their neighbours, the neighbours of these, and so on, each once."""
+    seen, waiting = set(), list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation not in seen:
+            seen.add(operation)
+            yield operation
+            waiting += neighbours_of(operation)
+
+
+def all_before(
+    operations: Iterable[tf.Operation], ends: Collection[tf.Operation] = ()
+) -> Iterator[tf.Operation]:
+    """Yields the operations, and all operations that they depend on, without what only `ends`
+    depend on."""
+    return reached(operations, lambda each: [] if each in ends else sources_of(each))
 
 
 def all_after(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
     """Yields the operations, and all operations that depend on them."""
-    return _reached(
-        operations, lambda o: [*(c for t in o.outputs for c in t.consumers()), *o._control_outputs]
-    )
+    return reached(operations, users_of)
 
 
 def is_computed_from(value: object, placeholders: Iterable[tf.Tensor]) -> bool:
@@ -40,10 +66,7 @@ def is_computed_from(value: object, placeholders: Iterable[tf.Tensor]) -> bool:
 def unfed(operations: Iterable[tf.Operation], fed: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Returns the placeholders that operations need, except the fed ones."""
     fed = set(fed)
-    before = _reached(
-        operations, lambda o: [] if o in fed else [*(t.op for t in o.inputs), *o.control_inputs]
-    )
-    return {operation for operation in before if operation.type == "Placeholder"} - fed
+    return {each for each in all_before(operations, fed) if each.type == "Placeholder"} - fed
 
 
 def copied(
@@ -51,7 +74,7 @@ def copied(
 ) -> tf.Tensor:
     """Copies a tensor to the current graph, with the operations that it depends on, except the
     replaced ones: operation -> what stands for its outputs; the copies' names begin with `name`."""
-    new = [operation for operation in all_before([tensor.op]) if operation not in replaced]
+    new = [each for each in all_before([tensor.op], replaced) if each not in replaced]
     graph_def = tf.GraphDef(versions=tensor.graph.graph_def_versions)
     # A control input from a replaced operation without outputs has no stand-in: it is dropped.
     without_outputs = {
@@ -82,17 +105,6 @@ def copied(
     # computed once.
     replaced.update(zip(new, (copy.outputs for copy in copies), strict=True))
     return replaced[tensor.op][tensor.value_index]
-
-
-def _reached(operations, neighbours_of):
-    """Yields operations, their neighbours, the neighbours of these, and so on, each once."""
-    seen, waiting = set(), list(operations)
-    while waiting:
-        operation = waiting.pop()
-        if operation not in seen:
-            seen.add(operation)
-            yield operation
-            waiting += neighbours_of(operation)
 
 
 def in_xla_program() -> bool:

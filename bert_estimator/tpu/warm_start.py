@@ -144,14 +144,8 @@ def _make_wait(variable, initializer, before, read):
 
 def _depending_on(sources, within):
     """Returns the operations within a set that depend on sources, without these."""
-    after, waiting = set(), list(sources)
-    while waiting:
-        operation = waiting.pop()
-        consumers = [c for output in operation.outputs for c in output.consumers()]
-        new = {*consumers, *operation._control_outputs} & within - after - sources.keys()
-        after |= new
-        waiting += new
-    return after
+    found = graph_walk.reached(sources, lambda o: within.intersection(graph_walk.users_of(o)))
+    return set(found) - sources.keys()
 
 
 def _check_finite(path, settings):

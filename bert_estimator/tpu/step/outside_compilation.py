@@ -42,14 +42,14 @@ def summary_writes(step: tf.Graph, results: list[tf.Operation]) -> list[tf.Opera
     if not writing:
         return []
     # A summary that no result waits for is not written, as in a session.
-    found, waiting = set(), [o for o in graph_walk.all_before(results) if o in writing]
-    while waiting:
-        operation = waiting.pop()
-        if operation in found:
-            continue
-        found.add(operation)
-        waiting += [c for tensor in operation.outputs for c in tensor.consumers()]
-        waiting += [t.op for t in operation.inputs if t.dtype.base_dtype in _OF_THE_HOST]
+    written = [operation for operation in graph_walk.all_before(results) if operation in writing]
+    found = graph_walk.reached(
+        written,
+        lambda operation: [
+            *(c for tensor in operation.outputs for c in tensor.consumers()),
+            *(t.op for t in operation.inputs if t.dtype.base_dtype in _OF_THE_HOST),
+        ],
+    )
     return sorted(found, key=lambda operation: operation._id)
 
 
@@ -125,21 +125,18 @@ class _Parts:
         self.copied, self.sent, self.variables, self.outer_of = [], {}, set(), {}
 
     def add(self, wanted):
-        waiting, known = list(wanted), set()
-        while waiting:
-            operation = waiting.pop()
-            if operation in known:
-                continue
-            known.add(operation)
+        for operation in graph_walk.reached(wanted, self._copied_before):
             self.copied.append(operation)
             for position, tensor in enumerate(operation.inputs):
                 if tensor.ref() in self._captured:
                     self._add_captured(operation, position)
-                elif self._is_copied(tensor.op):
-                    waiting.append(tensor.op)
-                else:
+                elif not self._is_copied(tensor.op):
                     self.sent[tensor.name] = tensor
-            waiting += [o for o in operation.control_inputs if o in self._operations]
+
+    def _copied_before(self, operation):
+        own = [tensor.op for tensor in operation.inputs if tensor.ref() not in self._captured]
+        waited_for = [each for each in operation.control_inputs if each in self._operations]
+        return [*filter(self._is_copied, own), *waited_for]
 
     def _add_captured(self, operation, position):
         tensor = operation.inputs[position]
@@ -172,18 +169,11 @@ def apart_from(
     on_host: set[tf.Operation], operations: Iterable[tf.Operation]
 ) -> list[tf.Operation]:
     """Returns the operations of a step, and in place of those on the host what these wait for."""
-    others, known, waiting = [], set(), list(operations)
-    while waiting:
-        operation = waiting.pop()
-        # What comes from outside of the step is there before it.
-        if operation in known or operation.type == "Placeholder":
-            continue
-        known.add(operation)
-        if operation in on_host:
-            waiting += [*(t.op for t in operation.inputs), *operation.control_inputs]
-        else:
-            others.append(operation)
-    return others
+    found = graph_walk.reached(
+        operations, lambda each: graph_walk.sources_of(each) if each in on_host else []
+    )
+    # What comes from outside of the step is there before it.
+    return [each for each in found if each not in on_host and each.type != "Placeholder"]
 
 
 def without_host(operations: list[tf.Operation]) -> None:

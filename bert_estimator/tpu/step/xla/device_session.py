@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import stack
 
+from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import READERS
 from bert_estimator.tpu.program.core_mesh import whole_value
 from bert_estimator.tpu.step import initial_values
@@ -125,20 +126,14 @@ class DeviceSession(SessionInterface):
 
     def _touched(self, fetches):
         """Returns two sets of variable numbers: which ones a run depends on, and may write to."""
-        read, written, seen = set(), set(), set()
+        read, written = set(), set()
         elements = map(self.graph.as_graph_element, _leaves(fetches))
-        waiting = [e if isinstance(e, tf.Operation) else e.op for e in elements]
-        while waiting:
-            operation = waiting.pop()
-            if operation in seen:
-                continue
-            seen.add(operation)
+        for operation in graph_walk.all_before(graph_walk.operations_of([*elements])):
             sources = [tensor.op for tensor in operation.inputs]
             own = {self._number_of[source] for source in sources if source in self._number_of}
             read |= own
             if operation.type not in READERS:
                 written |= own
-            waiting += sources + operation.control_inputs
         return read, written
 
 
