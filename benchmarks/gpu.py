@@ -61,7 +61,7 @@ def export(directory: str, network: str, length: int, batch: int) -> None:
     directory does not exist until the program is complete."""
     import run_pretraining
     from bert_estimator.bert_config import BertConfig
-    from bert_estimator.tpu.program import stablehlo
+    from bert_estimator.tpu.program import exported_program, stablehlo
     from input_pipelines.embedded import default_data
 
     network = BertConfig.preset(network, 30522).to_dict()
@@ -86,8 +86,8 @@ def export(directory: str, network: str, length: int, batch: int) -> None:
         code = run_pretraining.main(["run_pretraining.py", *flags])
         if code:
             sys.exit(code)
-        with open(os.path.join(program, "step.stablehlo"), "rb") as reader:
-            flops = stablehlo.matmul_flops(stablehlo.from_portable(reader.read()))
+        step, _ = exported_program.load_step(program)
+        flops = stablehlo.matmul_flops(step.mlir_module())
         with open(os.path.join(program, "benchmark.json"), "w", encoding="utf-8") as writer:
             json.dump({"flops": flops, "bert_config": network}, writer)
         os.remove(os.path.join(program, "state.npz"))
@@ -96,24 +96,34 @@ def export(directory: str, network: str, length: int, batch: int) -> None:
 
 
 def make_state(directory: str) -> None:
-    """Writes a program's state.npz if it is missing: weights as BERT draws them, slots of 0."""
+    """Writes a program's state.npz if it is missing."""
     import numpy as np
+
+    from bert_estimator.tpu.program import exported_program
 
     path = os.path.join(directory, "state.npz")
     if os.path.exists(path):
         return
-    with open(os.path.join(directory, "program.json"), encoding="utf-8") as reader:
-        variables = json.load(reader)["state"]
-    random, values = np.random.default_rng(1), {}
-    for variable in variables:
-        value = np.zeros(variable["shape"], variable["dtype"])
-        if variable["trainable"] and value.ndim > 1:
-            value = 0.02 * random.standard_normal(variable["shape"], np.float32)
-        elif variable["trainable"] and variable["name"].endswith("gamma"):
-            value += 1
-        values[variable["name"]] = value
+    step, _ = exported_program.load_step(directory)
+    (of_state, _), _ = step.in_tree.unflatten(step.in_avals)
     with disk_files.writer(path, "wb") as writer:
-        np.savez(writer, **values)
+        np.savez(writer, **drawn(of_state))
+
+
+def drawn(of_state: dict[str, Any]) -> dict[str, Any]:
+    """Returns values of variables by name, from their shapes and dtypes: weights as BERT draws
+    them, slots of 0."""
+    import numpy as np
+
+    random, values = np.random.default_rng(1), {}
+    for name, variable in of_state.items():
+        is_weight = f"{name}/adam_m" in of_state
+        values[name] = np.zeros(variable.shape, variable.dtype)
+        if is_weight and len(variable.shape) > 1:
+            values[name] = 0.02 * random.standard_normal(variable.shape, np.float32)
+        elif is_weight and name.endswith("gamma"):
+            values[name] += 1
+    return values
 
 
 def time_exported(directory: str | None, steps: int, tpu_name: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import numpy as np
 from bert_estimator.command_line import console
 from bert_estimator.system.errors import FlagError
 from bert_estimator.tpu.program import compile_report, devices, exported_program, stablehlo
-from bert_estimator.tpu.program.core_mesh import CoreMesh
 
 _MOST_STEPS = 1_000_000  # the losses of all of them are kept
 
@@ -47,17 +46,13 @@ def run(
     """Runs at least 2 steps of a program on as many devices as it has cores; returns (mean loss of
     all cores by step, mean seconds of a step, seconds of the first step)."""
     jax = devices.import_jax()
-    lowered = program.lowered
-    mesh = CoreMesh(cores, num_shards=lowered.num_shards)
-    step = lowered.compile(mesh)
     # All batches are on the devices before the clock starts: the figure is the devices' alone.
-    batches = [mesh.put(batch, mesh.rows) for batch in program.batches]
-    state = mesh.put(program.state, mesh.of_state(lowered.state))
+    step, state, batches = program.on_cores(cores)
     jax.block_until_ready((batches, state))
     start = time.perf_counter()
     losses = []
     for number in range(steps):
-        outputs, state = step(state, batches[number % len(batches)])
+        state, outputs = step(state, batches[number % len(batches)])
         losses.append(outputs[0])
         # The first step compiles the program, so it is timed apart from the others.
         if number == 0:
@@ -117,7 +112,7 @@ def _run(arguments):
     # All of these are about what the command line names, so the message is enough.
     except (OSError, ValueError, RuntimeError) as error:
         raise FlagError(str(error)) from None
-    flops = stablehlo.matmul_flops(program.lowered.text)
+    flops = stablehlo.matmul_flops(program.step.mlir_module())
     print(
         f"{len(cores)} x {cores[0].device_kind}; {program.batch_size} examples and "
         f"{flops:.4g} FLOP of matrix products per core and step"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from compiled_steps import compiled
 from tensorflow.python.tpu import tpu_function
 
 from bert_estimator import tpu
@@ -36,7 +37,7 @@ def test_the_gradient_of_a_sum_is_the_sum_of_gradients():
             (gradient,) = tf.gradients(tf.reduce_sum(x * (x - mean)), x)
         lowered = program.lower([gradient], None)
     values = np.array([1, 2, 3, 6], np.float32)
-    (result,), _ = lowered.compile(CoreMesh(devices.find("rehearse:2")))([], [values])
+    (result,), _ = compiled(lowered, CoreMesh(devices.find("rehearse:2")))([], [values])
     assert (shards, tpu_function.get_tpu_context().number_of_shards) == (2, None)
     np.testing.assert_allclose(result, 2 * (values - values.mean()))
 

@@ -200,18 +200,10 @@ BAD_FILES = {
         (b"PK\3\4" * 99, ": is not a zip archive. Give an archive, a directory, or a checkpoint"),
     ],
     ("run_program", "program/program.json"): [
-        (b"{}", ": the key 'num_cores' is missing; it must be a whole number"),
-        (b'{"num_cores": "1"}', ': num_cores: must be a whole number, not "1"'),
-        (b'{"num_cores": 1, "batch_size": 1, "num_outputs": 1, "inputs": 3}',
-         ": inputs: must be a list, not 3"),
-        (b'{"num_cores": 1, "batch_size": 1, "num_outputs": 1, "inputs": [3]}',
-         ": inputs[0]: must be a string, not 3"),
-        (b'{"num_cores": 1, "batch_size": 1, "num_outputs": 1, "inputs": [], '
-         b'"order": [], "state": [3]}',
-         ": state[0]: must be an object, not 3"),
-        (b'{"num_cores": 1, "batch_size": 1, "num_outputs": 1, "inputs": [], '
-         b'"order": [], "state": [{}]}',
-         ": the key 'name' is missing; it must be a string"),
+        (b"{}", ": the key 'batch_size' is missing; it must be a whole number"),
+        (b'{"batch_size": "1"}', ': batch_size: must be a whole number, not "1"'),
+        (b'{"batch_size": 1, "num_shards": 1, "step_sha256": 3}',
+         ": step_sha256: must be a string, not 3"),
     ],
     ("legacy", "script.py"): [
         (b"\0", ": is not Python: "),

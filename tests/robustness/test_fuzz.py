@@ -246,16 +246,13 @@ def test_a_run(tmp_path, data):
             assert str(tmp_path) in str(error)
 
 
-PROGRAM = {
-    "num_cores": 1, "batch_size": 2, "inputs": ["a"], "num_outputs": 1, "order": [0],
-    "state": [{"name": "w", "shape": [2], "dtype": "float32", "trainable": True}],
-}  # fmt: skip
+PROGRAM = {"batch_size": 2, "num_shards": 1, "step_sha256": "0" * 64}
 
 
 @fuzzed(st.tuples(bytes_of(PROGRAM), st.binary(max_size=40)))
 def test_an_exported_program(tmp_path, xla_runtime, data):
     (tmp_path / "program.json").write_bytes(data[0])
-    (tmp_path / "step.stablehlo").write_bytes(data[1])  # empty, too, which is an empty module
+    (tmp_path / "step.stablehlo").write_bytes(data[1])
     with pytest.raises(ValueError, match=str(tmp_path)):
         exported_program.load(str(tmp_path))
 

@@ -40,7 +40,7 @@ class CoreMesh:
         self.num_hosts = len({core.process_index for core in cores})  # with cores here
         self._cores_per_replica = cores_per_replica
         self._rules = sharding
-        self._mesh = jax.sharding.Mesh(
+        self.mesh = jax.sharding.Mesh(
             grid.reshape(-1, num_shards, *sizes), (*REPLICA, *self._core_axes)
         )
         self._options = devices.compiler_options(cores)
@@ -115,39 +115,44 @@ class CoreMesh:
           last_sharding: the shardings of the last input, if its arrays are split over the cores of
             a replica too; a structure that its own structure begins with.
         """
+        of_state = self.of_state(state)
+        in_shardings = [of_state, *(self._sharding(*_rows_along(axis)) for axis in inputs)]
+        if last_sharding is not None:
+            in_shardings[-1] = last_sharding
+        return devices.import_jax().jit(
+            self.mapped(function, state, inputs, outputs),
+            donate_argnums=0,
+            in_shardings=tuple(in_shardings),
+            out_shardings=(of_state, *(self._sharding(*_rows_along(axis)) for axis in outputs)),
+            compiler_options=self._options,
+        )
+
+    def mapped(
+        self,
+        function: Callable,
+        state: list,
+        inputs: list[int | None],
+        outputs: list[int | None],
+    ) -> Callable:
+        """Returns a function as for `jit` for all replicas, without jitting it."""
         jax = devices.import_jax()
-
-        def spec(axis):
-            rows = [None] * axis + [REPLICA] if axis is not None else []
-            return jax.sharding.PartitionSpec(*rows)
-
-        in_specs, out_specs = [spec(axis) for axis in inputs], [spec(axis) for axis in outputs]
-        of_state = [jax.sharding.PartitionSpec(*_shares(variable)) for variable in state]
+        spec = jax.sharding.PartitionSpec
+        of_state = [spec(*_shares(variable)) for variable in state]
         # Only the replicas' axes are mapped, so the function is written as if a replica were one
         # core. The compiler divides the work among the replica's cores by where the state is, and
         # adds the sums between cores that this needs. The results stay the same.
-        mapped = jax.shard_map(
+        return jax.shard_map(
             function,
-            mesh=self._mesh,
-            in_specs=(of_state, *in_specs),
-            out_specs=(of_state, *out_specs),
+            mesh=self.mesh,
+            in_specs=(of_state, *(spec(*_rows_along(axis)) for axis in inputs)),
+            out_specs=(of_state, *(spec(*_rows_along(axis)) for axis in outputs)),
             check_vma=False,
             axis_names=set(REPLICA),
-        )
-        in_shardings = [self.of_state(state), *(self._sharding(*each) for each in in_specs)]
-        if last_sharding is not None:
-            in_shardings[-1] = last_sharding
-        return jax.jit(
-            mapped,
-            donate_argnums=0,
-            in_shardings=tuple(in_shardings),
-            out_shardings=(self.of_state(state), *(self._sharding(*each) for each in out_specs)),
-            compiler_options=self._options,
         )
 
     def _sharding(self, *axes):
         jax = devices.import_jax()
-        return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(*axes))
+        return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*axes))
 
     def _split(self, variable):
         # Replicas split these variables. The rules split others over the cores of a replica.
@@ -171,6 +176,12 @@ class CoreMesh:
                 f"be split evenly along axis {uneven[1]}, which the rule {uneven[0]!r} asks for"
             )
         return []
+
+
+def _rows_along(axis):
+    """Returns the axes of the mesh for the dimensions of an array whose rows replicas split along
+    an axis, or do not split."""
+    return [None] * axis + [REPLICA] if axis is not None else []
 
 
 def _shares(variable):

@@ -132,7 +132,7 @@ def _one_core_loop(step, ends_at_nan, num_last, gather):
         first = [tensors[0] for tensors in batches]
         num_batches, length = len(are_real), numpy.sum(are_real)
         # The loop carries its outputs, so their arrays are made before the first step.
-        outputs, _ = jax.eval_shape(step, state, [replica_id, *first])
+        _, outputs = jax.eval_shape(step, state, [replica_id, *first])
         stacked = len(outputs) - num_last
         last = [numpy.zeros(o.shape, o.dtype) for o in outputs[stacked:]]
         outputs = [numpy.zeros((num_batches, *o.shape), o.dtype) for o in outputs[:stacked]]
@@ -144,7 +144,7 @@ def _one_core_loop(step, ends_at_nan, num_last, gather):
         def one_step(carry):
             count, going, state, outputs, _ = carry
             batch = [lax.dynamic_index_in_dim(x, count, keepdims=False) for x in inputs]
-            results, state = step(state, [replica_id, *batch])
+            state, results = step(state, [replica_id, *batch])
             outputs = [
                 lax.dynamic_update_index_in_dim(all_steps, output, count, 0)
                 for all_steps, output in zip(outputs, results[:stacked], strict=True)

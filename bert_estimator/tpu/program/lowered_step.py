@@ -15,6 +15,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator
 
+import numpy as np
+
 from bert_estimator.system import paths, ticker
 from bert_estimator.tpu.program import devices, stablehlo
 from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
@@ -179,7 +181,7 @@ class LoweredStep:
         return text, self.num_inputs, self.num_outputs, state, order, self.num_shards
 
     def one_core(self) -> Callable:
-        """Returns the step as a function (state, inputs) -> (outputs, new state) of lists of one
+        """Returns the step as a function (state, inputs) -> (new state, outputs) of lists of one
         core's arrays, which jax can trace; the first input is the replica's number, int32 [1]."""
         exported = stablehlo.exported(self.text)
         gather = devices.import_jax().lax.all_gather
@@ -201,41 +203,48 @@ class LoweredStep:
             last = self.num_outputs + len(self.state)
             new = zip(self.state, results[self.num_outputs : last], strict=True)
             state = [value[None] if v.one_per_core else value for v, value in new]
-            return list(results[: self.num_outputs]), state
+            return state, list(results[: self.num_outputs])
 
         return one_core
-
-    def compile(self, mesh: CoreMesh) -> Callable:
-        """Returns a function (state, inputs) -> (outputs, new state) of lists of arrays, which
-        consumes the state; in inputs and outputs the replicas' rows follow each other."""
-        jax = devices.import_jax()
-        step = self._jitted(mesh)
-        replica_ids = mesh.replica_ids()
-
-        def run(state, inputs):
-            with jax.enable_x64(True):
-                state, outputs = step(state, [replica_ids, *inputs])
-                return outputs, state
-
-        return run
 
     def compile_only(self, mesh: CoreMesh):
         """Compiles the step for devices that need not be there; returns the `jax.stages.Compiled`,
         which knows its memory and cost."""
         jax = devices.import_jax()
         with jax.enable_x64(True), not_on_disk():
-            state = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self.state]
-            inputs = [
-                jax.ShapeDtypeStruct((mesh.num_replicas * shape[0], *shape[1:]), dtype)
-                for shape, dtype in stablehlo.parameters(self.text)[: self.num_inputs]
-            ]
-            return self._jitted(mesh).lower(state, inputs).compile()
+            step = mesh.jit(self.one_core(), self.state, inputs=[0], outputs=[0])
+            return step.lower(*self._shapes(mesh)).compile()
 
-    def _jitted(self, mesh):
-        one_core = self.one_core()
+    def exported(self, mesh: CoreMesh, inputs: list[str]):
+        """Returns the step of all cores as a `jax.export.Exported`: a function of (state, batch),
+        dicts of arrays by name, that returns the new state and a list of outputs."""
+        jax = devices.import_jax()
+        from jax import export
 
-        def step(state, inputs):
-            outputs, state = one_core(state, inputs)
-            return state, outputs
+        names = [variable.name for variable in self.state]
+        step = mesh.mapped(self.one_core(), self.state, inputs=[0], outputs=[0])
 
-        return mesh.jit(step, self.state, inputs=[0], outputs=[0])
+        def by_name(state, batch):
+            replica_ids = jax.numpy.arange(mesh.num_replicas, dtype=np.int32)
+            given = [replica_ids, *(batch[name] for name in inputs)]
+            values, outputs = step([state[name] for name in names], given)
+            return dict(zip(names, values, strict=True)), outputs
+
+        of_state = dict(zip(names, mesh.of_state(self.state), strict=True))
+        shardings = of_state, mesh.rows
+        jitted = jax.jit(by_name, in_shardings=shardings, out_shardings=shardings)
+        state, (_, *arrays) = self._shapes(mesh)
+        shapes = dict(zip(names, state, strict=True)), dict(zip(inputs, arrays, strict=True))
+        # StableHLO is the same for all platforms, and so are its custom calls.
+        check = export.DisabledSafetyCheck
+        disabled = [check.platform(), check.custom_call("ALL")]
+        with jax.enable_x64(True):
+            return export.export(jitted, platforms=["cpu"], disabled_checks=disabled)(*shapes)
+
+    def _shapes(self, mesh):
+        """Returns the shapes of the state's variables, and of the inputs of all replicas."""
+        struct = devices.import_jax().ShapeDtypeStruct
+        state = [struct(v.shape, stablehlo.dtype(v.dtype)) for v in self.state]
+        parameters = stablehlo.parameters(self.text)[: self.num_inputs]
+        rows = [(mesh.num_replicas * shape[0], *shape[1:]) for shape, _ in parameters]
+        return state, [struct(*each) for each in zip(rows, (d for _, d in parameters), strict=True)]

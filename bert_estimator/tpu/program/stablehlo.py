@@ -105,13 +105,16 @@ def exported(text: str):
     """Returns StableHLO text as a `jax.export.Exported`, which jax can call."""
     jax = devices.import_jax()
     from jax import export
+    from jaxlib.mlir.dialects import stablehlo
 
     with parsed(text) as module:
         _walk(module.operation, _mend)
         main = _main(module)
         in_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.inputs)
         out_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.results)
-        artifact = _serialized(module)
+        artifact = stablehlo.serialize_portable_artifact_str(
+            str(module), stablehlo.get_current_version()
+        )
     # jax only makes an Exported from a function of its own. What the template tells of
     # its function is replaced.
     template = export.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), np.float32))
@@ -134,28 +137,6 @@ def exported(text: str):
         if hasattr(template, name):
             changes[name] = (None,) * len(avals)
     return dataclasses.replace(template, **changes)
-
-
-def portable(text: str) -> bytes:
-    """Returns a module as a portable artifact, which later versions of jax can read too."""
-    with parsed(text) as module:
-        _walk(module.operation, _mend)
-        return _serialized(module)
-
-
-def from_portable(artifact: bytes) -> str:
-    """Returns the text of a module from a portable artifact."""
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir.dialects import stablehlo
-
-    with mlir.make_ir_context() as context:
-        return str(stablehlo.deserialize_portable_artifact(context, artifact))
-
-
-def _serialized(module):
-    from jaxlib.mlir.dialects import stablehlo
-
-    return stablehlo.serialize_portable_artifact_str(str(module), stablehlo.get_current_version())
 
 
 def parameters(text: str) -> list[tuple[tuple[int, ...], np.dtype]]:

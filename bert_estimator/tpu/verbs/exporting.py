@@ -10,6 +10,8 @@ from tensorflow.python.saved_model import model_utils
 from bert_estimator.graph import graph_walk
 from bert_estimator.system import lock
 from bert_estimator.tpu import warm_start
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.exported_program import ExportedProgram
 from bert_estimator.tpu.replicas import replica_operations
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
@@ -191,13 +193,14 @@ def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram
                 session.run(inputs.initializer)
             draw = inputs.drawer(session, job.draws_per_step)
             batches = [draw() for _ in range(num_batches)]
+    lowered, names = step.lowered, inputs.names()
+    cores = devices.find(job.master or "rehearse:1")[: job.num_replicas]
     return ExportedProgram(
-        lowered=step.lowered,
-        num_cores=job.num_replicas,
-        batch_size=job.batch_size,
-        inputs=inputs.names(),
-        state=state,
-        batches=batches,
+        lowered.exported(CoreMesh(cores, num_shards=lowered.num_shards), names),
+        lowered.num_shards,
+        job.batch_size,
+        {v.name: value for v, value in zip(lowered.state, state, strict=True)},
+        [dict(zip(names, batch, strict=True)) for batch in batches],
     )
 
 

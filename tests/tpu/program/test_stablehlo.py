@@ -144,7 +144,7 @@ def on_core(values):
         lowered = step.lower(constants, None)
     jax = devices.import_jax()
     with jax.enable_x64(True):
-        outputs, _ = jax.jit(lowered.one_core())([], [np.zeros([1], np.int32)])
+        _, outputs = jax.jit(lowered.one_core())([], [np.zeros([1], np.int32)])
     return [np.asarray(output) for output in outputs]
 
 

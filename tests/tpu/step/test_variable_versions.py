@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import variable_programs as programs
+from compiled_steps import compiled
 
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
@@ -59,7 +60,7 @@ def run_on_cores(several, updates_first):
         flat = [tensor for tensors, _, _ in built for tensor in tensors]
         lowered = step.lower(flat, [op for _, ops, _ in built for op in ops], updates_first)
         session.run(tf.global_variables_initializer())
-        run = lowered.compile(CoreMesh(devices.find("rehearse:1")))
+        run = compiled(lowered, CoreMesh(devices.find("rehearse:1")))
         values, state = run(session.run(step.variables), [np.array([INPUT], np.float32)])
         values = iter([float(value[0]) for value in values])
         left = dict(zip([v.op.name for v in step.variables], state, strict=True))

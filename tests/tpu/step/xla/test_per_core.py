@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
+from compiled_steps import compiled
 from tensorflow.python.tpu.ops import tpu_ops
 
 from bert_estimator import tpu
@@ -102,8 +103,23 @@ def test_a_slice_is_read_in_conditions_and_loops():
         lowered = step.lower(outputs, None)
         session.run([variable.initializer for variable in slices])
         state = session.run(step.variables)
-    results, _ = lowered.compile(CoreMesh(devices.find("rehearse:2")))(state, [])
+    results, _ = compiled(lowered, CoreMesh(devices.find("rehearse:2")))(state, [])
     np.testing.assert_array_equal(results, [[-1, 2], [1, 8]])
+
+
+def test_a_slice_of_an_exported_program():
+    with tf.Graph().as_default():
+        step = StepGraph(1)
+        with step.building():
+            handle = replicated_handle("w", [tf.Variable(3.0, use_resource=True)])
+            value = read(handle)
+            with tf.control_dependencies([value]):
+                update = tf.raw_ops.AssignVariableOp(resource=handle, value=value + 1)
+        lowered = step.lower([tf.reshape(value, [1])], update)
+    exported = lowered.exported(CoreMesh(devices.find("rehearse:1")), [])
+    (name,) = (variable.name for variable in lowered.state)
+    state, (output,) = exported.call({name: np.array([3.0], np.float32)}, {})
+    assert (state[name].tolist(), output.tolist()) == ([4], [3])
 
 
 def test_a_mesh_of_several_hosts_is_refused():

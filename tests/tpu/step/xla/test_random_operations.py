@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from compiled_steps import compiled
 
 from bert_estimator.tpu.program import devices, lowered_step
 from bert_estimator.tpu.program.core_mesh import CoreMesh
@@ -29,7 +30,7 @@ def draws(model, seed=1, raises_step=True, number=3):
             drawn = [tf.identity(tensor)[tf.newaxis] for tensor in drawn]
         lowered = step.lower(drawn, update)
     assert "stablehlo.rng " not in lowered.text
-    run = lowered.compile(CoreMesh(devices.find(f"rehearse:{CORES}")))
+    run = compiled(lowered, CoreMesh(devices.find(f"rehearse:{CORES}")))
     state = [np.zeros(variable.shape, variable.dtype) for variable in lowered.state]
     steps = []
     for _ in range(number):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from compiled_steps import compiled
 
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
@@ -31,7 +32,7 @@ def lowered(function):
         program = step.lower([output], update)
         session.run(tf.global_variables_initializer())
         state = session.run(step.variables)
-    run, results = program.compile(CoreMesh(devices.find("rehearse:2"))), []
+    run, results = compiled(program, CoreMesh(devices.find("rehearse:2"))), []
     for _ in range(3):
         (result,), state = run(state, [])
         results.append(np.asarray(result).tolist())

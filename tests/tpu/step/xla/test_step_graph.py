@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
+from compiled_steps import compiled
 
 from bert_estimator import tpu
 from bert_estimator.tpu.program import devices
@@ -33,7 +34,7 @@ def step():
         lowered = program.lower(outputs, updates)
         names = [v.op.name for v in tf.global_variables()]
         session.run(tf.global_variables_initializer())
-        run = lowered.compile(CoreMesh(devices.find(f"rehearse:{CORES}")))
+        run = compiled(lowered, CoreMesh(devices.find(f"rehearse:{CORES}")))
         state = session.run(program.variables)
         results = []
         for _ in range(2):
@@ -95,7 +96,7 @@ def lower(function, cores=1):
 
 def test_a_step_without_variables():
     lowered = lower(lambda rows, outside: rows * 2)
-    (values, state) = lowered.compile(CoreMesh(devices.find("rehearse:1")))(
+    (values, state) = compiled(lowered, CoreMesh(devices.find("rehearse:1")))(
         [], [np.array([1, 2], np.float32)]
     )
     assert np.asarray(values[0]).tolist() == [2, 4]
@@ -166,7 +167,7 @@ def test_a_placeholder_of_the_session_s_graph_has_its_default_in_the_step():
             outputs = [tf.where(phase, rows, -rows) * two, tf.reshape(same, [1])]
         lowered = program.lower(outputs, None)
         session.run(tf.global_variables_initializer())
-        run = lowered.compile(CoreMesh(devices.find(f"rehearse:{CORES}")))
+        run = compiled(lowered, CoreMesh(devices.find(f"rehearse:{CORES}")))
         state = session.run(program.variables)
         (doubled, negated), _ = run(state, [np.array([1, 2, 3, 4], np.float32)])
     np.testing.assert_array_equal(doubled, [2, 4, 6, 8])
