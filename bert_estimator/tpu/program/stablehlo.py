@@ -139,6 +139,31 @@ def exported(text: str):
     return dataclasses.replace(template, **changes)
 
 
+# An operation that draws random bits: its results, its input, the types up to the bits' shape.
+_BITS = re.compile(
+    r"(?P<indent> *)(?P<state>%\w+), (?P<bits>%\w+) = (?P<draws>stablehlo\.rng_bit_generator .* -> "
+    r"\(tensor<\S+>, )tensor<(?P<shape>\d+(?:x\d+)+)x(?P<dtype>ui\d+)>\)"
+)
+
+
+def with_bits_as_vectors(text: str) -> str:
+    """Returns a module that draws random bits as vectors, and reshapes them afterwards."""
+    # For a CPU, jax 0.10 does not end compiling what takes the argmax of some matrices of random
+    # numbers (of 4 x 1000, say), as `tf.multinomial` does.
+
+    def as_vector(match):
+        indent, state, bits, draws, shape, dtype = match.group(
+            "indent", "state", "bits", "draws", "shape", "dtype"
+        )
+        vector = f"tensor<{math.prod(map(int, shape.split('x')))}x{dtype}>"
+        return (
+            f"{indent}{state}, {bits}_vector = {draws}{vector})\n{indent}{bits} = "
+            f"stablehlo.reshape {bits}_vector : ({vector}) -> tensor<{shape}x{dtype}>"
+        )
+
+    return _BITS.sub(as_vector, text)
+
+
 def parameters(text: str) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Returns (shape, numpy dtype) of each input of a module's main function."""
     with parsed(text) as module:

@@ -64,6 +64,11 @@ class Context(control_flow_ops.XLAControlFlowContext):
         """Returns the handle, as upstream's context does; mesh-tensorflow's variables call this."""
         return self._handle_of(name, vars_)
 
+    def RequiresUniqueFunctionRetracing(self) -> bool:
+        # A `tf.function` that both the session and a step call is traced for each: random
+        # operations, for one, have another meaning in a step.
+        return True
+
 
 @contextlib.contextmanager
 def outside_rewrites(session_graph: tf.Graph) -> Iterator[None]:

@@ -44,6 +44,7 @@ class Replica:
         self.run_on_host = run_on_host
         self.update_shards = update_shards
         self.collectives = collectives
+        self.builds_for_host = False  # while an `outside_compilation` is built
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -77,6 +78,11 @@ def model_graph() -> tf.Graph:
     # They differ where a model_fn builds what the session runs; see `meshes.outside_rewrites`.
     number = replica_id()
     return number.graph if isinstance(number, tf.Tensor) else tf.get_default_graph()
+
+
+def builds_for_host() -> bool:
+    """Returns whether what is being built runs on the host, apart from the replica's core."""
+    return _replica().builds_for_host
 
 
 def update_shards() -> Any:
@@ -202,10 +208,14 @@ def outside_compilation(computation: Callable, *args: Any, **kwargs: Any) -> Any
     graph = tf.get_default_graph()
     # What the computation builds is found by name, since it may build anything in the graph.
     before = {operation.name for operation in graph.get_operations()}
-    returned = computation(*args, **kwargs)
-    if _replica().run_on_host is not None:
-        made = [each for each in graph.get_operations() if each.name not in before]
-        _replica().run_on_host(made)
+    this = _replica()
+    outer, this.builds_for_host = this.builds_for_host, this.run_on_host is not None
+    try:
+        returned = computation(*args, **kwargs)
+    finally:
+        this.builds_for_host = outer
+    if this.run_on_host is not None:
+        this.run_on_host([each for each in graph.get_operations() if each.name not in before])
     return returned
 
 

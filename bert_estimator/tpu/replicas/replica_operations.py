@@ -10,7 +10,7 @@ import contextlib
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 import tensorflow.compat.v1 as tf
@@ -32,10 +32,15 @@ _thread = threading.local()
 
 
 @contextlib.contextmanager
-def replaced() -> Iterator[None]:
+def replaced(others: Mapping[str, Callable[..., tf.Tensor | None]] | None = None) -> Iterator[None]:
     """Surrounds code that builds a replica's model, inside of `Replica.entered`; an operation
-    between replicas that has no meaning here is a ValueError."""
-    outer, _thread.replaces = getattr(_thread, "replaces", False), True
+    between replicas that has no meaning here is a ValueError.
+
+    `others` has meanings of further types, as `_MEANINGS` has; a meaning that returns None leaves
+    the operation as it is.
+    """
+    outer = getattr(_thread, "meanings", None)
+    _thread.meanings = {**(outer or _MEANINGS), **(others or {})}
     modes = tf.get_default_graph()._distribution_strategy_stack
     number = len(modes)
     if replica.num_replicas() > 1:
@@ -44,19 +49,22 @@ def replaced() -> Iterator[None]:
     try:
         yield
     finally:
-        _thread.replaces = outer
+        _thread.meanings = outer
         # The model_fn may have failed within strategies that it entered.
         del modes[number:]
 
 
 def _build_or_replace(op_type_name, name=None, **keywords):
     """Does what TensorFlow's function does, which all functions for operations call in a graph."""
-    if getattr(_thread, "replaces", False):
-        if op_type_name in _MEANINGS:
-            # The operation itself is never created: a session wants kernels for all operations in
+    meanings = getattr(_thread, "meanings", None)
+    if meanings is not None:
+        if op_type_name in meanings:
+            # The operation itself is not created: a session wants kernels for all operations in
             # its graph, whether it runs them or not.
-            return _replacement(op_type_name, name, keywords)
-        if op_type_name.startswith(_REFUSED):
+            replacement = _replacement(meanings[op_type_name], op_type_name, name, keywords)
+            if replacement is not None:
+                return replacement
+        elif op_type_name.startswith(_REFUSED):
             raise ValueError(
                 f"{name or 'an operation'} ({op_type_name}), an operation of TensorFlow's own TPU "
                 f"runtime, does not know the cores that run this model: {_OURS}"
@@ -80,11 +88,13 @@ def check(graph_def: tf.GraphDef) -> None:
 op_def_library._apply_op_helper = _build_or_replace
 
 
-def _replacement(op_type, name, arguments):
-    """Returns what TensorFlow's function returns, for what an operation means."""
+def _replacement(meaning, op_type, name, arguments):
+    """Returns what TensorFlow's function returns, for what an operation means, if anything."""
     operation = _Operation(arguments)
     with record.stop_recording():  # A GradientTape gets the operation itself, from the caller.
-        result = _MEANINGS[op_type](**operation.arguments)
+        result = meaning(**operation.arguments)
+        if result is None:
+            return None
         with result.graph.as_default():
             result = tf.identity(result, name or op_type)
     return op_type, False, operation, [result]
@@ -105,8 +115,7 @@ class _Operation:
         return self.arguments[name]
 
     def _get_attr_type(self, name):
-        assert name == "T"
-        return self.inputs[0].dtype
+        return self.inputs[0].dtype if name == "T" and self.inputs else self.arguments.get(name)
 
 
 _DTYPES = {"group_assignment": tf.int32, "source_target_pairs": tf.int32}

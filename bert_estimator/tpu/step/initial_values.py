@@ -6,7 +6,8 @@ operations that the tensor depends on are copied to the session's graph.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import random_seed
@@ -16,16 +17,26 @@ from bert_estimator.graph import graph_walk
 
 
 @contextlib.contextmanager
-def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) -> Iterator[None]:
+def copied_to_session(
+    step: tf.Graph,
+    outer: tf.Graph,
+    inputs: list[tf.Tensor],
+    random: Mapping[tf.Operation, tuple[str, dict[str, Any]]],
+) -> Iterator[None]:
     """Surrounds code that builds a model in a step's graph: initial values go to `outer`, the
-    session's, and must not depend on `inputs`, the step's placeholders, which may still grow."""
+    session's, and must not depend on `inputs`, the step's placeholders.
+
+    Args:
+      random: operation of the step -> the type and arguments of the random operation that it stands
+        for, which the session runs. It may still grow, as `inputs`.
+    """
 
     # What stands in the session's graph for operations of the step's. Variables that are made of
     # one random tensor start with equal values.
     outer_of: dict[tf.Operation, Sequence[tf.Tensor]] = {}
 
     def copied(value, name):
-        return _copied(value, name, step, inputs, outer_of)
+        return _copied(value, name, step, inputs, random, outer_of)
 
     def creator(next_creator, **given):
         value, name = given.get("initial_value"), given.get("name") or "Variable"
@@ -96,15 +107,22 @@ def _is_made_of_tensors(value, graph):
     )
 
 
-def _copied(value, variable, step, inputs, outer_of):
+def _copied(value, variable, step, inputs, random, outer_of):
     """Returns a tensor of the session's graph for a tensor of the step's; other values stay.
     `outer_of`, operation of the step -> its outputs in the session's graph, gets the copies."""
     if not isinstance(value, tf.Tensor) or value.graph is not step:
         return value
-    # The walk does not go on beyond captured tensors: they do not depend on anything in the step.
     outer_of.update((inner.op, [outer]) for outer, inner in step.captures)
-    placeholders = {tensor.op for tensor in inputs}
-    if not placeholders.isdisjoint(graph_walk.all_before([value.op])):
+    before = set(graph_walk.all_before([value.op], {*outer_of, *random}))
+    for operation in before.intersection(random) - outer_of.keys():
+        kind, arguments = random[operation]
+        of_session = {
+            name: _copied(given, variable, step, inputs, random, outer_of)
+            for name, given in arguments.items()
+        }
+        with tf.init_scope():
+            outer_of[operation] = [getattr(tf.raw_ops, kind)(**of_session)]
+    if not before.isdisjoint(tensor.op for tensor in inputs):
         raise _error_of_inputs(variable)
     with tf.init_scope():
         return graph_walk.copied(value, outer_of, "initial_value")
@@ -113,6 +131,7 @@ def _copied(value, variable, step, inputs, outer_of):
 def _error_of_inputs(variable):
     return ValueError(
         f"model_fn: the initial value of the variable {variable} depends on a batch (features, "
-        "labels) or on the number of a replica. Initial values are computed once, before the first "
-        "batch is drawn, and are the same on all cores: compute it from constants or random numbers"
+        "labels), on the number of a replica, or on random numbers that a condition, a loop or a "
+        "function draws. Initial values are computed once, before the first batch is drawn, and "
+        "are the same on all cores: compute it from constants or random numbers, or give a function"
     )

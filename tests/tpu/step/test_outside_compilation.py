@@ -27,6 +27,21 @@ def make_estimator(folder, part, **keywords):
     return toy.make_estimator(folder, make_model_fn(part), predict_batch_size=4, **keywords)
 
 
+def test_random_operations_of_the_host(tmp_path, cores):
+    seen = []
+
+    def part(x, weight):
+        def on_host():
+            drawn = [tf.random.uniform([9]), tf.random.normal([9])]
+            return tf.py_func(lambda *drawn: seen.extend(np.concatenate(drawn)), drawn, [])
+
+        tpu.outside_compilation(on_host)
+        return x
+
+    make_estimator(tmp_path, part).train(toy.input_fn, max_steps=2)
+    assert len(set(seen)) == len(seen) == 2 * cores * 18
+
+
 def test_python_functions_run_after_each_step_for_each_core(tmp_path, cores):
     seen, printed = [], tmp_path / "printed"
 

@@ -22,7 +22,7 @@ import tensorflow.compat.v2 as tf2
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 from tensorflow.python.eager import context
 
-from bert_estimator.tpu.program import lowered_step
+from bert_estimator.tpu.program import lowered_step, stablehlo
 
 # They say how to make gradients, and hold numbers too. A step has its gradients already.
 _OF_GRADIENTS = ("_gradient_op_type", "forward_function_name", "backward_function_name")
@@ -179,7 +179,7 @@ def _lower(graph_def, inputs, outputs, after, variable_of, shapes, handles):
         }
     # The name has a number that no other function of this process has.
     text = re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
-    return text, [numbers[id(handle)] for handle in captured]
+    return stablehlo.with_bits_as_vectors(text), [numbers[id(handle)] for handle in captured]
 
 
 # Equal functions of two steps have one name: a thread must not remove what another thread lowers.

@@ -2,30 +2,32 @@
 
 TensorFlow's operations, which tf.nn.dropout and tf.random.uniform consist of, draw from a state in
 the runtime. A core does not have such a state: XLA would draw without a seed, and a resumed
-training would not go on with the numbers of an uninterrupted one. So each operation becomes a call
-of a function that asks for a key, by the operation's two seeds, and draws by a counter from there.
-`program/random_keys.py` computes the keys.
+training would not go on with the numbers of an uninterrupted one. So while the model is built, each
+becomes an operation without a state, which draws by a counter, from a key.
+
+The step computes a key from the numbers of the step and of the replica. The graphs within the step
+get theirs from there: a branch of a condition has the key of the graph around it, the body of a
+loop has another key in each turn, and each call of a function gives it a key.
 """
 
 import functools
 import secrets
-import threading
-import weakref
-from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow.compat.v2 as tf2
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.core.framework import function_pb2, node_def_pb2
-from tensorflow.python.eager import context
-from tensorflow.python.framework import random_seed
+from tensorflow.python.framework import func_graph, random_seed
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph, WhileCondFuncGraph
 
 from bert_estimator.cluster import hosts
-from bert_estimator.tpu.program import random_keys
-from bert_estimator.tpu.step.xla import graph_lowering
+from bert_estimator.tpu.replicas import replica
 
 _THREEFRY = 2  # the number of the algorithm, which is the same on all platforms
+
+# The constants of SplitMix64 (Steele, Lea and Flood, 2014).
+_GAMMA = 0x9E3779B97F4A7C15
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 @functools.cache
@@ -34,239 +36,215 @@ def _seeds_of_process():
     # Others in each process, as in TensorFlow, but the same on all hosts, which must run the same
     # program.
     seeds = np.array([secrets.randbits(31), secrets.randbits(31)], np.int32)
-    return tuple(seeds if hosts.find().number == 1 else hosts.gather(seeds)[0])
-
-
-def _drawn(operation, node, key, shape):
-    """Draws floats of a shape by a function of `tf.raw_ops`, for the `NodeDef` of a random
-    operation and a key, uint64 [1]."""
-    return operation(shape=shape, dtype=tf.as_dtype(node.attr["dtype"].type), **_start(key))
+    return tuple(map(int, seeds if hosts.find().number == 1 else hosts.gather(seeds)[0]))
 
 
 def _start(key):
     """Returns what TensorFlow's stateless operations take to draw from a key's first number on."""
-    return {"key": key, "counter": tf.zeros([2], tf.uint64), "alg": _THREEFRY}
+    return {"key": key[tf.newaxis], "counter": tf.zeros([2], tf.uint64), "alg": _THREEFRY}
 
 
-def _integers(node, key, shape, least, limit):
+def _floats(operation, key, shape, dtype):
+    return operation(shape=shape, dtype=dtype, **_start(key))
+
+
+def _integers(key, shape, minval, maxval):
     return tf.raw_ops.StatelessRandomUniformIntV2(
-        shape=shape, minval=least, maxval=limit, **_start(key)
+        shape=shape, minval=minval, maxval=maxval, **_start(key)
     )
 
 
-def _shuffled(node, key, value):
+def _shuffled(key, value):
     """Returns the rows of a value in random order."""
+    value = tf.convert_to_tensor(value)
     number = tf.shape(value)[:1]
     draw = tf.raw_ops.StatelessRandomUniformFullIntV2
     numbers = draw(shape=number, dtype=tf.uint64, **_start(key))
     _, order = gen_xla_ops.xla_key_value_sort(numbers, tf.range(number[0]))
-    return tf.gather(value, order)
+    rows = tf.gather(value, order)
+    rows.set_shape(value.shape)
+    return rows
 
 
-def _categories(node, key, logits, num_samples):
+def _categories(key, logits, num_samples, output_dtype=tf.int64):
     """Returns samples [B, num_samples] of categories by their logits [B, C]: the largest sums of
     logits and Gumbel noise."""
+    logits = tf.convert_to_tensor(logits)
     rows, categories = tf.unstack(tf.shape(logits), 2)
     uniform = tf.raw_ops.StatelessRandomUniformV2(
         shape=tf.stack([rows, num_samples, categories]), dtype=tf.float32, **_start(key)
     )
     noise = tf.cast(-tf.log(-tf.log(uniform)), logits.dtype)
-    sums = logits[:, tf.newaxis] + noise
-    return tf.argmax(sums, 2, output_type=tf.as_dtype(node.attr["output_dtype"].type))
+    samples = tf.argmax(logits[:, tf.newaxis] + noise, 2, output_type=tf.as_dtype(output_dtype))
+    samples.set_shape([logits.shape[0], tf.get_static_value(num_samples)])
+    return samples
 
 
-_raw = tf.raw_ops
-# Type of a random operation -> function of (`NodeDef`, key, *inputs) that draws for it.
+# Type of a random operation -> function of a key and the operation's arguments that draws for it.
 _DRAWN = {
-    "RandomUniform": functools.partial(_drawn, _raw.StatelessRandomUniformV2),
-    "RandomStandardNormal": functools.partial(_drawn, _raw.StatelessRandomNormalV2),
-    "TruncatedNormal": functools.partial(_drawn, _raw.StatelessTruncatedNormalV2),
+    "RandomUniform": functools.partial(_floats, tf.raw_ops.StatelessRandomUniformV2),
+    "RandomStandardNormal": functools.partial(_floats, tf.raw_ops.StatelessRandomNormalV2),
+    "TruncatedNormal": functools.partial(_floats, tf.raw_ops.StatelessTruncatedNormalV2),
     "RandomUniformInt": _integers,
     "RandomShuffle": _shuffled,
     "Multinomial": _categories,
 }
-# XLA has kernels for these, and they draw without a seed.
-_WITHOUT_SEED = {"ParameterizedTruncatedNormal"}
 
 
-def are_in(operations: Iterable[tf.Operation], graph: tf.Graph) -> bool:
-    """Returns whether there are random operations in a list, or in a graph's functions."""
-    types = {operation.type for operation in operations}
-    if not types.isdisjoint(_DRAWN):
-        return True
-    library = graph.as_graph_def().library.function if types & _CALLING else ()
-    return any(node.op in _DRAWN for function in library for node in function.node_def)
-
-
-_CALLING = {"Case", "If", "PartitionedCall", "StatefulPartitionedCall", "StatelessCase",
-            "StatelessIf", "StatelessWhile", "While"}  # fmt: skip
-
-
-def replace(graph_def: tf.GraphDef) -> None:
-    """Replaces the random operations of a GraphDef and of its functions, and warns if it
-    cannot replace an operation, which then draws without a seed."""
-    functions, unseeded = {}, []
-    library = graph_def.library.function
-    _Seeds(library).give_to(graph_def.node)
-    for node in [*graph_def.node, *(node for each in library for node in each.node_def)]:
-        if node.op in _DRAWN:
-            function = _function_of(node)
-            functions[function.signature.name] = function
-            _call(node, function)
-        elif node.op in _WITHOUT_SEED:
-            unseeded.append(f"{node.name} ({node.op})")
-    library.extend(functions.values())
+def warn_of_unseeded(graph_def: tf.GraphDef) -> None:
+    """Warns of random operations that a step has nevertheless: XLA draws without a seed."""
+    functions = graph_def.library.function
+    # There is no stateless operation for the last type. Others come with a graph that the model_fn
+    # imports, or with a function that was traced before.
+    unseeded = [
+        f"{node.name} ({node.op})"
+        for node in [*graph_def.node, *(node for each in functions for node in each.node_def)]
+        if node.op in {*_DRAWN, "ParameterizedTruncatedNormal"}
+    ]
     if unseeded:
         tf.logging.warning(
             "On cores these operations draw without a seed, so a training with them cannot be "
-            "repeated: %s. Draw with tf.random.truncated_normal or tf.random.stateless_*",
+            "repeated: %s. Draw with tf.random.truncated_normal or tf.random.stateless_*, in the "
+            "model_fn itself",
             ", ".join(unseeded),
         )
 
 
-class _Seeds:
-    """Gives the random operations without seeds the process's seeds, and each a number of its own;
-    copies of functions are added to `library`."""
+class RandomOperations:
+    """Draws for the random operations of a step, and of the graphs within it."""
 
-    def __init__(self, library):
-        self._library = library
-        self._functions = {function.signature.name: function for function in library}
-        self._known: dict[str, bool] = {}  # name of a function -> whether it is copied
+    def __init__(self, step: tf.Graph, outer: tf.Graph, replica_id: tf.Tensor):
+        # Type of a random operation -> function of its arguments that builds what it becomes.
+        self.meanings = {kind: functools.partial(self._draw, kind) for kind in _DRAWN}
+        # Operation of the step itself -> the type and arguments of what it stands for.
+        self.replaced: dict[tf.Operation, tuple[str, dict[str, Any]]] = {}
+        # How many steps had this global step before, in this session; None if nothing was drawn.
+        self.turn = None
+        self._step, self._outer, self._replica_id = step, outer, replica_id
+        self._now = None  # the value of `turn` at the step's start
+        self._keys = {}  # (graph, whether each call of a function has a key of its own) -> key
         self._number = 0
 
-    def give_to(self, nodes) -> None:
-        # In the order in which a step calls them, so that the numbers are the same on all hosts and
-        # in a step that is built again.
-        for node in nodes:
-            if _lacks_seeds(node):
-                first, second = _seeds_of_process()
-                self._number += 1
-                node.attr["seed"].i = first
-                node.attr["seed2"].i = second + self._number
-            for called in self._called(node):
-                called.name = self._copy(called.name)
-            if self._is_copied(node.op):
-                node.op = self._copy(node.op)
+    def _draw(self, kind, seed=0, seed2=0, **arguments):
+        """Returns what an operation draws, or None if it remains as it is."""
+        graph = tf.get_default_graph()
+        # An initial value is drawn by the session, and so is what runs on the host.
+        if replica.builds_for_host() or not self._has(graph):
+            return None
+        given = {"seed": seed, "seed2": seed2, **arguments}
+        seed, seed2 = self._seeds(graph, seed, seed2)
+        # In a session, each call of a function draws other numbers, unless they have a seed.
+        is_unseeded = not (seed or seed2)
+        if is_unseeded:
+            first, second = _seeds_of_process()
+            seed, seed2 = first, second + self._next_number()
+        key = _mixed(_mixed(self._key(graph, is_unseeded), seed), seed2)
+        drawn = tf.identity(_DRAWN[kind](key, **arguments))
+        if graph is self._step:
+            self.replaced[drawn.op] = kind, given
+        return drawn
 
-    def _called(self, node):
-        return [each for each in graph_lowering.called_by(node) if self._is_copied(each.name)]
+    def _has(self, graph):
+        """Returns whether a graph is the step's, or within it."""
+        while graph is not None and graph is not self._step:
+            graph = getattr(graph, "outer_graph", None)
+        return graph is not None
 
-    def _copy(self, name):
-        """Copies a function, and gives seeds to its operations; returns the copy's name."""
-        # A copy for each call, since in a session each call draws other numbers.
-        self._number += 1
-        copy = function_pb2.FunctionDef()
-        copy.CopyFrom(self._functions[name])
-        copy.signature.name = f"{name}_call_{self._number}"
-        self.give_to(copy.node_def)
-        self._library.append(copy)
-        return copy.signature.name
+    def _seeds(self, graph, seed, seed2):
+        """Returns the seeds of an operation that TensorFlow gave these seeds."""
+        # TensorFlow counts the operations without a seed of their own for each graph: those within
+        # the step would have the seeds of the step's first operations.
+        counts = random_seed._graph_to_seed_dict
+        taken = 0 if graph is self._step else counts.pop(graph, 0)
+        if taken:
+            counts[self._step] = counts.get(self._step, 0) + taken
+            # Of two zeros, TensorFlow's rule makes this, since zeros mean that there is no seed.
+            seed2 = counts[self._step] - 1 or (0 if seed else tf.int32.max)
+        return seed, seed2
 
-    def _is_copied(self, name):
-        if name not in self._known:
-            self._known[name] = False  # a function that calls itself
-            self._known[name] = name in self._functions and any(
-                _lacks_seeds(node) or self._is_copied(node.op) or self._called(node)
-                for node in self._functions[name].node_def
+    def _key(self, graph, is_of_call):
+        """Returns the key of a graph, uint64 [], which is built once."""
+        if (graph, is_of_call) not in self._keys:
+            with graph.as_default(), tf.control_dependencies(None):
+                self._keys[graph, is_of_call] = self._new_key(graph, is_of_call)
+        return self._keys[graph, is_of_call]
+
+    def _new_key(self, graph, is_of_call):
+        if graph is self._step:
+            return self._key_of_step() if is_of_call else self._key(graph, True)
+        if isinstance(graph, func_graph.FuncGraph) and not graph.is_control_flow_graph:
+            # A function that is called from several graphs cannot use a tensor of one of them.
+            return graph._experimental_capture_side_input_by_ref(
+                f"random_key_{is_of_call}", lambda: self._key_of_call(graph, is_of_call)
             )
-        return self._known[name]
+        key = self._key(graph.outer_graph, is_of_call)
+        if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
+            # The first input of both counts the turns.
+            key = _mixed(key, 1) + tf.cast(graph.inputs[0], tf.uint64) * _constant(_GAMMA)
+        return key
+
+    def _key_of_step(self):
+        with self._outer.as_default(), tf.control_dependencies(None):
+            self.turn = tf.Variable(
+                np.int64(0),
+                trainable=False,
+                collections=[],  # Neither checkpoints nor an own local_init_op know it.
+                use_resource=True,
+                name="steps_at_this_global_step",
+            )
+        step = tf.train.get_global_step(self._outer)
+        self._now = self.turn.read_value()
+        numbers = [tf.reshape(self._replica_id, [])]
+        numbers += [self._now] if step is None else [step.read_value(), self._now]
+        key = _constant(_GAMMA)
+        for number in numbers:
+            key = _mixed(key, tf.cast(number, tf.uint64))
+        return key
+
+    def _key_of_call(self, function, is_of_call):
+        """Returns the key for a call of a function, in the graph that calls it."""
+        graph = tf.get_default_graph()
+        if graph is function:
+            return _constant(0)  # While the function is traced, only the dtype counts.
+        key = self._key(graph, is_of_call)
+        return _mixed(key, self._next_number()) if is_of_call else key
+
+    def _next_number(self):
+        # In the order of construction, which is the same on all hosts, and in a step that is built
+        # again.
+        self._number += 1
+        return self._number
+
+    def are_in(self, operations: set[tf.Operation]) -> bool:
+        """Returns whether operations of the step depend on random ones."""
+        return self.turn is not None and self._key(self._step, True).op in operations
+
+    def next_turn(self, after: list[tf.Operation]) -> tf.Operation:
+        """Returns the operation that counts the step in `turn`, after what each step does."""
+        step = tf.train.get_global_step(self._outer)
+        with self._step.as_default():
+            following = self._now + 1
+            if step is not None:
+                before = step.read_value()
+                with tf.control_dependencies(after):
+                    # Back to 0 when the step raises the global step.
+                    following *= tf.cast(tf.equal(before, step.read_value()), tf.int64)
+            return self.turn.assign(following, read_value=False)
 
 
-def _lacks_seeds(node):
-    return node.op in _DRAWN and not (node.attr["seed"].i or node.attr["seed2"].i)
+def _mixed(key, value):
+    """Returns a key that depends on a key and a value, uint64 or a Python integer, by SplitMix64's
+    finalizer."""
+    value = value if isinstance(value, tf.Tensor) else _constant(value)
+    mixed = tf.bitwise.bitwise_xor(key, value) + _constant(_GAMMA)
+    for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        mixed = _with_shifted(mixed, shift) * _constant(multiplier)
+    return _with_shifted(mixed, 31)
 
 
-def _function_of(node):
-    """Returns a `FunctionDef` that does what a random operation does."""
-    return _function(node.op, _attributes(node).SerializeToString(deterministic=True))
+def _with_shifted(value, places):
+    return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, _constant(places)))
 
 
-def _attributes(node):
-    """Returns what decides what a random operation does: a `NodeDef` without names."""
-    kept = node_def_pb2.NodeDef(op=node.op)
-    # Attributes that begin with "_" do not decide what it does.
-    for name, value in node.attr.items():
-        if name[0] != "_":
-            kept.attr[name].CopyFrom(value)
-    return kept
-
-
-@functools.cache
-def _function(kind, serialized) -> function_pb2.FunctionDef:
-    node = node_def_pb2.NodeDef.FromString(serialized)
-    config = random_keys.config_of(node.attr["seed"].i, node.attr["seed2"].i)
-
-    def draw(*inputs):
-        (key,) = gen_xla_ops.xla_custom_call_v2(
-            [],
-            call_target_name=random_keys.KEY,
-            backend_config=config,
-            has_side_effect=False,
-            result_dtypes=[tf.uint64],
-            result_shapes=[tf.TensorShape([1])],
-        )
-        return _DRAWN[kind](node, key, *inputs)
-
-    with context.eager_mode():
-        signature = [tf.TensorSpec(None, dtype) for dtype in _input_dtypes(node)]
-        concrete = tf2.function(draw, autograph=False).get_concrete_function(*signature)
-        return concrete.function_def
-
-
-def _input_dtypes(node):
-    types = {name: value.type for name, value in node.attr.items()}
-    return {
-        "RandomUniformInt": lambda: [types["T"], types["Tout"], types["Tout"]],
-        "Multinomial": lambda: [types["T"], tf.int32],
-    }.get(node.op, lambda: [types["T"]])()
-
-
-def _call(node, function):
-    """Turns a random operation into a call of a function."""
-    dtypes = [tf.as_dtype(dtype).as_datatype_enum for dtype in _input_dtypes(node)]
-    result = function.signature.output_arg[0].type
-    node.op = "PartitionedCall"
-    node.attr.clear()
-    node.attr["f"].func.name = function.signature.name
-    node.attr["Tin"].list.type.extend(dtypes)
-    node.attr["Tout"].list.type.append(result)
-
-
-class _SharedCounts(weakref.WeakKeyDictionary):
-    """Counts the operations without a seed of their own for a step and its functions together."""
-
-    def __init__(self, counts):
-        super().__init__(counts)
-        self.steps: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
-
-    def _owner(self, graph):
-        # TensorFlow counts for each graph, and the branches of conditions and the bodies of loops
-        # are graphs of their own: their operations would have the seeds of the step's first
-        # operations.
-        outer = graph
-        while outer is not None and outer not in self.steps:
-            outer = getattr(outer, "outer_graph", None)
-        return graph if outer is None else outer
-
-    def setdefault(self, graph, default=None):
-        return super().setdefault(self._owner(graph), default)
-
-    def __getitem__(self, graph):
-        return super().__getitem__(self._owner(graph))
-
-    def __setitem__(self, graph, count):
-        super().__setitem__(self._owner(graph), count)
-
-
-_installing = threading.Lock()
-
-
-def count_together(step: tf.Graph) -> None:
-    """Has TensorFlow count together for a step that is not built yet: no two operations without a
-    seed get the same seed."""
-    with _installing:
-        # Graphs that are not steps, nor functions of a step, are counted as before, so that threads
-        # may build steps at once.
-        if not isinstance(random_seed._graph_to_seed_dict, _SharedCounts):
-            random_seed._graph_to_seed_dict = _SharedCounts(random_seed._graph_to_seed_dict)
-        random_seed._graph_to_seed_dict.steps.add(step)
+def _constant(number):
+    return tf.constant(number % 2**64, tf.uint64)

@@ -9,13 +9,11 @@ function, and TensorFlow's own bridge to XLA lowers the function to StableHLO: a
 import contextlib
 from collections.abc import Iterator
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 from tensorflow.python.framework import tensor_util
 
 from bert_estimator.graph import graph_walk
-from bert_estimator.tpu.program import random_keys
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 from bert_estimator.tpu.replicas import meshes, replica, replica_operations
 from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
@@ -53,7 +51,6 @@ class StepGraph:
         self.inputs = []  # the placeholders that `placeholder` made
         self.has_sums = False  # whether an operation sums over the replicas
         self.variables = None  # once lowered: the session's variables of the step's state, in order
-        self.counters = []  # variables that a session starts at 0: nothing else initializes them
         self._on_host = []  # the operations of outside compilations
         self._per_core = {}  # name of the placeholder of a handle -> `PerCoreVariable`
         self._outer = tf.get_default_graph()
@@ -63,6 +60,8 @@ class StepGraph:
         self._graph.seed = self._outer.seed
         with self._graph.as_default():
             self._replica_id = tf.placeholder(tf.int32, [1], "replica_id")
+        self._context = meshes.Context(self._per_core_handle)
+        self._draws = random_operations.RandomOperations(self._graph, self._outer, self._replica_id)
         self._shards = None
         if num_shards > 1:
             self._shards = update_shards.UpdateShards(
@@ -73,7 +72,6 @@ class StepGraph:
     def building(self) -> Iterator[None]:
         """Surrounds code that builds one replica's model in this graph, with resource variables."""
         this = self._replica()
-        random_operations.count_together(self._graph)
         with (
             self._graph.as_default(),
             tf.variable_scope(
@@ -81,11 +79,11 @@ class StepGraph:
             ),
             tf.variable_creator_scope(self._with_cached_read),
             initial_values.copied_to_session(
-                self._graph, self._outer, [*self.inputs, self._replica_id]
+                self._graph, self._outer, [*self.inputs, self._replica_id], self._draws.replaced
             ),
             this.entered(),
-            replica_operations.replaced(),
-            _entered(meshes.Context(self._per_core_handle)),
+            replica_operations.replaced(self._draws.meanings),
+            _entered(self._context),
             meshes.outside_rewrites(self._outer),
         ):
             yield
@@ -131,6 +129,11 @@ class StepGraph:
             handle = per_core.handle(name, variable.slice_shape, variable.dtype)
         self._per_core[handle.op.name] = variable
         return handle
+
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """Returns the variables that each session starts at 0: nothing else initializes them."""
+        return [self._draws.turn] if self._draws.turn is not None else []
 
     @property
     def is_mesh(self) -> bool:
@@ -204,9 +207,8 @@ class StepGraph:
         if self._shards is not None:
             # This adds operations, so what is present is only known below.
             after += self._shards.complete(graph_walk.all_before(results + after))
-        deciding = []
-        if random_operations.are_in(graph_walk.all_before(results + after), self._graph):
-            deciding = self._numbers_of_step(after)
+        if self._draws.are_in(set(graph_walk.all_before(results + after))):
+            after.append(self._draws.next_turn(after))
         present = {each.name for each in graph_walk.all_before(results + after)}
         handles = [v.handle for v in self._session_variables()]
         # Copied operations are present, too, and what they replace is not any more.
@@ -223,10 +225,6 @@ class StepGraph:
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
         graph_lowering.check_static(text, self._graph, operations)
         self.variables = [v.deref() for v in split_axes]
-        # The program's arguments are the inputs, of which replica_id is the first, and then the
-        # variables, in the compiler's order.
-        places = [order.index(_place(variable, self.variables)) for variable in deciding]
-        text = random_keys.computed(text, [0, *(len(inputs) + place for place in places)])
         state = [
             StateVariable(
                 v.name.split(":")[0],
@@ -239,29 +237,6 @@ class StepGraph:
             for v in self.variables
         ]
         return LoweredStep(text, len(inputs), len(outputs), state, order, self._num_shards)
-
-    def _numbers_of_step(self, after):
-        """Returns the variables that tell steps apart, for random operations: the global step, and
-        how many steps had it before, in this session, whose update is added to `after`."""
-        with self._outer.as_default(), tf.control_dependencies(None):
-            turn = tf.Variable(
-                np.int64(0),
-                trainable=False,
-                collections=[],  # Neither checkpoints nor an own local_init_op know it.
-                use_resource=True,
-                name="steps_at_this_global_step",
-            )
-        step = tf.train.get_global_step(self._outer)
-        with self._graph.as_default():
-            following = turn.read_value() + 1
-            if step is not None:
-                before = step.read_value()
-                with tf.control_dependencies(after):
-                    # Back to 0 when the step raises the global step.
-                    following *= tf.cast(tf.equal(before, step.read_value()), tf.int64)
-            after.append(turn.assign(following, read_value=False))
-        self.counters.append(turn)
-        return [turn] if step is None else [step, turn]
 
     def _variables_in(self, present):
         """Returns three dicts: name of a placeholder of a handle (a variable's or a part's) -> the
@@ -329,10 +304,7 @@ class StepGraph:
         self._fill_in_defaults(kept)
         del graph_def.node[:]
         graph_def.node.extend(kept)
-        # The order matters: random operations become calls of functions, whose reads and updates
-        # are ordered next; names by contents come last, when nothing changes any more.
         replica_operations.check(graph_def)
-        random_operations.replace(graph_def)
         graph_lowering.read_before_gathering(graph_def)
         kept = list(graph_def.node)
         library = variable_versions.Library(graph_def.library)
@@ -341,7 +313,9 @@ class StepGraph:
         del graph_def.node[:]
         graph_def.node.extend(nodes)
         graph_def.library.function.extend(library.rewritten.values())
+        # Names by contents come last, when nothing changes any more.
         graph_lowering.name_by_contents(graph_def)
+        random_operations.warn_of_unseeded(graph_def)
         return graph_def, {**{name: name for name in variable_of}, **copies}
 
     def _fill_in_defaults(self, nodes):
@@ -353,10 +327,6 @@ class StepGraph:
             if value is not None:
                 attr = {"value": tf.AttrValue(tensor=value), "dtype": node.attr["dtype"]}
                 node.CopyFrom(tf.NodeDef(name=node.name, op="Const", attr=attr))
-
-
-def _place(variable, variables):
-    return next(place for place, each in enumerate(variables) if each is variable)
 
 
 def _default_of(tensor):

@@ -66,6 +66,22 @@ def in_function():
     return function()
 
 
+def in_function_in_loop():
+    function = tf.compat.v2.function(lambda: tf.random.uniform([1]))
+
+    def turn(i, drawn):
+        return i + 1, tf.concat([drawn[1:], function()], 0)
+
+    function()  # is traced outside of the loop
+    return tf.while_loop(lambda i, _: i < 9, turn, (0, tf.zeros([9])))[1]
+
+
+def gradient_in_function():
+    function = tf.compat.v2.function(lambda x: tf.nn.dropout(x, rate=0.5) + tf.random.uniform([30]))
+    x = tf.ones([30])
+    return tf.gradients(tf.square(function(x)), [x])[0]
+
+
 def gradient_of_dropped():
     x = tf.ones([30])
     return tf.gradients(tf.nn.dropout(x, rate=0.5), [x])[0]
@@ -95,6 +111,8 @@ KINDS = {
     "loop_of_loops": in_loop_of_loops,
     "condition": in_condition,
     "function": in_function,
+    "function_in_loop": in_function_in_loop,
+    "gradient_in_function": gradient_in_function,
     "map_fn": lambda: tf.map_fn(lambda x: x + tf.random.normal([]), tf.zeros([5])),
 }
 
@@ -120,10 +138,11 @@ def test_draws_repeat_and_differ_by_seed_step_and_replica():
 def test_each_turn_and_each_operation_draws_other_numbers(seed):
     def model():
         return [tf.random.uniform([9]), tf.random.uniform([9]), in_condition(), in_condition(),
-                in_loop(), in_loop(), in_function(), in_loop_of_loops()]  # fmt: skip
+                in_loop(), in_loop(), in_function(), in_function_in_loop(),
+                in_loop_of_loops()]  # fmt: skip
 
     numbers = np.concatenate([drawn.ravel() for step in draws(model, seed) for drawn in step])
-    assert len(np.unique(numbers)) == len(numbers) == 3 * CORES * (7 * 9 + 27)
+    assert len(np.unique(numbers)) == len(numbers) == 3 * CORES * (8 * 9 + 27)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -254,6 +273,38 @@ def test_an_operation_that_draws_without_a_seed_is_named(warned):
             )
         step.lower([drawn], None)
     assert any("odd (ParameterizedTruncatedNormal)" in message for message in warned())
+
+
+def test_an_operation_of_an_imported_graph_draws_without_a_seed(warned):
+    with tf.Graph().as_default() as graph:
+        tf.random.uniform([5], name="imported")
+    with tf.Graph().as_default():
+        step = StepGraph(1)
+        with step.building():
+            name = "imported/RandomUniform:0"
+            (drawn,) = tf.import_graph_def(graph.as_graph_def(), {}, [name], "")
+        step.lower([drawn], None)
+    assert any("imported/RandomUniform (RandomUniform)" in message for message in warned())
+
+
+def test_a_function_of_the_session_and_of_the_step_draws_in_both():
+    function = tf.compat.v2.function(lambda: tf.random.uniform([9]))
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = StepGraph(1)
+        before = function()
+        with step.building():
+            drawn = function()
+        text = step.lower([drawn], None).text
+        assert len(np.unique(session.run([before, function()]))) == 18
+    assert "stablehlo.rng " not in text and "rng_bit_generator" in text
+
+
+def test_an_initial_value_that_a_condition_draws():
+    with tf.Graph().as_default():
+        tf.train.create_global_step()
+        step = StepGraph(1)
+        with step.building(), pytest.raises(ValueError, match="random numbers that a condition"):
+            tf.Variable(in_condition())
 
 
 @pytest.mark.parametrize(
