@@ -11,8 +11,8 @@ import hashlib
 import math
 import os
 import platform
-import tempfile
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
@@ -24,7 +24,9 @@ from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 # A kept program is rarely more than some 10 MiB. Train, evaluate and predict each have their own.
 _MOST_PROGRAMS = 16
 _MOST_BYTES_ON_DISK = 2 * 2**30
-_SUFFIX = "-cache"  # of jax's files
+# What jax's files of a program end with: the program, and the time of its last use.
+_PROGRAM, _USED = "-cache", "-atime"
+_LONGEST_WRITE_SECS = 60
 
 
 class KeptPrograms:
@@ -71,15 +73,14 @@ def default_directory() -> str:
 def keep_on_disk() -> None:
     """Makes jax keep compiled programs on disk, and find what other processes compiled.
 
-    JAX_COMPILATION_CACHE_DIR sets the directory; the default is `default_directory()`, of which the
-    oldest files are removed beyond 2 GiB. JAX_ENABLE_COMPILATION_CACHE=false turns this off. A
-    program that took jax less than a second to compile is not written.
+    JAX_COMPILATION_CACHE_DIR sets the directory; the default is `default_directory()`, from which
+    jax removes what was not used for longest, beyond 2 GiB. JAX_ENABLE_COMPILATION_CACHE=false
+    turns this off. A program that took jax less than a second to compile is not written.
     """
     config = devices.import_jax().config
     directory = config.jax_compilation_cache_dir
     if not config.jax_enable_compilation_cache:
         return
-    # `_write_whole_files` renames files, which only a local directory can do: jax writes itself.
     if directory is not None and paths.is_remote(directory):
         return
     try:
@@ -94,10 +95,9 @@ def keep_on_disk() -> None:
             config.update("jax_enable_compilation_cache", False)
         return
     if directory is None:
-        directory = default_directory()
-        _remove_oldest(directory)
-        config.update("jax_compilation_cache_dir", directory)
-    _write_whole_files(directory)
+        _remove_unfinished(default_directory())
+        config.update("jax_compilation_cache_max_size", _MOST_BYTES_ON_DISK)
+        config.update("jax_compilation_cache_dir", default_directory())
 
 
 @contextlib.contextmanager
@@ -113,34 +113,16 @@ def not_on_disk() -> Iterator[None]:
         config.update("jax_persistent_cache_min_compile_time_secs", least_secs)
 
 
-def _write_whole_files(directory):
-    """Makes jax move complete files into a directory."""
-    from jax._src import compilation_cache, lru_cache
-
-    # jax itself writes a file in its place, and never again. Other processes could read a part of
-    # it, and if the process is killed, the damaged file would stay there for good.
-    class WholeFiles(lru_cache.LRUCache):
-        def put(self, key, value):
-            place = os.path.join(directory, f"{key}{_SUFFIX}")
-            with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
-                file.write(value)
-            os.replace(file.name, place)
-
-    if compilation_cache._cache is None:
-        compilation_cache._cache = WholeFiles(directory, max_size=-1)
-        compilation_cache._cache_initialized = True
-
-
-def _remove_oldest(directory):
-    """Removes the files of a directory that were written first, beyond the most bytes."""
+def _remove_unfinished(directory):
+    """Removes programs whose time of use, which jax writes last, is missing from a directory."""
+    # A killed process leaves them. jax would neither replace them nor remove any others.
     with contextlib.suppress(FileNotFoundError):  # Another process may remove them too.
-        files = [(entry.stat(), entry.path) for entry in os.scandir(directory)]
-        total = sum(stat.st_size for stat, _ in files)
-        for stat, path in sorted(files, key=lambda file: file[0].st_mtime):
-            if total <= _MOST_BYTES_ON_DISK:
-                break
-            os.remove(path)
-            total -= stat.st_size
+        for entry in os.scandir(directory):
+            used = f"{entry.path.removesuffix(_PROGRAM)}{_USED}"
+            if not entry.name.endswith(_PROGRAM) or os.path.exists(used):
+                continue
+            if time.time() - entry.stat().st_mtime > _LONGEST_WRITE_SECS:
+                os.remove(entry.path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 In the text, custom calls stand for operations between cores: TensorFlow does not have operations
 for them that it can lower for a core. A call's backend_config has rows of integers, which
-`config_of` writes. No other module uses jax's private API. It was tested with the versions in
-`devices.TRIED`.
+`config_of` writes.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ def rows_of(config: str) -> list[list[int]]:
 
 def replace(call) -> bool:
     """Replaces an operation of MLIR if it is a call in `_REPLACING`; returns whether it is."""
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     name = ir.StringAttr(call.attributes["call_target_name"]).value
     if name not in _REPLACING:
@@ -55,13 +54,13 @@ def replace(call) -> bool:
 
 def channel():
     """Returns the attribute of an operation between cores: it needs a number that is not 0."""
-    from jaxlib.mlir.dialects import stablehlo
+    from jax.extend.mlir.dialects import stablehlo
 
     return stablehlo.ChannelHandle.get(1, 0)
 
 
 def _gathered(rows):
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     (axis,), *groups = rows
     return "stablehlo.all_gather", {
@@ -86,13 +85,13 @@ def _permuted(rows):
 
 
 def _number(value):
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
 def _numbers(rows):
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     return ir.DenseIntElementsAttr.get(np.array(rows, np.int64))
 
@@ -105,7 +104,7 @@ def exported(text: str):
     """Returns StableHLO text as a `jax.export.Exported`, which jax can call."""
     jax = devices.import_jax()
     from jax import export
-    from jaxlib.mlir.dialects import stablehlo
+    from jax.extend.mlir.dialects import stablehlo
 
     with parsed(text) as module:
         _walk(module.operation, _mend)
@@ -186,7 +185,7 @@ def summed_bytes(text: str) -> int:
 
 def _sum_over(text, functions_by_name):
     """Sums functions of operations, by the operations' names, over a module."""
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     with parsed(text) as module:
         functions = {
@@ -238,8 +237,8 @@ def _needed(block):
 
 
 def _dot_flops(operation):
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import stablehlo
+    from jax.extend.mlir import ir
+    from jax.extend.mlir.dialects import stablehlo
 
     left = ir.RankedTensorType(operation.operands[0].type).shape
     if operation.name == "stablehlo.dot":  # It contracts the last axis of a matrix or a vector.
@@ -265,7 +264,7 @@ def _operand_bytes(operation):
 
 def _trips(condition, functions):
     """Returns how often a loop that counts from 0 runs, by its condition `counter < constant`."""
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     limits = []
 
@@ -294,8 +293,8 @@ def _trips(condition, functions):
 def parsed(text):
     """Gives the module of a text, in a context of MLIR."""
     devices.import_jax()
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
+    from jax.interpreters import mlir
 
     with mlir.make_ir_context():
         yield ir.Module.parse(_with_readable_booleans(text))
@@ -309,7 +308,7 @@ def _with_readable_booleans(text):
     """Returns a module with its long boolean constants as this version of jaxlib reads them: some
     versions of MLIR take a bit for each element, others a byte, and TensorFlow's version may
     differ."""
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     def rewritten(match):
         digits, rest, sizes = match.groups()
@@ -329,7 +328,7 @@ def _with_readable_booleans(text):
 
 
 def _main(module):
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     for op in module.body.operations:
         if ir.StringAttr(op.attributes["sym_name"]).value == "main":
@@ -347,7 +346,7 @@ def _walk(operation, visit):
 
 def _mend(operation):
     """Rewrites operations of TensorFlow's bridge into the form that other programs can read."""
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     if operation.name == "mhlo.copy":
         operation.result.replace_all_uses_with(operation.operands[0])
@@ -398,7 +397,7 @@ def dtype(name: str | np.dtype) -> np.dtype:
 
 
 def _shape_and_dtype(tensor_type):
-    from jaxlib.mlir import ir
+    from jax.extend.mlir import ir
 
     ranked = ir.RankedTensorType(tensor_type)
     return tuple(ranked.shape), dtype(_DTYPES[str(ranked.element_type)])

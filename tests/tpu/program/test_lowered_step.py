@@ -34,7 +34,8 @@ def test_a_digest_tells_parts_apart():
 def on_disk(xla_runtime, tmp_path, monkeypatch):
     """Returns a function that compiles a program, as a new process does; it returns the events.
 
-    The cache is at its default place, in a home directory that is empty at first.
+    The cache is at its default place, in a home directory that is empty at first. Each factor makes
+    another program.
     """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
@@ -45,18 +46,19 @@ def on_disk(xla_runtime, tmp_path, monkeypatch):
     settings = {
         "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": None,
+        "jax_compilation_cache_max_size": -1,
         "jax_persistent_cache_min_compile_time_secs": 0.0,
     }
     before = {name: getattr(jax.config, name) for name in settings}
 
-    def compiled():
+    def compiled(factor=3):
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", None)
         lowered_step.keep_on_disk()
         events.clear()
         cores = devices.find("rehearse:1")
-        function = jax.jit(lambda x: np.float32(3) * x + 1)
-        assert function(jax.device_put(np.float32(2), cores[0])) == 7
+        function = jax.jit(lambda x: np.float32(factor) * x + 1)
+        assert function(jax.device_put(np.float32(2), cores[0])) == 2 * factor + 1
         return [event.rpartition("/")[2] for event in events]
 
     for name, value in settings.items():
@@ -68,43 +70,67 @@ def on_disk(xla_runtime, tmp_path, monkeypatch):
 
 
 def files(folder):
+    """Returns the paths below a folder -> their sizes, without jax's lock."""
     paths = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names]
-    return {path: os.path.getsize(path) for path in paths}
+    return {path: os.path.getsize(path) for path in paths if not path.endswith(".lockfile")}
+
+
+def programs(folder):
+    return {path: size for path, size in files(folder).items() if path.endswith("-cache")}
 
 
 def test_another_process_finds_a_program_on_disk(on_disk, tmp_path):
     assert "cache_hits" not in on_disk()
     kept = files(tmp_path)
-    assert list(kept) and all(path.endswith("-cache") for path in kept)
+    assert programs(tmp_path)
     assert all(path.startswith(lowered_step.default_directory()) for path in kept)
     assert "cache_hits" in on_disk()
     assert files(tmp_path) == kept
 
 
-def test_a_damaged_program_is_made_again_and_replaced(on_disk, tmp_path):
+def test_what_a_killed_process_left_is_made_again_and_replaced(on_disk, tmp_path):
+    """It has written a part of a program, and not yet when the program was used."""
     on_disk()
     kept = files(tmp_path)
-    for path in kept:
+    for path in programs(tmp_path):
         with open(path, "wb") as file:
             file.write(b"a part")
-    with pytest.warns(UserWarning, match="Error reading persistent compilation cache"):
-        assert "cache_hits" not in on_disk()
+        os.utime(path, (1000, 1000))
+        os.remove(f"{path.removesuffix('-cache')}-atime")
+    assert "cache_hits" not in on_disk()
     assert files(tmp_path).keys() == kept.keys()
     assert "cache_hits" in on_disk()
 
 
-def test_the_oldest_programs_are_removed(on_disk, tmp_path, monkeypatch):
+def test_what_another_process_is_writing_is_left_alone(on_disk, tmp_path):
     directory = lowered_step.default_directory()
     os.makedirs(directory)
-    for age, name in enumerate(["newest", "older", "oldest"]):
-        path = os.path.join(directory, name)
-        with open(path, "wb") as file:
-            file.write(bytes(100))
-        os.utime(path, (1000 - age, 1000 - age))
-    monkeypatch.setattr(lowered_step, "_MOST_BYTES_ON_DISK", 250)
+    path = os.path.join(directory, "new-cache")
+    with open(path, "wb"):
+        pass
+    lowered_step._remove_unfinished(directory)
+    assert os.path.exists(path)
+
+
+def test_a_damaged_program_is_made_again(on_disk, tmp_path):
     on_disk()
-    names = [os.path.basename(path) for path in files(tmp_path)]
-    assert {"newest", "older"} < set(names) and "oldest" not in names
+    for path in programs(tmp_path):
+        with open(path, "wb") as file:
+            file.write(b"a part")
+    with pytest.warns(UserWarning, match="Error reading persistent compilation cache"):
+        assert "cache_hits" not in on_disk()
+
+
+def test_what_was_not_used_for_longest_is_removed(on_disk, tmp_path, monkeypatch):
+    on_disk(3)
+    monkeypatch.setattr(
+        lowered_step, "_MOST_BYTES_ON_DISK", int(2.5 * sum(programs(tmp_path).values()))
+    )
+    on_disk(4)
+    assert "cache_hits" in on_disk(3)
+    on_disk(5)  # in place of 4
+    assert "cache_hits" in on_disk(3) and "cache_hits" in on_disk(5)
+    assert "cache_hits" not in on_disk(4)
 
 
 def test_a_directory_that_cannot_be_made(on_disk, tmp_path, monkeypatch):
