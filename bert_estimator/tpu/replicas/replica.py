@@ -35,7 +35,7 @@ class Replica:
         run_on_host: Callable[[list[tf.Operation]], None] | None = None,
         # An `update_shards.UpdateShards`; None if each replica updates all of the weights.
         update_shards: Any = None,
-        # An `update_shards.Collectives`; None if the replicas can only exchange sums.
+        # An `update_shards.Collectives`; None if there is one replica.
         collectives: Any = None,
     ):
         self.num_replicas = num_replicas
@@ -148,7 +148,7 @@ def collective_permute(x: tf.Tensor, source_target_pairs: Any) -> tf.Tensor:
         )
     if num_replicas() == 1:
         return tf.identity(x) if pairs else tf.zeros_like(x)
-    return _collectives("collective_permute").permute(x, pairs)
+    return _replica().collectives.permute(x, pairs)
 
 
 def all_to_all(
@@ -168,7 +168,7 @@ def all_to_all(
         )
     if split_count == 1:
         return tf.identity(x)
-    collectives = _collectives("all_to_all")
+    collectives = _replica().collectives
     return collectives.all_to_all(x, split_dimension, concat_dimension, groups)
 
 
@@ -247,16 +247,6 @@ def _constant(numbers, what):
         if numbers is None:
             raise ValueError(f"{what} must be a constant: the exchanges of a step are fixed")
     return [[int(number) for number in row] for row in numbers]
-
-
-def _collectives(name):
-    this = _replica()
-    if this.collectives is None:
-        raise ValueError(
-            f"{name} between the {this.num_replicas} replicas of tf.tpu.replicate or shard is not "
-            "supported: train with TPUEstimator"
-        )
-    return this.collectives
 
 
 def _replica():
