@@ -70,11 +70,6 @@ class Network:
         "Compute each layer again for its gradient: less memory, more work.",
         below="micro_batch_size",
     )
-    use_one_hot_embeddings: bool = flags.field(
-        False,
-        "Look embeddings up by a matrix product, as google-research/bert did on TPUs.",
-        below="recompute",
-    )
 
     def options(self) -> dict[str, Any]:
         """Returns the options of a model_fn's network that flags of the same names give."""

@@ -94,7 +94,6 @@ def test_defaults_are_those_of_google_research_bert():
         "optimizer": None,
         "micro_batch_size": None,
         "recompute": False,
-        "use_one_hot_embeddings": False,
         "random_seed": 12345,
         "max_seq_length": 128,
         "compile_only": False,
