@@ -10,8 +10,8 @@ google-research/bert's run_pretraining.py, flags and records included.
 import contextlib
 
 from bert_estimator.command_line import console, help_page
-from bert_estimator.jobs.config import open_directories
-from bert_estimator.jobs.pretraining.config import PretrainingConfig, resolve
+from bert_estimator.jobs.job_config import open_directories
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, resolve
 
 # What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
 
@@ -25,20 +25,22 @@ def pretrain(argv):
     open_directories(stages)
     console.load_tensorflow()
     from bert_estimator.jobs import compile_only
-    from bert_estimator.jobs.pretraining import data, job
+    from bert_estimator.jobs.pretraining import pretraining_data, pretraining_job
     from bert_estimator.jobs.run import locked
 
     with locked(stages):
         if stages[0].plan.compile_only:
             for stage in stages:
                 stage.announce()
-                if not job.compile_step(stage):
+                if not pretraining_job.compile_step(stage):
                     raise SystemExit(1)
             if len(stages) > 1:
                 compile_only.print_total(stages)
             return
         pretrainings = [prepare(stage) for stage in stages]
-        data.check_stages([(pretraining.config, pretraining.data) for pretraining in pretrainings])
+        pretraining_data.check_stages(
+            [(pretraining.config, pretraining.data) for pretraining in pretrainings]
+        )
         for pretraining in pretrainings:
             pretraining.config.announce()
             train_and_evaluate(pretraining)
@@ -50,18 +52,20 @@ def prepare(config):
     All that can go wrong before step 0 is checked here.
     """
     from bert_estimator.jobs import estimator
-    from bert_estimator.jobs.pretraining import data, job
+    from bert_estimator.jobs.pretraining import pretraining_data, pretraining_job
     from bert_estimator.jobs.run import Run
 
     directory = config.open_directory()
-    network = job.read_network(config)
+    network = pretraining_job.read_network(config)
     estimator.check_network(directory, network, config.do_train)
     config, master = estimator.find_cores(config.as_begun(directory))
     is_new = not directory.holds_checkpoint()
-    records = data.prepare(config, network.vocab_size, may_replace=is_new)
+    records = pretraining_data.prepare(config, network.vocab_size, may_replace=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
-    run = Run(config, directory, job.make_estimator(config, network, master, records.lengths))
-    pretraining = job.Pretraining(config, network, records, run)
+    run = Run(
+        config, directory, pretraining_job.make_estimator(config, network, master, records.lengths)
+    )
+    pretraining = pretraining_job.Pretraining(config, network, records, run)
     pretraining.check()
     return pretraining
 

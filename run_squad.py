@@ -11,11 +11,11 @@ in the layout of SQuAD 1.1 and, with --version_2_with_negative, 2.0; --eval_file
 import contextlib
 
 from bert_estimator.command_line import console, help_page
-from bert_estimator.jobs.config import open_directories
 from bert_estimator.jobs.fine_tuning.question_answering_config import (
     QuestionAnsweringConfig,
     resolve,
 )
+from bert_estimator.jobs.job_config import open_directories
 
 # What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
 
@@ -25,9 +25,9 @@ def fine_tune_all(argv):
     configs = resolve(argv)
     open_directories(configs)
     console.load_tensorflow()
-    from bert_estimator.jobs.fine_tuning import job
+    from bert_estimator.jobs.fine_tuning import fine_tuning_job
 
-    job.run_seeds(configs, fine_tune, compile_step)
+    fine_tuning_job.run_seeds(configs, fine_tune, compile_step)
 
 
 def fine_tune(config):

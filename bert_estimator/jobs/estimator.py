@@ -14,7 +14,7 @@ from bert_estimator.cluster import host_agreement
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.hugging_face import config_json
-from bert_estimator.jobs.config import JobConfig, Network, Training
+from bert_estimator.jobs.job_config import JobConfig, NetworkFlags, TrainingFlags
 from bert_estimator.storage import remote
 from bert_estimator.system import memory
 from bert_estimator.tpu import devices
@@ -45,7 +45,7 @@ _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 
 
 def read_bert_config(
-    network: Network, output_dir: str, plan: Mapping[str, Any] | None = None
+    network: NetworkFlags, output_dir: str, plan: Mapping[str, Any] | None = None
 ) -> BertConfig:
     """Reads the network of --bert_config_file, or else of --init_checkpoint or of the run's
     directory; a new run of an embedded task has the `plan`, with the keys of bert_config.json."""
@@ -179,7 +179,7 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
         print(f"Memory: {line}.", flush=True)
 
 
-def moments_of(training: Training) -> float:
+def moments_of(training: TrainingFlags) -> float:
     """Returns how many float32 values an optimizer keeps for each weight of a large matrix."""
     optimizer = optimization.create_optimizer(
         training.optimizer, training.learning_rate, **training.optimizer_options()
@@ -188,7 +188,7 @@ def moments_of(training: Training) -> float:
 
 
 def _master(asked):
-    """Returns the master that `Devices` ask for; "" for the session runtime."""
+    """Returns the master that `DeviceFlags` ask for; "" for the session runtime."""
     return asked.tpu_name or (devices.default_master() if asked.use_tpu else "")
 
 

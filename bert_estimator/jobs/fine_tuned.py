@@ -18,7 +18,7 @@ from bert_estimator.interchange import Source
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 from bert_estimator.jobs.estimator import differences
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
 from bert_estimator.storage import remote, staging
 from bert_estimator.system import json_files
 from bert_estimator.tpu import checkpoints

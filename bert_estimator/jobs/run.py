@@ -16,7 +16,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.jobs.trackers import TENSORBOARD, Tracker
 from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.storage import remote

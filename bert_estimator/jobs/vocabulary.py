@@ -9,8 +9,8 @@ from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.config import Network
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, Texts
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig, TextFlags
+from bert_estimator.jobs.job_config import NetworkFlags
 from bert_estimator.storage import remote, staging
 from input_pipelines.embedded import default_data
 
@@ -19,7 +19,7 @@ _UNUSED = "[unused"
 
 
 def open_tokenizer(
-    texts: Texts, vocab_file: str, bert_config: BertConfig, output_dir: str
+    texts: TextFlags, vocab_file: str, bert_config: BertConfig, output_dir: str
 ) -> tokenization.Tokenizer:
     """Opens a vocabulary, which must fit the flags of the casing and the network's size."""
     lower, strip = texts.do_lower_case, texts.strip_accents
@@ -104,7 +104,7 @@ def name_in_run(vocab_file: str) -> str:
 
 
 def check_start(
-    network: Network, vocab_file: str | None, casing: tokenization.Casing | None, flag: str
+    network: NetworkFlags, vocab_file: str | None, casing: tokenization.Casing | None, flag: str
 ) -> None:
     """Checks that the network of --init_checkpoint was trained with a vocabulary and casing, None
     if not known; `flag` is what they come from."""

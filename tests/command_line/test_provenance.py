@@ -8,8 +8,8 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import Origin, Source, read_command_line
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.storage import remote
 
 TEXTS = {

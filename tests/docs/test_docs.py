@@ -13,7 +13,7 @@ import bert_estimator
 from bert_estimator.command_line import flags as command_line_flags
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
-from bert_estimator.jobs.pretraining.config import PretrainingConfig
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
 from input_pipelines import create_pretraining_data, create_text, create_vocabulary
 from input_pipelines.tasks import task_table
 from input_pipelines.text import text_flags

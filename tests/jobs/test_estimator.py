@@ -15,9 +15,9 @@ from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import estimator as job_estimator
-from bert_estimator.jobs.config import JobConfig, Network
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.jobs.pretraining.config import Schedule
+from bert_estimator.jobs.job_config import JobConfig, NetworkFlags
+from bert_estimator.jobs.pretraining.pretraining_config import ScheduleFlags
 from bert_estimator.system import memory
 
 
@@ -162,14 +162,14 @@ def test_a_file_that_is_no_network(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text("[]")
     with pytest.raises(FlagError, match=r"--bert_config_file: .*: must be an object"):
-        job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
+        job_estimator.read_bert_config(NetworkFlags(bert_config_file=str(path)), "run")
 
 
 @pytest.mark.parametrize(("model", "act"), [("tf1", "gelu"), ("hf_pretraining", "gelu_erf")])
 def test_a_network_of_either_format_is_read(model, act):
     name = "bert_config.json" if model == "tf1" else "config.json"
     path = pathlib.Path(__file__).parent.parent / "interchange" / "data" / model / name
-    bert_config = job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
+    bert_config = job_estimator.read_bert_config(NetworkFlags(bert_config_file=str(path)), "run")
     values = json.loads(path.read_text())
     assert bert_config.hidden_act == act
     assert bert_config.hidden_size == values["hidden_size"] != BertConfig(1).hidden_size
@@ -180,7 +180,7 @@ def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(
     path.write_text('{"model_type": "roberta"}')
     message = f"^--bert_config_file: {path}: model_type='roberta', but the network supports 'bert'"
     with pytest.raises(FlagError, match=message):
-        job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
+        job_estimator.read_bert_config(NetworkFlags(bert_config_file=str(path)), "run")
 
 
 LARGE = BertConfig.preset("large", 30522)
@@ -242,7 +242,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("of_training", "moments"), MOMENTS)
 def test_what_an_optimizer_keeps_of_each_weight(of_training, moments):
-    assert job_estimator.moments_of(Schedule(**of_training)) == moments
+    assert job_estimator.moments_of(ScheduleFlags(**of_training)) == moments
 
 
 def test_what_all_optimizers_keep_is_known():
@@ -281,7 +281,7 @@ def test_a_run_goes_on_with_the_head_s_dropout_that_it_began_with(tmp_path, said
     """Runs begun before it was read have 0.1, whatever the network says, and do not say so."""
     file = tmp_path / "config.json"
     file.write_text('{"model_type": "bert", "vocab_size": 45, "hidden_dropout_prob": 0.3}')
-    network, run = Network(bert_config_file=str(file)), tmp_path / "run"
+    network, run = NetworkFlags(bert_config_file=str(file)), tmp_path / "run"
     directory = RunDirectory(str(run))
     run.mkdir()
     assert job_estimator.read_bert_config(network, str(run)).classifier_dropout == 0.3

@@ -14,7 +14,7 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import vocabulary
 from bert_estimator.jobs.fine_tuning import classification_config
-from bert_estimator.jobs.pretraining.data import PretrainingData, check_stages
+from bert_estimator.jobs.pretraining.pretraining_data import PretrainingData, check_stages
 from bert_estimator.tokenization import SPECIAL_TOKENS, Casing, write_vocab
 
 SCRIPTS = pytest.mark.parametrize("script", [PRETRAINING, CLASSIFIER], ids=lambda s: s.name)

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from scripts import PRETRAINING
 from tiny_run import bert_config, copy_records, go_back, words
 
-from bert_estimator.jobs.pretraining.config import resolve
+from bert_estimator.jobs.pretraining.pretraining_config import resolve
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings

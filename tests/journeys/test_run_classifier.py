@@ -37,7 +37,7 @@ from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.jobs import vocabulary
 from bert_estimator.jobs.compile_only import Plan
-from bert_estimator.jobs.fine_tuning import classification_config, job
+from bert_estimator.jobs.fine_tuning import classification_config, fine_tuning_job
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus
@@ -601,13 +601,13 @@ def test_seeds_are_summarised(data, tmp_path, capsys):
 
 def test_seeds_without_a_number_do_not_change_the_median(monkeypatch, capsys):
     """As Pearson's correlation of predictions that are all equal."""
-    monkeypatch.setattr(job, "locked", lambda configs: contextlib.nullcontext())
+    monkeypatch.setattr(fine_tuning_job, "locked", lambda configs: contextlib.nullcontext())
     for scores, said in (
         ([0.3, 0.9, math.nan], "pearson of 3 seeds, 1 not a number: median 0.6000 (0.3000 to 0.9"),
         ([math.nan] * 2, "pearson of 2 seeds, 2 not a number: median nan (nan to nan)"),
     ):
         configs = [types.SimpleNamespace(plan=Plan(), score=score) for score in scores]
-        job.run_seeds(configs, lambda config: {"pearson": config.score}, pytest.fail)
+        fine_tuning_job.run_seeds(configs, lambda config: {"pearson": config.score}, pytest.fail)
         assert said in capsys.readouterr().out
 
 

@@ -17,9 +17,13 @@ from bert_estimator.command_line.choices import (
 )
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs import used_network
-from bert_estimator.jobs.config import find_output_dir
-from bert_estimator.jobs.fine_tuning import config
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import (
+    FineTuningConfig,
+    ResultFlags,
+    TextFlags,
+    plan_of_embedded,
+)
+from bert_estimator.jobs.job_config import find_output_dir
 from bert_estimator.recipes import embedded
 from bert_estimator.system import paths
 from input_pipelines.tasks import table_files
@@ -57,7 +61,7 @@ def _one_of(endings):
 
 
 @flags.group(flags.COMMON, eval_may_differ=True)
-class Examples(config.Texts):
+class ExampleFlags(TextFlags):
     """Says which examples a run reads, and what their labels are."""
 
     task_name: str | None = flags.field(
@@ -130,7 +134,7 @@ class Examples(config.Texts):
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
-class Evaluation(config.Evaluation):
+class LabelingFlags(ResultFlags):
     """Says how a run evaluates and predicts, and what it exports."""
 
     export_inputs: str | None = flags.field(
@@ -152,8 +156,8 @@ class ClassificationConfig(FineTuningConfig):
         "Write checkpoints, events, metrics and curves into this directory.",
         heading=flags.COMMON,
     )
-    data: Examples = flags.member(Examples)
-    evaluation: Evaluation = flags.member(Evaluation)
+    data: ExampleFlags = flags.member(ExampleFlags)
+    evaluation: LabelingFlags = flags.member(LabelingFlags)
     do_predict: bool = flags.field(
         False,
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",

@@ -14,7 +14,7 @@ from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs import vocabulary
 from bert_estimator.jobs.fine_tuning import export, onnx_export
-from bert_estimator.jobs.fine_tuning.job import FineTuning, write_lines
+from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, write_lines
 from bert_estimator.model_fns import (
     classification,
     classification_report,

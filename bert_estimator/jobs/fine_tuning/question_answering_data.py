@@ -9,7 +9,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.fine_tuning.question_answering_config import (
     QuestionAnsweringConfig,
-    Questions,
+    QuestionFlags,
 )
 from bert_estimator.recipes import embedded
 from input_pipelines.embedded import embedded_tasks
@@ -132,7 +132,7 @@ def _check_network(config, bert_config):
 
 
 def _windows(
-    lengths: Questions, questions: list[Question], tokenizer: tokenization.Tokenizer, path: str
+    lengths: QuestionFlags, questions: list[Question], tokenizer: tokenization.Tokenizer, path: str
 ) -> Windows:
     """Makes windows, and prints what they leave out."""
     windows = Windows(

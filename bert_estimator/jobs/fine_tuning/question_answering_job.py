@@ -13,7 +13,7 @@ from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs import vocabulary
 from bert_estimator.jobs.fine_tuning import export, onnx_export
-from bert_estimator.jobs.fine_tuning.job import FineTuning
+from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning
 from bert_estimator.model_fns import fine_tuning, question_answering, update
 from bert_estimator.serving.graph.answer_model import Settings
 from bert_estimator.storage import remote

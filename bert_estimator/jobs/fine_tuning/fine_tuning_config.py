@@ -15,8 +15,14 @@ from bert_estimator.command_line.choices import (
     ONNX_INT8,
     SAVED_MODEL,
 )
-from bert_estimator.jobs import config
-from bert_estimator.jobs.config import BATCH_CHECKS, JobConfig, OptimizerFlag
+from bert_estimator.jobs.job_config import (
+    BATCH_CHECKS,
+    DataFlags,
+    EvaluationFlags,
+    JobConfig,
+    OptimizerFlag,
+    TrainingFlags,
+)
 from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import RESULTS
@@ -27,7 +33,7 @@ _share = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 
 @flags.group(flags.COMMON, eval_may_differ=True)
-class Texts(config.Data):
+class TextFlags(DataFlags):
     """Says which files a run reads, and how it makes tokens of their text."""
 
     train_file: str | None = flags.field(None, "Train on this file.", flags.check_file)
@@ -56,7 +62,7 @@ class Texts(config.Data):
 
 
 @flags.group(eval_may_differ=True)
-class Training(config.Training):
+class EpochFlags(TrainingFlags):
     """Says how weights are updated, and how long."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
@@ -92,7 +98,7 @@ class Training(config.Training):
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
-class Evaluation(config.Evaluation):
+class ResultFlags(EvaluationFlags):
     """Says how a run evaluates and predicts, and what it exports."""
 
     predict_batch_size: int = flags.field(
@@ -117,9 +123,9 @@ class FineTuningConfig(JobConfig):
     # Any of these flags gives the run data of its own.
     DATA_FLAGS: ClassVar[tuple[str, ...]] = ("train_file", "eval_file", "predict_file")
 
-    data: Texts = flags.member(Texts)
-    training: Training = flags.member(Training)
-    evaluation: Evaluation = flags.member(Evaluation)
+    data: TextFlags = flags.member(TextFlags)
+    training: EpochFlags = flags.member(EpochFlags)
+    evaluation: ResultFlags = flags.member(ResultFlags)
     do_predict: bool = flags.field(False, "Predict.", below="do_eval")
     do_export: bool = flags.field(False, "Export a SavedModel, into export/.", below="do_predict")
     num_seeds: int = flags.field(

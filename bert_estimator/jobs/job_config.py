@@ -28,7 +28,7 @@ def _for_one_host(name, value):
 
 
 @flags.group()
-class Data:
+class DataFlags:
     """Says what a run reads. Each script has a group of its own, which extends this one."""
 
     max_seq_length: int = flags.field(
@@ -37,7 +37,7 @@ class Data:
 
 
 @flags.group(flags.COMMON, eval_may_differ=True)
-class Network:
+class NetworkFlags:
     """Says which network a run builds, what its weights are at first, and how it is computed."""
 
     bert_config_file: str | None = flags.field(
@@ -85,7 +85,7 @@ class OptimizerFlag(NamedTuple):
 
 
 @flags.group(flags.TRAINING, eval_may_differ=True)
-class Training:
+class TrainingFlags:
     """Says how weights are updated; each script's own group says how long, too."""
 
     # A flag that only some optimizers have -> what it sets.
@@ -142,7 +142,7 @@ class Training:
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
-class Progress:
+class ProgressFlags:
     """Says when a run saves checkpoints and says how far it is."""
 
     save_checkpoints_steps: int = flags.field(
@@ -165,7 +165,7 @@ class Progress:
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
-class Evaluation:
+class EvaluationFlags:
     """Says how a run evaluates, and what follows from it for the training."""
 
     eval_steps: int | None = flags.field(
@@ -199,7 +199,7 @@ class Evaluation:
 
 
 @flags.group(flags.CORES, may_differ=True)
-class Devices:
+class DeviceFlags:
     """Says what a run runs on."""
 
     use_tpu: bool = flags.field(
@@ -256,12 +256,12 @@ class JobConfig:
     )
     do_train: bool = flags.field(None, "Train. If no flag says what to do, train and evaluate.")
     do_eval: bool = flags.field(None, "Evaluate.")
-    data: Data = flags.member(Data)
-    network: Network = flags.member(Network)
-    training: Training = flags.member(Training)
-    progress: Progress = flags.member(Progress)
-    evaluation: Evaluation = flags.member(Evaluation)
-    devices: Devices = flags.member(Devices)
+    data: DataFlags = flags.member(DataFlags)
+    network: NetworkFlags = flags.member(NetworkFlags)
+    training: TrainingFlags = flags.member(TrainingFlags)
+    progress: ProgressFlags = flags.member(ProgressFlags)
+    evaluation: EvaluationFlags = flags.member(EvaluationFlags)
+    devices: DeviceFlags = flags.member(DeviceFlags)
     plan: Plan = flags.member(Plan)
     config: str | None = flags.field(
         None,
@@ -416,7 +416,7 @@ class JobConfig:
         cores, per_replica = self.devices.num_tpu_cores, self.devices.num_cores_per_replica
         if not self.devices.use_tpu:
             self.check_divides(1, "1 core", ())
-        elif cores and cores % per_replica == 0:  # else `Devices.check` refuses them
+        elif cores and cores % per_replica == 0:  # else `DeviceFlags.check` refuses them
             source = f"--num_tpu_cores={cores}"
             if per_replica > 1:
                 source += f" over --num_cores_per_replica={per_replica}"

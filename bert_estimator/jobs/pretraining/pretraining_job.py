@@ -11,9 +11,9 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
 from bert_estimator.jobs import compile_only, estimator, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.pretraining import data
-from bert_estimator.jobs.pretraining.config import PretrainingConfig, Schedule
-from bert_estimator.jobs.pretraining.data import PretrainingData
+from bert_estimator.jobs.pretraining import pretraining_data
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, ScheduleFlags
+from bert_estimator.jobs.pretraining.pretraining_data import PretrainingData
 from bert_estimator.jobs.run import Run
 from bert_estimator.model_fns import pretraining, update
 from bert_estimator.tokenization import Casing
@@ -31,7 +31,7 @@ def read_network(config: PretrainingConfig) -> BertConfig:
     return network
 
 
-def update_rule(training: Schedule, output_dir: str) -> update.UpdateRule:
+def update_rule(training: ScheduleFlags, output_dir: str) -> update.UpdateRule:
     """Returns how weights are updated; what it reports goes into the events in a directory."""
     schedule = optimization.WarmupPolynomialDecay(
         training.learning_rate,
@@ -70,7 +70,7 @@ def make_estimator(
 
 def compile_step(config: PretrainingConfig) -> bool:
     """Compiles the training step for a TPU that need not be there; returns whether it fits."""
-    network, (lengths, parts) = read_network(config), data.lengths_to_compile(config)
+    network, (lengths, parts) = read_network(config), pretraining_data.lengths_to_compile(config)
     token_share = lengths and lengths.token_share
     config = config.packed(token_share)
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
@@ -123,7 +123,7 @@ class Pretraining:
         if config.do_train:
             self.run.check_restorable()
             self.directory.check_config(config.settings_to_go_on(), self.data.digest)
-            # The stage before will make its checkpoint; `data.check_stages` compares their records.
+            # The stage before will make its checkpoint; `check_stages` compares their records.
             is_coming = config.starts_from_stage() and not os.path.exists(
                 f"{start.init_checkpoint}.index"
             )
@@ -131,7 +131,7 @@ class Pretraining:
                 vocabulary.check_start(start, *read, "input_file")
             vocabulary.check_kept(self.directory, self.data.vocab_file)
         elif holds_checkpoint:
-            data.check_evaluated(config.output_dir, records, self.data)
+            pretraining_data.check_evaluated(config.output_dir, records, self.data)
         elif start.init_checkpoint:
             flag = "eval_input_file" if records.eval_input_file else "input_file"
             vocabulary.check_start(start, *read, flag)

@@ -10,8 +10,15 @@ from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, own_directory, provenance, run_directory
 from bert_estimator.command_line.provenance import Origin, Source, read_command_line
-from bert_estimator.jobs import config, used_network
-from bert_estimator.jobs.config import JobConfig, OptimizerFlag, find_output_dir
+from bert_estimator.jobs import used_network
+from bert_estimator.jobs.job_config import (
+    DataFlags,
+    EvaluationFlags,
+    JobConfig,
+    OptimizerFlag,
+    TrainingFlags,
+    find_output_dir,
+)
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 
@@ -20,7 +27,7 @@ _INPUT_FLAGS = ("input_file", "bert_config_file")
 
 
 @flags.group(flags.COMMON)
-class Records(config.Data):
+class RecordFlags(DataFlags):
     """Says which records a run reads."""
 
     input_file: str | None = flags.field(
@@ -81,7 +88,7 @@ class Records(config.Data):
 
 
 @flags.group(eval_may_differ=True)
-class Schedule(config.Training):
+class ScheduleFlags(TrainingFlags):
     """Says how weights are updated, how long, and at which rate."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
@@ -141,7 +148,7 @@ class Schedule(config.Training):
 
 
 @flags.group(may_differ=True)
-class Evaluation(config.Evaluation):
+class HeldOutFlags(EvaluationFlags):
     """Says how a run evaluates."""
 
     max_eval_steps: int = flags.field(
@@ -163,9 +170,9 @@ class PretrainingConfig(JobConfig):
         heading=flags.COMMON,
         eval_may_differ=False,
     )
-    data: Records = flags.member(Records)
-    training: Schedule = flags.member(Schedule)
-    evaluation: Evaluation = flags.member(Evaluation)
+    data: RecordFlags = flags.member(RecordFlags)
+    training: ScheduleFlags = flags.member(ScheduleFlags)
+    evaluation: HeldOutFlags = flags.member(HeldOutFlags)
     export_program: str | None = flags.field(
         None,
         "Write the training step into this directory, to run without TensorFlow, and end.",

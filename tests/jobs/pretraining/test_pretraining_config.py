@@ -10,7 +10,7 @@ from bert_estimator.command_line import provenance
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.pretraining.config import resolve
+from bert_estimator.jobs.pretraining.pretraining_config import resolve
 
 
 def stages(tmp_path, *flags):

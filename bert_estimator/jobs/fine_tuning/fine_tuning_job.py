@@ -22,8 +22,8 @@ from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.estimator import print_filling
 from bert_estimator.jobs.fine_tuning import onnx_export
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
 from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
 from bert_estimator.jobs.run import Run, evaluation_line, locked
 from bert_estimator.layers import primitives
 from bert_estimator.model_fns import fine_tuning, update

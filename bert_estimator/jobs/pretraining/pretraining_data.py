@@ -12,7 +12,7 @@ from bert_estimator import tokenization
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
-from bert_estimator.jobs.pretraining.config import PretrainingConfig, Records
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, RecordFlags
 from bert_estimator.recipes import embedded
 from bert_estimator.system import json_files
 from input_pipelines.embedded import default_data
@@ -151,7 +151,7 @@ def _lengths(config, records):
         return record_lengths.read(records, expected, kept_in, asked.max_bad_records)
 
 
-def check_evaluated(output_dir: str, records: Records, data: PretrainingData) -> None:
+def check_evaluated(output_dir: str, records: RecordFlags, data: PretrainingData) -> None:
     """Checks that the records are of the vocabulary and casing of the run that is evaluated, as far
     as the files beside its checkpoints say."""
     casing = None
