@@ -160,12 +160,17 @@ def values_of(config: Any) -> dict[str, Any]:
 
 def changed(config: Config, **changes: Any) -> Config:
     """Returns a configuration with other values of some flags, or of fields that are not flags."""
-    values = values_of(config)
-    others = {m.name: getattr(config, m.name) for m in dataclasses.fields(config) if not m.metadata}
-    if unknown := changes.keys() - values.keys() - others.keys():
-        raise TypeError(f"{type(config).__name__} does not have {', '.join(sorted(unknown))}")
-    others |= {name: changes[name] for name in others.keys() & changes.keys()}
-    return build(type(config), values | changes, **others)
+    own = {}
+    for member in dataclasses.fields(config):
+        if "group" in member.metadata:
+            group = getattr(config, member.name)
+            of_group = {n: changes.pop(n) for n in values_of(group) if n in changes}
+            own |= {member.name: changed(group, **of_group)} if of_group else {}
+        elif member.name in changes:
+            own[member.name] = changes.pop(member.name)
+    if changes:
+        raise TypeError(f"{type(config).__name__} does not have {', '.join(sorted(changes))}")
+    return dataclasses.replace(config, **own)
 
 
 def check_values(config: Any) -> None:
