@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bert_estimator.command_line import flags, own_directory, provenance
-from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
+from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
 from bert_estimator.jobs import trackers
 from bert_estimator.jobs.compile_only import Plan
+from bert_estimator.jobs.device_flags import Cores, DeviceFlags
+from bert_estimator.jobs.network_flags import NetworkFlags
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import Mirror
 from bert_estimator.system import paths
@@ -34,47 +36,6 @@ class DataFlags:
     max_seq_length: int = flags.field(
         128, "Set the length of sequences in tokens.", below="learning_rate"
     )
-
-
-@flags.group(flags.COMMON, eval_may_differ=True)
-class NetworkFlags:
-    """Says which network a run builds, what its weights are at first, and how it is computed."""
-
-    bert_config_file: str | None = flags.field(
-        None,
-        "Build this network: a bert_config.json, or the config.json of transformers.",
-        flags.check_file,
-    )
-    init_checkpoint: str | None = flags.field(
-        None,
-        "Start training from the weights of this checkpoint, Google's, Hugging Face's or TF Hub's: "
-        "a path without .index, a directory, or a zip archive. Empty: start from scratch.",
-        flags.check_checkpoint,
-        eval_may_differ=False,
-    )
-    allow_partial_init: bool = flags.field(
-        False,
-        "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
-        "its vocabulary may be another.",
-        below="random_seed",
-    )
-    precision: str = flags.field(
-        "float32",
-        f"Compute the network in {' or '.join(PRECISIONS)}.",
-        flags.one_of(PRECISIONS),
-        below="use_tpu",
-        eval_may_differ=False,
-    )
-    recompute: bool = flags.field(
-        False,
-        "Compute each layer again for its gradient: less memory, more work.",
-        below="micro_batch_size",
-    )
-
-    def options(self) -> dict[str, Any]:
-        """Returns the options of a model_fn's network that flags of the same names give."""
-        left_out = ("bert_config_file",)
-        return {n: v for n, v in flags.values_of(self).items() if n not in left_out}
 
 
 class OptimizerFlag(NamedTuple):
@@ -130,6 +91,25 @@ class TrainingFlags:
             for flag, (argument, optimizers) in self.OPTIMIZER_FLAGS.items()
             if self.optimizer in optimizers and (value := getattr(self, flag)) is not None
         }
+
+    def update_rule(
+        self,
+        schedule: Any,
+        summary_dir: str,
+        rate_scale: Callable[[str], float] | None = None,
+    ) -> Any:
+        """Returns the `update.UpdateRule` of the optimizer, which takes its rates from a schedule;
+        for the other arguments, see `UpdateRule`."""
+        from bert_estimator.model_fns import update
+
+        return update.UpdateRule(
+            self.optimizer,
+            schedule,
+            micro_batch_size=self.micro_batch_size,
+            optimizer_options=self.optimizer_options(),
+            rate_scale=rate_scale,
+            summary_dir=summary_dir,
+        )
 
     def check(self, is_given: Callable[[str], bool]) -> None:
         """Raises FlagError if a flag turns on what the optimizer does not have."""
@@ -198,51 +178,6 @@ class EvaluationFlags:
         return bool(self.keep_best_checkpoint or self.early_stopping_patience)
 
 
-@flags.group(flags.CORES, may_differ=True)
-class DeviceFlags:
-    """Says what a run runs on."""
-
-    use_tpu: bool = flags.field(
-        False, "Follow the rules of TPUs, and run on a TPU if one is found.", heading=flags.COMMON
-    )
-    tpu_name: str | None = flags.field(
-        None,
-        "Run on local, gpu or rehearse:N; by default on $TPU_NAME, or on a TPU if one is found.",
-    )
-    num_tpu_cores: int | None = flags.field(
-        None, "Expect this many cores; by default all that are found.", flags.positive
-    )
-    num_cores_per_replica: int = flags.field(
-        1,
-        "Split each copy of the model over this many cores.",
-        flags.positive,
-        flags.rule(
-            CORES_PER_REPLICA.__contains__,
-            f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
-        ),
-    )
-    iterations_per_loop: int = flags.field(
-        1000,
-        "Set the number of steps between visits of hooks and checkpoints, with --use_tpu.",
-        flags.positive,
-    )
-    host_wait_secs: float = flags.field(
-        600.0,
-        "Wait so many seconds for the other hosts of TF_CONFIG to start.",
-        flags.rule(lambda secs: 0 < secs < float("inf"), "must be a positive number"),
-    )
-
-    def check(self) -> None:
-        """Raises FlagError if cores are named without --use_tpu, or are not whole replicas."""
-        rule = "names a TPU, but --use_tpu is not given; add it"
-        flags.check(self.use_tpu or not self.tpu_name, "tpu_name", self.tpu_name, rule)
-        if self.use_tpu and self.num_tpu_cores:
-            per_replica = self.num_cores_per_replica
-            rule = f"must divide --num_tpu_cores={self.num_tpu_cores}"
-            is_whole = self.num_tpu_cores % per_replica == 0
-            flags.check(is_whole, "num_cores_per_replica", per_replica, rule)
-
-
 @flags.group(flags.TASKS, may_differ=True)
 class JobConfig:
     """Holds the flags of a run in groups, and three further fields; each script extends it."""
@@ -269,7 +204,6 @@ class JobConfig:
         "repeated. Flags on the command line come first.",
         is_setting=False,
         heading=flags.COMMON,
-        may_differ=False,
     )
     take_over: bool = flags.field(
         False,
@@ -277,7 +211,6 @@ class JobConfig:
         "has ended; if it has not, it is stopped.",
         is_setting=False,
         heading=flags.CHECKPOINTS,
-        may_differ=False,
     )
 
     sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)  # by flag
@@ -362,6 +295,14 @@ class JobConfig:
         train, *others = self.batch_sizes()
         fixed = [train] if self.do_train else []
         return (*fixed, *(name for name in others if self.is_given(name)))
+
+    def fitted(self, cores: Cores) -> "JobConfig":
+        """Returns the configuration whose batches divide by what the run runs on: those of
+        evaluation and prediction that are not given are rounded up from their defaults."""
+        # The cores that one core stands in for were compared before they were looked for.
+        fixed = self.fixed_batches() if cores.master else ()
+        self.check_divides(cores.replicas, cores.source, fixed)
+        return flags.changed(self, **self.whole_batches(cores.replicas))
 
     def whole_batches(self, num_replicas: int) -> dict[str, int]:
         """Returns name -> value of the batch sizes of evaluation and prediction that are not given,

@@ -465,11 +465,12 @@ def test_a_kill_at_the_last_step_loses_no_evaluation(tmp_path, monkeypatch, plac
 def digest_of_records(records, number, batch_size, steps=100):
     job = Pretraining(
         config=pretraining_config.PretrainingConfig(
-            evaluation=pretraining_config.EvaluationFlags(
+            evaluation=pretraining_config.HeldOutFlags(
                 eval_batch_size=batch_size, max_eval_steps=steps
             )
         ),
         network=None,
+        rule=None,
         data=types.SimpleNamespace(num_eval_records=number, eval_digest=records),
         run=None,
     )

@@ -115,7 +115,7 @@ def test_dropout_of_packed_rows_is_the_same_on_any_cores(way, data, tmp_path):
 def test_long_rows_of_recipes_that_are_not_full_are_packed(flags, packed, tmp_path):
     stages = resolve(["", "--recipe=lamb_76min", f"--output_dir={tmp_path}", *flags])
     for token_share, *expected in packed:
-        assert [stage.packed(token_share).training.pack for stage in stages] == expected
+        assert [stage.packed(token_share).data.pack for stage in stages] == expected
 
 
 @pytest.mark.slow

@@ -8,10 +8,8 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.choices import EMBEDDED_TAGGING_TASKS
-from bert_estimator.jobs import estimator, vocabulary
-from bert_estimator.jobs.fine_tuning import model_labels
+from bert_estimator.jobs.fine_tuning import model_labels, vocabulary
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import unknown_warning
 from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import examples, tag_files, task_data, task_table
@@ -26,7 +24,7 @@ _MOST_COUNTED = 5_000_000
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationData:
-    """Holds a task's data and the network that fits it; see `job.Data`."""
+    """Holds a task's data and the network that fits it; see `FineTuning.load`."""
 
     bert_config: BertConfig
     task: TaskData
@@ -51,16 +49,12 @@ class ClassificationData:
 
 def load(config: ClassificationConfig) -> ClassificationData:
     """Reads the network and the task that a configuration names."""
-    return _load_embedded(config) if config.embedded else _load_files(config)
+    config, bert_config, tokenizer = vocabulary.open_network(config)
+    read = _read_embedded if config.embedded else _read_files
+    return read(config, bert_config, tokenizer)
 
 
-def _load_files(config):
-    config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config.network, config.output_dir)
-    estimator.check_sizes(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(
-        config.data, config.data.vocab_file, bert_config, config.output_dir
-    )
+def _read_files(config, bert_config, tokenizer):
     run = None if config.plan.compile_only else config.output_dir
     # A network that has learned labels says their order, and the kind of the task if no flag does.
     model = model_labels.network(run, config.network.init_checkpoint)
@@ -68,7 +62,7 @@ def _load_files(config):
     is_run = not config.plan.compile_only
     try:
         if config.data.task_kind == "tagging":
-            return _load_tags(config, bert_config, tokenizer, model)
+            return _read_tags(config, bert_config, tokenizer, model)
         task = _task(config, model)
         if task.kind != "regression":
             used = _labels_used(config, task)
@@ -171,7 +165,7 @@ def _tags_used(config, columns):
     return model_labels.Used((), "", False)
 
 
-def _load_tags(config, bert_config, tokenizer, model):
+def _read_tags(config, bert_config, tokenizer, model):
     is_run = not config.plan.compile_only
     files = {
         "train": config.data.train_file,
@@ -228,16 +222,12 @@ def _flag_at_fault(config, error):
     return next(at_fault, "train_file")
 
 
-def _load_embedded(config):
-    config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config.network, config.output_dir, embedded.NETWORK)
-    estimator.check_sizes(config, bert_config)
-    vocab_file = vocabulary.of_embedded(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
+def _read_embedded(config, bert_config, tokenizer):
     if config.data.task_name in EMBEDDED_TAGGING_TASKS:
-        return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
+        return _read_embedded_tags(config, bert_config, tokenizer)
     task = embedded_tasks.load_task(config.data.task_name)
-    data = task_data.of_embedded(task, tokenizer, vocab_file, config.data.max_seq_length)
+    asked = config.data
+    data = task_data.of_embedded(task, tokenizer, asked.vocab_file, asked.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
         f"Task: {task.question} {len(data.train)} examples to train on, {len(held_out)} held out. "
@@ -250,9 +240,9 @@ def _load_embedded(config):
     return ClassificationData(bert_config, data, baselines)
 
 
-def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
-    task = embedded_tasks.load_tags()
-    data = task_data.of_embedded_tags(task, tokenizer, vocab_file, config.data.max_seq_length)
+def _read_embedded_tags(config, bert_config, tokenizer):
+    task, asked = embedded_tasks.load_tags(), config.data
+    data = task_data.of_embedded_tags(task, tokenizer, asked.vocab_file, asked.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
         f"out. Start: {_start(config)}."

@@ -59,6 +59,11 @@ class TextFlags(DataFlags):
         "SentencePiece.",
         heading=flags.DATA,
     )
+    pack: bool = flags.field(
+        True,
+        "Put several examples into a row, so that less padding is computed.",
+        below="max_rollbacks",
+    )
 
 
 @flags.group(eval_may_differ=True)
@@ -90,11 +95,27 @@ class EpochFlags(TrainingFlags):
         _share,
         below="warmup_proportion",
     )
-    pack: bool = flags.field(
-        True,
-        "Put several examples into a row, so that less padding is computed.",
-        below="max_rollbacks",
-    )
+
+    def num_train_steps(self, num_examples: int) -> int:
+        """Returns the steps of a training, as google-research/bert counts them: rounded down."""
+        steps = num_examples / self.train_batch_size * self.num_train_epochs
+        rule = f"gives {steps:g} steps, more than {GREATEST}"
+        flags.check(steps <= GREATEST, "num_train_epochs", self.num_train_epochs, rule)
+        return int(steps)
+
+    def schedule(self, num_examples: int) -> Any:
+        """Returns the `WarmupPolynomialDecay` of the learning rate."""
+        from bert_estimator import optimization
+
+        steps = self.num_train_steps(num_examples)
+        rule = (
+            f"the {num_examples} examples do not make a step of --train_batch_size="
+            f"{self.train_batch_size}; give a smaller batch, more epochs or more examples"
+        )
+        flags.check(steps > 0, "num_train_epochs", self.num_train_epochs, rule)
+        # A step must be left after the warm-up, even if all of the training is to be warm-up.
+        num_warmup_steps = min(int(steps * self.warmup_proportion), steps - 1)
+        return optimization.WarmupPolynomialDecay(self.learning_rate, steps, num_warmup_steps)
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)

@@ -67,6 +67,13 @@ class RecordFlags(DataFlags):
         may_differ=True,
         heading=flags.DATA,
     )
+    pack: bool | None = flags.field(
+        None,
+        "Put several examples into a row, so that less padding is computed. By default, do so in "
+        "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
+        below="max_rollbacks",
+        eval_may_differ=True,
+    )
 
     def check(self) -> None:
         """Raises FlagError if --max_predictions_per_seq is more than --max_seq_length."""
@@ -129,12 +136,17 @@ class ScheduleFlags(TrainingFlags):
         False, "Store the first moments of LAMB or AdamW as bfloat16.", below="lamb_bias_correction"
     )
 
-    pack: bool | None = flags.field(
-        None,
-        "Put several examples into a row, so that less padding is computed. By default, do so in "
-        "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
-        below="max_rollbacks",
-    )
+    def schedule(self) -> Any:
+        """Returns the `WarmupPolynomialDecay` of the learning rate."""
+        from bert_estimator import optimization
+
+        return optimization.WarmupPolynomialDecay(
+            self.learning_rate,
+            self.num_train_steps,
+            self.num_warmup_steps,
+            learning_rate_decay_power=self.learning_rate_decay_power,
+            legacy_schedule_jump=self.legacy_schedule_jump,
+        )
 
     def check(self, is_given: Callable[[str], bool]) -> None:
         """Raises FlagError if the warm-up or the optimizer's flags do not fit."""
@@ -168,7 +180,6 @@ class PretrainingConfig(JobConfig):
         "Write checkpoints, events, metrics and curves into this directory.",
         may_differ=True,
         heading=flags.COMMON,
-        eval_may_differ=False,
     )
     data: RecordFlags = flags.member(RecordFlags)
     training: ScheduleFlags = flags.member(ScheduleFlags)
@@ -177,7 +188,6 @@ class PretrainingConfig(JobConfig):
         None,
         "Write the training step into this directory, to run without TensorFlow, and end.",
         is_setting=False,
-        eval_may_differ=False,
     )
     fill: float | None = flags.field(
         None,
@@ -185,7 +195,6 @@ class PretrainingConfig(JobConfig):
         "positions are tokens; by default the lengths of --input_file count, if it is given.",
         flags.rule(lambda share: 0 < share <= 1, "must be above 0 and at most 1"),
         is_setting=False,
-        eval_may_differ=False,
     )
     recipe: str | None = flags.field(
         None, f"Follow a plan, whose values the other flags override: {', '.join(RECIPES)}."
@@ -204,12 +213,12 @@ class PretrainingConfig(JobConfig):
     def may_pack(self) -> bool:
         """Whether rows are packed, or are packed by default if the records are not full."""
         is_long = self.recipe is not None and self.data.max_seq_length >= _PACKED_LENGTH
-        return is_long if self.training.pack is None else self.training.pack
+        return is_long if self.data.pack is None else self.data.pack
 
     def packed(self, token_share: float | None) -> "PretrainingConfig":
         """Returns the configuration with --pack decided, by the share of the records' positions
         that are tokens; None if it is not known, and rows cannot be packed."""
-        if self.training.pack is not None:
+        if self.data.pack is not None:
             return self
         is_not_full = token_share is not None and token_share < _FULL
         return flags.changed(self, pack=self.may_pack and is_not_full)
@@ -272,7 +281,7 @@ class PretrainingConfig(JobConfig):
         flags.check(self.plan.compile_only or not self.fill, "fill", self.fill, rule)
         self._check_hosts()
         self._check_input()
-        if self.plan.compile_only and self.training.pack:
+        if self.plan.compile_only and self.data.pack:
             rule = "needs --fill or --input_file, which say how long the records are"
             flags.check(self.fill or self.data.input_file, "pack", True, rule)
 
