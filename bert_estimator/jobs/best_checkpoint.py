@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.run_directory import NETWORK_FILES
-from bert_estimator.jobs.job_config import EvaluationFlags
+from bert_estimator.jobs.groups import EvaluationFlags
 from bert_estimator.system import disk_files
 
 

@@ -18,8 +18,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import Source
-from bert_estimator.jobs import network_flags
-from bert_estimator.jobs.network_flags import NetworkFlags
+from bert_estimator.jobs.groups import NetworkFlags, network_of_run
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Casing
 
@@ -197,7 +196,7 @@ def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bo
     with training, what matters in training only may differ."""
     # Shapes would not tell: variables of the same shapes may belong to several networks, and with
     # `num_hidden_groups` some variables would just be left out.
-    if (before := network_flags.of_run(directory)) is None:
+    if (before := network_of_run(directory)) is None:
         return
     for name, was, value in differing_sizes(BertConfig.from_dict(before), bert_config, do_train):
         raise flags.FlagError(

@@ -1,181 +1,27 @@
-"""The configuration that the jobs of all scripts share: groups of flags, and their checks.
+"""The configuration that the jobs of all scripts share, and what is checked of several groups.
 
-Names and meanings of the flags are google-research/bert's. This module does not import TensorFlow,
-so wrong flags are reported before it is loaded.
+This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, own_directory, provenance
-from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
-from bert_estimator.jobs import trackers
 from bert_estimator.jobs.compile_only import Plan
-from bert_estimator.jobs.device_flags import Cores, DeviceFlags
-from bert_estimator.jobs.network_flags import NetworkFlags
+from bert_estimator.jobs.groups import (
+    Cores,
+    DataFlags,
+    DeviceFlags,
+    EvaluationFlags,
+    NetworkFlags,
+    ProgressFlags,
+    TrainingFlags,
+)
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import Mirror
 from bert_estimator.system import paths
-
-_GREATEST_RATE = 3e38
-_GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
-BATCH_CHECKS = flags.positive, flags.at_most(_GREATEST_BATCH)
-
-
-def _for_one_host(name, value):
-    rule = "is for one host, but TF_CONFIG names several; leave it out"
-    flags.check(not value or flags.find_hosts().number == 1, name, value, rule)
-
-
-@flags.group()
-class DataFlags:
-    """Says what a run reads. Each script has a group of its own, which extends this one."""
-
-    max_seq_length: int = flags.field(
-        128, "Set the length of sequences in tokens.", below="learning_rate"
-    )
-
-
-class OptimizerFlag(NamedTuple):
-    """Says what a flag sets that only some optimizers have."""
-
-    argument: str  # of the optimizers' classes
-    optimizers: tuple[str, ...]  # their names
-
-
-@flags.group(flags.TRAINING, eval_may_differ=True)
-class TrainingFlags:
-    """Says how weights are updated; each script's own group says how long, too."""
-
-    # A flag that only some optimizers have -> what it sets.
-    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {}
-
-    train_batch_size: int = flags.field(
-        32, "Train on global batches of this many examples.", *BATCH_CHECKS, heading=flags.COMMON
-    )
-    learning_rate: float = flags.field(
-        5e-5,
-        "Set the peak learning rate.",
-        flags.rule(lambda rate: 0 < rate <= _GREATEST_RATE, "must be a positive number of 32 bits"),
-        heading=flags.COMMON,
-    )
-    optimizer: str = flags.field(
-        None, f"Choose one of {', '.join(OPTIMIZERS)}.", flags.one_of(OPTIMIZERS)
-    )
-    random_seed: int = flags.field(
-        12345,
-        "Choose the seed of weights, dropout and the order of the data.",
-        flags.rule(lambda seed: 0 <= seed < 2**31, "must be from 0 to 2147483647"),
-    )
-    max_rollbacks: int = flags.field(
-        0,
-        "Leave out the batches since the newest checkpoint if a loss or weight is not finite, and "
-        "go on from it, at most so many times; 0: end with an error.",
-        flags.not_negative,
-        _for_one_host,
-        may_differ=True,
-    )
-    micro_batch_size: int | None = flags.field(
-        None,
-        "Compute at most this many rows at a time within a step; by default all.",
-        flags.positive,
-        below="tpu_topology",
-    )
-
-    def optimizer_options(self) -> dict[str, Any]:
-        """Returns the arguments of the optimizer's class that flags set; None sets nothing."""
-        return {
-            argument: value
-            for flag, (argument, optimizers) in self.OPTIMIZER_FLAGS.items()
-            if self.optimizer in optimizers and (value := getattr(self, flag)) is not None
-        }
-
-    def update_rule(
-        self,
-        schedule: Any,
-        summary_dir: str,
-        rate_scale: Callable[[str], float] | None = None,
-    ) -> Any:
-        """Returns the `update.UpdateRule` of the optimizer, which takes its rates from a schedule;
-        for the other arguments, see `UpdateRule`."""
-        from bert_estimator.model_fns import update
-
-        return update.UpdateRule(
-            self.optimizer,
-            schedule,
-            micro_batch_size=self.micro_batch_size,
-            optimizer_options=self.optimizer_options(),
-            rate_scale=rate_scale,
-            summary_dir=summary_dir,
-        )
-
-    def check(self, is_given: Callable[[str], bool]) -> None:
-        """Raises FlagError if a flag turns on what the optimizer does not have."""
-        defaults = {flag.name: flag.default for flag in flags.of(type(self))}
-        for name, (_, optimizers) in self.OPTIMIZER_FLAGS.items():
-            value = getattr(self, name)
-            rule = f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}"
-            is_meant = value and (value != defaults[name] or is_given(name))
-            flags.check(self.optimizer in optimizers or not is_meant, name, value, rule)
-
-
-@flags.group(flags.CHECKPOINTS, may_differ=True)
-class ProgressFlags:
-    """Says when a run saves checkpoints and says how far it is."""
-
-    save_checkpoints_steps: int = flags.field(
-        1000, "Set the number of steps between checkpoints.", flags.positive
-    )
-    log_every_secs: float = flags.field(
-        10.0,
-        "Log a line whenever so many seconds have passed; 0: a line for each line of "
-        "metrics.jsonl but the first.",
-        flags.rule(lambda secs: 0 <= secs < float("inf"), "must be 0 or a positive number"),
-        heading=flags.LOG,
-    )
-    report_to: str = flags.field(
-        trackers.TENSORBOARD,
-        "Report what metrics.jsonl gets to an experiment tracker, too; TensorBoard's event files "
-        f"are always written: {', '.join(trackers.NAMES)}.",
-        flags.one_of(trackers.NAMES),
-        lambda name, value: trackers.check(value),
-    )
-
-
-@flags.group(flags.CHECKPOINTS, may_differ=True)
-class EvaluationFlags:
-    """Says how a run evaluates, and what follows from it for the training."""
-
-    eval_steps: int | None = flags.field(
-        None,
-        "Evaluate while training, at the first checkpoint after every so many steps.",
-        flags.positive,
-    )
-    keep_best_checkpoint: bool = flags.field(
-        False,
-        "Evaluate while training, by default at every checkpoint; end with the best checkpoint.",
-    )
-    early_stopping_patience: int = flags.field(
-        0,
-        "End after this many evaluations in a row that are not better; 0: never.",
-        flags.not_negative,
-    )
-    eval_batch_size: int = flags.field(
-        8,
-        "Evaluate on global batches of this many examples; by default at least one on each core.",
-        *BATCH_CHECKS,
-    )
-
-    def while_training(self) -> dict[str, Any]:
-        """Returns flag -> value of the flags given that ask for evaluations while training."""
-        names = "eval_steps", "keep_best_checkpoint", "early_stopping_patience"
-        return {name: value for name in names if (value := getattr(self, name))}
-
-    def keeps_best(self) -> bool:
-        """Returns whether the run delivers its best checkpoint, and not its last one."""
-        return bool(self.keep_best_checkpoint or self.early_stopping_patience)
 
 
 @flags.group(flags.TASKS, may_differ=True)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, tpu
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
@@ -21,6 +22,7 @@ from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.jobs.trackers import TENSORBOARD, Tracker
 from bert_estimator.model_fns import init_checkpoint
+from bert_estimator.model_fns.update import UpdateRule
 from bert_estimator.storage import remote, staging
 from bert_estimator.storage.mirror import Mirror
 from bert_estimator.system import disk_files, json_files, lock, paths
@@ -141,6 +143,22 @@ class Run:
         )
         directory.report = self._tracker.add
 
+    def describe(
+        self,
+        num_train_steps: int,
+        records: str,
+        rule: UpdateRule,
+        network: BertConfig,
+        vocab_file: str | None,
+        task: Mapping[str, Any],
+    ) -> None:
+        """Writes what the run is into its directory, on which data by their digest, `records`."""
+        # What decides on the best checkpoint of a complete run is how it was trained.
+        if self.estimator.global_step() < num_train_steps:
+            settings, sources = self.config.settings(), self.config.sources
+            self.directory.write_config(settings, sources, records, rule.corners())
+        self.directory.write_network(network.to_dict(), vocab_file, task)
+
     def check_restorable(self) -> None:
         """Checks that training can go on from a checkpoint that another program wrote here."""
         if (source := self.network_of_another_program) is not None:
@@ -158,7 +176,8 @@ class Run:
         make_input_fn: Callable[[Sequence[tuple[int, int]]], Callable[..., Any]],
         num_train_steps: int,
         length_flag: str,
-        best_checkpoint: BestCheckpoint | None = None,
+        evaluate: Callable[[str | None], tuple[float, str]],
+        evaluated: Callable[[], str],
     ) -> None:
         """Trains from the newest checkpoint or step 0 to the end, or says that it is complete.
 
@@ -166,7 +185,14 @@ class Run:
           make_input_fn: function of the batches to skip, as `order.BatchOrder` takes them, that
             returns the input_fn to train on.
           length_flag: the flag to raise for a longer training, for the message.
+          evaluate: how `BestCheckpoint` evaluates, if training stops at checkpoints to evaluate.
+          evaluated: function that returns a digest of what is then evaluated on.
         """
+        best_checkpoint, config = None, self.config
+        if config.evaluates_while_training():
+            best_checkpoint = BestCheckpoint(
+                config.output_dir, config.evaluation, num_train_steps, evaluate, evaluated()
+            )
         with self.directory.going_on_from_another_program():
             if self._is_complete(num_train_steps, length_flag, best_checkpoint):
                 # A kill may have come before the saver named the newest checkpoint, or had deleted

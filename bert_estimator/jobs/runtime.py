@@ -10,8 +10,8 @@ from bert_estimator import memory_needed, optimization, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import host_agreement
 from bert_estimator.command_line import flags
-from bert_estimator.jobs.device_flags import Cores
-from bert_estimator.jobs.job_config import JobConfig, TrainingFlags
+from bert_estimator.jobs.groups import Cores, TrainingFlags
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.system import memory
 from bert_estimator.tpu import devices
 from input_pipelines.records.packed_rows import Filling, Packs

@@ -17,7 +17,7 @@ from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs import run as jobs_run
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning.classification_job import Classification
-from bert_estimator.jobs.job_config import EvaluationFlags
+from bert_estimator.jobs.groups import EvaluationFlags
 from bert_estimator.jobs.pretraining import pretraining_config
 from bert_estimator.jobs.pretraining.pretraining_job import Pretraining
 

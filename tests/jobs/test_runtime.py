@@ -16,8 +16,8 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import facts, runtime
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.jobs.groups import NetworkFlags
 from bert_estimator.jobs.job_config import JobConfig
-from bert_estimator.jobs.network_flags import NetworkFlags
 from bert_estimator.jobs.pretraining.pretraining_config import ScheduleFlags
 from bert_estimator.system import memory
 

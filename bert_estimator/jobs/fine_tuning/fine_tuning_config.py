@@ -15,14 +15,14 @@ from bert_estimator.command_line.choices import (
     ONNX_INT8,
     SAVED_MODEL,
 )
-from bert_estimator.jobs.job_config import (
+from bert_estimator.jobs.groups import (
     BATCH_CHECKS,
     DataFlags,
     EvaluationFlags,
-    JobConfig,
     OptimizerFlag,
     TrainingFlags,
 )
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import RESULTS

@@ -16,9 +16,9 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.choices import SAVED_MODEL
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only, facts, runtime
-from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning import onnx_export
 from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
 from bert_estimator.jobs.run import Run, evaluation_line
 from bert_estimator.jobs.runtime import print_filling
 from bert_estimator.layers import primitives
@@ -58,13 +58,9 @@ class FineTuning(abc.ABC):
     def completed(cls, config: Any) -> Any:
         """Returns the configuration of a run, which without training has the network's own
         length."""
-        start = config.network.init_checkpoint
-        # A run's own network counts, whatever the run started from.
-        is_run = RunDirectory(config.output_dir).holds_checkpoint()
-        if config.do_train or config.is_given("max_seq_length") or not (is_run or start):
+        if config.is_given("max_seq_length") or (used := used_network(config)) is None:
             return config
-        with flags.named("output_dir" if is_run else "init_checkpoint"):
-            source = interchange.open_source(config.output_dir if is_run else start)
+        _, source = used
         # A network that does not record a length gets the default, but never more than its
         # positions.
         length = source.max_seq_length or config.data.max_seq_length
@@ -206,23 +202,18 @@ class FineTuning(abc.ABC):
 
     def train(self) -> None:
         """Trains from the newest checkpoint or step 0, until the last step or early stopping."""
-        config, directory, steps = self.config, self.directory, self.num_train_steps()
-        corners = self._rule().corners()
-        # What decides on the best checkpoint of a complete run is how it was trained.
-        if self.run.estimator.global_step() < steps:
-            directory.write_config(config.settings(), config.sources, self.data.digest(), corners)
-        directory.write_network(self.data.bert_config.to_dict(), self.data.vocab_file, self.task())
-        directory.forget_metrics_after(self.run.estimator.global_step())
-        best_checkpoint = None
-        if config.evaluates_while_training():
-            best_checkpoint = BestCheckpoint(
-                config.output_dir,
-                config.evaluation,
-                steps,
-                self._evaluate_to_compare,
-                self.evaluation_digest(),
-            )
-        self.run.train(self.training_input_fn, steps, "num_train_epochs", best_checkpoint)
+        data, steps, rule = self.data, self.num_train_steps(), self._rule()
+        self.run.describe(
+            steps, data.digest(), rule, data.bert_config, data.vocab_file, self.task()
+        )
+        self.directory.forget_metrics_after(self.run.estimator.global_step())
+        self.run.train(
+            self.training_input_fn,
+            steps,
+            "num_train_epochs",
+            self._evaluate_to_compare,
+            self.evaluation_digest,
+        )
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates the best checkpoint if the run kept it, else the newest; prints and returns the
@@ -371,6 +362,18 @@ class FineTuning(abc.ABC):
         )
         schedule = config.training.schedule(len(self.data.train))
         return config.training.update_rule(schedule, config.output_dir, rate_scale)
+
+
+def used_network(config: FineTuningConfig) -> tuple[str, interchange.Source] | None:
+    """Returns (its flag, the network that a run uses without training it), or None."""
+    # A run's own network counts, whatever the run started from.
+    is_run = RunDirectory(config.output_dir).holds_checkpoint()
+    path = config.output_dir if is_run else config.network.init_checkpoint
+    if config.do_train or not path:
+        return None
+    flag = "output_dir" if is_run else "init_checkpoint"
+    with flags.named(flag):
+        return flag, interchange.open_source(path)
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_estimator import interchange, tokenization, tpu
+from bert_estimator import tokenization, tpu
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
-from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs.fine_tuning import (
@@ -19,7 +18,7 @@ from bert_estimator.jobs.fine_tuning import (
     question_answering_data,
     vocabulary,
 )
-from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning
+from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, used_network
 from bert_estimator.model_fns import fine_tuning, question_answering, update
 from bert_estimator.serving.graph.answer_model import Settings
 from bert_estimator.storage import remote
@@ -41,20 +40,17 @@ class QuestionAnswering(FineTuning):
     def completed(cls, config: Any) -> Any:
         """Returns the configuration of a run, which without training also has the network's own
         --version_2_with_negative."""
-        config = super().completed(config)
-        name, start = "version_2_with_negative", config.network.init_checkpoint
+        config, name = super().completed(config), "version_2_with_negative"
         is_said = config.sources[name] in (provenance.FLAG, provenance.RUN)
-        is_run = RunDirectory(config.output_dir).holds_checkpoint()
-        if config.do_train or config.embedded or is_said or not (is_run or start):
+        if config.embedded or is_said or (used := used_network(config)) is None:
             return config
-        flag, path = ("output_dir", config.output_dir) if is_run else ("init_checkpoint", start)
-        with flags.named(flag):
-            says = interchange.open_source(path).version_2_with_negative
+        flag, source = used
+        says = source.version_2_with_negative
         files = [flags.values_of(config)[file] for file in config.DATA_FLAGS]
         flags.check(
             says is not None or any(files),
             flag,
-            path,
+            source.path,
             "nothing beside this network says whether it may leave questions without an answer, as "
             f"for SQuAD 2.0; add --{name}, or --no{name} if it answers all",
         )

@@ -11,14 +11,8 @@ from typing import Any, ClassVar
 from bert_estimator.command_line import flags, own_directory, provenance, run_directory
 from bert_estimator.command_line.provenance import Origin, Source, read_command_line
 from bert_estimator.jobs import used_network
-from bert_estimator.jobs.job_config import (
-    DataFlags,
-    EvaluationFlags,
-    JobConfig,
-    OptimizerFlag,
-    TrainingFlags,
-    find_output_dir,
-)
+from bert_estimator.jobs.groups import DataFlags, EvaluationFlags, OptimizerFlag, TrainingFlags
+from bert_estimator.jobs.job_config import JobConfig, find_output_dir
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 

@@ -10,7 +10,6 @@ from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
 from bert_estimator.jobs import compile_only, facts, runtime
-from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.pretraining import pretraining_data
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.pretraining.pretraining_data import PretrainingData
@@ -128,12 +127,8 @@ class Pretraining:
         casing = self.data.casing or Casing(*[None] * len(Casing._fields))
         length = config.data.max_seq_length
         task = {"kind": "pretraining", **casing._asdict(), "max_seq_length": length}
-        # What decides on the best checkpoint of a complete run is how it was trained.
-        if self.run.estimator.global_step() < config.training.num_train_steps:
-            directory.write_config(
-                config.settings(), config.sources, self.data.digest, self.rule.corners()
-            )
-        directory.write_network(self.network.to_dict(), self.data.vocab_file, task)
+        steps, vocab_file = config.training.num_train_steps, self.data.vocab_file
+        self.run.describe(steps, self.data.digest, self.rule, self.network, vocab_file, task)
 
     def export_program(self) -> None:
         """Writes the training step into --export_program, to run without TensorFlow."""
@@ -148,17 +143,13 @@ class Pretraining:
         # Curves begin at the loss before training.
         if config.do_eval and start_step == 0:
             self._evaluate_and_log()
-        best_checkpoint, steps = None, config.training.num_train_steps
-        if config.evaluates_while_training():
-            best_checkpoint = BestCheckpoint(
-                config.output_dir,
-                config.evaluation,
-                steps,
-                self._evaluate_to_compare,
-                self._evaluation_digest(),
-            )
-        make_input_fn = functools.partial(self.input_fn, True)
-        self.run.train(make_input_fn, steps, "num_train_steps", best_checkpoint)
+        self.run.train(
+            functools.partial(self.input_fn, True),
+            config.training.num_train_steps,
+            "num_train_steps",
+            self._evaluate_to_compare,
+            self._evaluation_digest,
+        )
 
     def evaluate(self) -> None:
         """Evaluates the best checkpoint if the run kept it, else the newest; prints the results."""
