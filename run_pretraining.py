@@ -56,17 +56,17 @@ def prepare(config):
 
     All that can go wrong before step 0 is checked here.
     """
-    from bert_estimator.jobs import facts, runtime
+    from bert_estimator.jobs import facts, job_estimator
     from bert_estimator.jobs.pretraining import pretraining_data, pretraining_job
     from bert_estimator.jobs.run import Run
 
     directory = config.open_directory()
     network = config.network.build(config.output_dir, config.bert_config)
-    runtime.check_sizes(config, network)
+    job_estimator.check_sizes(config, network)
     facts.check_network(directory, network, config.do_train)
     config = config.as_begun(directory)
     cores = config.devices.find()
-    runtime.agree(config, cores)
+    job_estimator.agree(config, cores)
     config = config.fitted(cores)
     is_new = not directory.holds_checkpoint()
     records = pretraining_data.prepare(config, network.vocab_size, may_replace=is_new)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from benchmarks import main_job, training_speed
 from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.jobs import runtime
+from bert_estimator.jobs import job_estimator
 from bert_estimator.jobs.pretraining.pretraining_config import ScheduleFlags
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "machine_memory.csv")
@@ -127,7 +127,7 @@ def estimate(row: Sequence[str]) -> float:
         predictions=0 if verb == "embed" else math.ceil(0.15 * int(length)),
     )
     if verb == "train":
-        moments = runtime.moments_of(ScheduleFlags(optimizer=values.get("optimizer", "lamb")))
+        moments = job_estimator.moments_of(ScheduleFlags(optimizer=values.get("optimizer", "lamb")))
         return memory_needed.of_training(config, step, moments) / 2**30
     if verb == "convert":
         return memory_needed.of_conversion(config) / 2**30

@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_estimator import sharding
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Provenance
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files, ticker
 
@@ -207,7 +207,7 @@ def _input(report, input_secs):
 
 def _follows_the_paper(config):
     """Returns whether a configuration is the paper's, with the network of the paper."""
-    return config.sources["bert_config"] == Source(Origin.PAPER, "lamb_76min")
+    return config.sources["bert_config"] == Provenance(Origin.PAPER, "lamb_76min")
 
 
 def _remedies(config, replicas, asked, report):

@@ -59,7 +59,7 @@ class JobConfig:
         heading=flags.CHECKPOINTS,
     )
 
-    sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)  # by flag
+    sources: dict[str, provenance.Provenance] = dataclasses.field(default_factory=dict)  # by flag
     # Whether no data was given, so that the text that comes with Python is used.
     embedded: bool = False
     # Only a remote --output_dir has a mirror; `output_dir` is in its local directory.

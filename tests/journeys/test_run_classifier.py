@@ -34,7 +34,7 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange.google import tf1_checkpoint
-from bert_estimator.jobs.fine_tuning import classification_config, fine_tune, vocabulary
+from bert_estimator.jobs.fine_tuning import classification_config, fine_tune, opened_network
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus
@@ -216,7 +216,7 @@ def test_the_vocabulary_beside_a_checkpoint_belongs_to_it(tmp_path, name):
 
     def resolve(*arguments):
         (config,) = classification_config.resolve(["run_classifier.py", *arguments])
-        return vocabulary.completed(config)
+        return opened_network.completed(config)
 
     message = f"--vocab_file: is needed: there is no vocabulary beside {path}"
     with pytest.raises(flags.FlagError, match=message):

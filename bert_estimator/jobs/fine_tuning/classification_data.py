@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.choices import EMBEDDED_TAGGING_TASKS
-from bert_estimator.jobs.fine_tuning import model_labels, vocabulary
+from bert_estimator.jobs.fine_tuning import model_labels, opened_network
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.tokenization import unknown_warning
 from input_pipelines.embedded import embedded_tasks
@@ -49,7 +49,7 @@ class ClassificationData:
 
 def load(config: ClassificationConfig) -> ClassificationData:
     """Reads the network and the task that a configuration names."""
-    config, bert_config, tokenizer = vocabulary.open_network(config)
+    config, bert_config, tokenizer = opened_network.open_network(config)
     read = _read_embedded if config.embedded else _read_files
     return read(config, bert_config, tokenizer)
 
@@ -138,15 +138,19 @@ def _task(config, model):
 
 
 def _labels_used(config, task):
-    """Returns the `Used` labels of a task's files."""
+    """Returns the `LabelsOfFiles` labels of a task's files."""
     if config.data.task_name:
         place = f"{config.data.data_dir}: --task_name={config.data.task_name}"
-        return model_labels.Used(task.labels, place, True)
+        return model_labels.LabelsOfFiles(task.labels, place, True)
     if config.data.train_file:
-        return model_labels.Used(examples.discover_labels(task), config.data.train_file, True)
+        return model_labels.LabelsOfFiles(
+            examples.discover_labels(task), config.data.train_file, True
+        )
     if task.evaluate and config.evaluates():
-        return model_labels.Used(examples.evaluation_labels(task), config.data.eval_file, False)
-    return model_labels.Used((), "", False)
+        return model_labels.LabelsOfFiles(
+            examples.evaluation_labels(task), config.data.eval_file, False
+        )
+    return model_labels.LabelsOfFiles((), "", False)
 
 
 def _ordered(config, model, kind, used):
@@ -158,11 +162,11 @@ def _tags_used(config, columns):
     """Does for tags what `_labels_used` does."""
     if config.data.train_file:
         tags = tag_files.discover_tags(config.data.train_file, columns)
-        return model_labels.Used(tags, config.data.train_file, True)
+        return model_labels.LabelsOfFiles(tags, config.data.train_file, True)
     if config.data.eval_file and config.evaluates():
         tags = tag_files.discover_tags(config.data.eval_file, columns, are_all=False)
-        return model_labels.Used(tags, config.data.eval_file, False)
-    return model_labels.Used((), "", False)
+        return model_labels.LabelsOfFiles(tags, config.data.eval_file, False)
+    return model_labels.LabelsOfFiles((), "", False)
 
 
 def _read_tags(config, bert_config, tokenizer, model):

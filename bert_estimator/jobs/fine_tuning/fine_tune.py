@@ -55,12 +55,12 @@ def fine_tune(
 def prepare(kind: type, config: FineTuningConfig) -> Any:
     """Returns the `FineTuning` of a configuration: its cores, data, network and estimator. All that
     can go wrong before step 0 is checked here."""
-    from bert_estimator.jobs import runtime
+    from bert_estimator.jobs import job_estimator
 
     directory = config.open_directory()
     config = kind.completed(config.as_begun(directory))
     cores = config.devices.find()
-    runtime.agree(config, cores)
+    job_estimator.agree(config, cores)
     config = config.fitted(cores)
     data = kind.load(config)  # the examples, and the network that fits them
     job = kind(config, data, directory, cores.master)

@@ -268,13 +268,13 @@ class FineTuningConfig(JobConfig):
 
 
 def plan_of_embedded(
-    plan: Mapping[str, Any], settings: dict[str, Any], sources: dict[str, provenance.Source]
+    plan: Mapping[str, Any], settings: dict[str, Any], sources: dict[str, provenance.Provenance]
 ) -> dict[str, Any]:
     """Returns the plan of an embedded task, with the start of the main job if it has run."""
     is_start_named = sources["init_checkpoint"] == provenance.FLAG
     # A checkpoint and its vocabulary belong together: the vocabulary beside the named checkpoint
-    # counts, which `vocabulary.completed` finds. So do the script's own batch, rate and epochs, by
-    # which published networks are fine-tuned.
+    # counts, which `opened_network.completed` finds. So do the script's own batch, rate and epochs,
+    # by which published networks are fine-tuned.
     if is_start_named and settings["init_checkpoint"]:
         return {n: v for n, v in plan.items() if n not in embedded.FOR_SMALL_NETWORKS}
     # Networks of other sizes start from scratch, and without training, the run's own network

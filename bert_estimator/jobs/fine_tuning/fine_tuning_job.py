@@ -15,12 +15,12 @@ from bert_estimator import interchange, tpu
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.choices import SAVED_MODEL
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import compile_only, facts, runtime
+from bert_estimator.jobs import compile_only, facts, job_estimator
 from bert_estimator.jobs.fine_tuning import onnx_export
 from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
 from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
+from bert_estimator.jobs.job_estimator import print_filling
 from bert_estimator.jobs.run import Run, evaluation_line
-from bert_estimator.jobs.runtime import print_filling
 from bert_estimator.layers import primitives
 from bert_estimator.model_fns import fine_tuning, update
 from bert_estimator.storage import staging
@@ -125,9 +125,7 @@ class FineTuning(abc.ABC):
         )
         model_fn = wrap(self.model_fn(network, self._rule()))
         steps = self.num_train_steps() if config.do_train else None
-        return runtime.make_estimator(
-            config, model_fn, self.master, steps, self._tokens_per_example()
-        )
+        return job_estimator.make(config, model_fn, self.master, steps, self._tokens_per_example())
 
     def _tokens_per_example(self):
         """Returns how many tokens an example has, for the log; None if lengths differ."""
@@ -262,7 +260,7 @@ class FineTuning(abc.ABC):
         `report` gets how full packed rows are."""
         training, packs = self.config.training, None
         if self.config.data.pack:
-            packs = runtime.packs(self.config, self.num_train_steps(), report)
+            packs = job_estimator.packs(self.config, self.num_train_steps(), report)
         return features_input.input_fn_builder(
             self.data.train,
             True,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from bert_estimator import tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.jobs.fine_tuning import vocabulary
+from bert_estimator.jobs.fine_tuning import opened_network
 from bert_estimator.jobs.fine_tuning.question_answering_config import (
     QuestionAnsweringConfig,
     QuestionFlags,
@@ -40,7 +40,7 @@ class QuestionAnsweringData:
 
 def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
     """Reads the network and the questions that a configuration names."""
-    config, bert_config, tokenizer = vocabulary.open_network(config)
+    config, bert_config, tokenizer = opened_network.open_network(config)
     flags.check(
         bert_config.type_vocab_size > 1,
         "bert_config_file",

@@ -15,8 +15,8 @@ from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs.fine_tuning import (
     export,
     onnx_export,
+    opened_network,
     question_answering_data,
-    vocabulary,
 )
 from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, used_network
 from bert_estimator.model_fns import fine_tuning, question_answering, update
@@ -59,7 +59,7 @@ class QuestionAnswering(FineTuning):
     def model_fn(
         self, network: fine_tuning.Network, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
-        scorer = self.data.evaluate and Scorer(self.data.evaluate, self._search())
+        scorer = self.data.evaluate and AnswerScorer(self.data.evaluate, self._search())
         return question_answering.model_fn_builder(network, rule, scorer)
 
     def task(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class QuestionAnswering(FineTuning):
         questions, evaluation = self.config.data, self.config.evaluation
         return {
             "kind": QUESTION_ANSWERING,
-            "vocab_file": vocabulary.name_in_run(self.data.vocab_file),
+            "vocab_file": opened_network.name_in_run(self.data.vocab_file),
             **self.data.casing._asdict(),
             "max_seq_length": questions.max_seq_length,
             "doc_stride": questions.doc_stride,
@@ -98,7 +98,7 @@ class QuestionAnswering(FineTuning):
 
     def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
         windows = self.data.evaluate
-        scorer = Scorer(windows, self._search())
+        scorer = AnswerScorer(windows, self._search())
         for numbers, _, outputs in onnx_export.answered(answer, windows):
             scorer.add(numbers, *(outputs[name] for name in runtime.ENDS))
         metric = self.data.deciding_metric
@@ -150,7 +150,7 @@ class QuestionAnswering(FineTuning):
         print(f"Answers: {remote.shown(', '.join(paths))} ({len(predictions)} questions)")
 
 
-class Scorer:
+class AnswerScorer:
     """Computes SQuAD's metrics of an evaluation; it is a `question_answering.Scorer`."""
 
     def __init__(self, windows: Windows, search: Search):

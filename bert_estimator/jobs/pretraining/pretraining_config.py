@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, own_directory, provenance, run_directory
-from bert_estimator.command_line.provenance import Origin, Source, read_command_line
+from bert_estimator.command_line.provenance import Origin, Provenance, read_command_line
 from bert_estimator.jobs import used_network
 from bert_estimator.jobs.groups import DataFlags, EvaluationFlags, OptimizerFlag, TrainingFlags
 from bert_estimator.jobs.job_config import JobConfig, find_output_dir
@@ -423,7 +423,7 @@ def _resolve_stages(settings, sources, mirror):
             is_first_given = not configs and sources["init_checkpoint"] == provenance.FLAG
             if before and not is_first_given:
                 own["init_checkpoint"] = None  # `check` would miss it: it may not exist yet
-                own_sources["init_checkpoint"] = Source(Origin.STAGE, recipe, stage=number - 1)
+                own_sources["init_checkpoint"] = Provenance(Origin.STAGE, recipe, stage=number - 1)
             run = _checked(own, own_sources, network, use_embedded, mirror)
             if before and not is_first_given:
                 run = flags.changed(run, init_checkpoint=before)
@@ -454,13 +454,13 @@ def _plan(recipe, scale_name):
     """Returns (stages, the network's sizes, their source) of a recipe, scaled by --scale."""
     flags.check_choice("recipe", recipe, tuple(RECIPES))
     if scale_name is None:
-        return RECIPES[recipe], plans.NETWORK, Source(Origin.PAPER, recipe)
+        return RECIPES[recipe], plans.NETWORK, Provenance(Origin.PAPER, recipe)
     try:
         smaller = scale.parse(scale_name)
     except ValueError as error:
         flags.check(False, "scale", scale_name, error)
     stages = [smaller.stage(stage) for stage in RECIPES[recipe]]
-    return stages, smaller.network_sizes(), Source(Origin.SCALED, recipe)
+    return stages, smaller.network_sizes(), Provenance(Origin.SCALED, recipe)
 
 
 def _stage(settings, sources, number, stage):

@@ -9,7 +9,7 @@ from typing import Any
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
-from bert_estimator.jobs import compile_only, facts, runtime
+from bert_estimator.jobs import compile_only, facts, job_estimator
 from bert_estimator.jobs.pretraining import pretraining_data
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.pretraining.pretraining_data import PretrainingData
@@ -34,7 +34,7 @@ def make_estimator(
     # The log counts the tokens of packed rows by the lengths of the records, without padding.
     is_packed = config.data.pack and lengths is not None
     tokens = config.data.max_seq_length * (lengths.token_share if is_packed else 1)
-    return runtime.make_estimator(config, model_fn, master, config.training.num_train_steps, tokens)
+    return job_estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
 
 
 def compile_steps(stages: Sequence[PretrainingConfig]) -> None:
@@ -51,7 +51,7 @@ def compile_steps(stages: Sequence[PretrainingConfig]) -> None:
 def _compile_step(config):
     """Returns whether the training step of a stage fits."""
     network = config.network.build(config.output_dir, config.bert_config)
-    runtime.check_sizes(config, network)
+    job_estimator.check_sizes(config, network)
     lengths, parts = pretraining_data.lengths_to_compile(config)
     token_share = lengths and lengths.token_share
     config = config.packed(token_share)
@@ -60,7 +60,7 @@ def _compile_step(config):
     def lower(changed, cores, hosts):
         fillings, packs = [], None
         if changed.data.pack:
-            packs = runtime.packs(changed, changed.training.num_train_steps, fillings.append)
+            packs = job_estimator.packs(changed, changed.training.num_train_steps, fillings.append)
         zeros = pretraining_input.shapes_input_fn(
             *longest, changed.network.precision, packs, lengths, parts
         )
@@ -93,7 +93,7 @@ class Pretraining:
         """Checks that records, vocabularies, hosts and checkpoints fit, before step 0."""
         config, start, records = self.config, self.config.network, self.config.data
         number = self.data.eval_digest, self.data.num_eval_records
-        runtime.check_hosts_have_same_files(
+        job_estimator.check_hosts_have_same_files(
             {
                 "bert_config_file": (start.bert_config_file, self.network),
                 "input_file": (records.input_file, self.data.digest),
@@ -167,7 +167,7 @@ class Pretraining:
         """Returns the `input_fn` of the training, or of the evaluation."""
         records, packs = self.config.data, None
         if is_training and self.config.data.pack:
-            packs = runtime.packs(self.config, self.config.training.num_train_steps)
+            packs = job_estimator.packs(self.config, self.config.training.num_train_steps)
         return pretraining_input.input_fn_builder(
             self.data.train_files if is_training else self.data.eval_files,
             records.max_seq_length,

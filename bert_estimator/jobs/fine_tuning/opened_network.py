@@ -7,7 +7,7 @@ from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import runtime
+from bert_estimator.jobs import job_estimator
 from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote, staging
@@ -22,7 +22,7 @@ def open_network(
     config = completed(config)
     plan = embedded.NETWORK if config.embedded else None
     bert_config = config.network.build(config.output_dir, plan=plan)
-    runtime.check_sizes(config, bert_config)
+    job_estimator.check_sizes(config, bert_config)
     if config.embedded:
         config = flags.changed(config, vocab_file=of_embedded(config, bert_config))
     vocab_file = config.data.vocab_file

@@ -14,7 +14,7 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import facts, runtime
+from bert_estimator.jobs import facts, job_estimator
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.jobs.groups import NetworkFlags
 from bert_estimator.jobs.job_config import JobConfig
@@ -55,7 +55,7 @@ def model_fn(features, labels, mode, params):
 
 
 def test_the_estimator_is_that_of_the_flags(tmp_path):
-    estimator = runtime.make_estimator(config_of(tmp_path), model_fn)
+    estimator = job_estimator.make(config_of(tmp_path), model_fn)
     assert estimator.model_dir == str(tmp_path)
     assert estimator.config.save_checkpoints_steps == 10
     assert estimator.config.tpu_config.iterations_per_loop == 500
@@ -64,10 +64,10 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
     )  # a record at the end of a loop, if 100 steps have passed
     assert estimator.config.log_every_secs == 10
     for steps, every in ((1_000_000, 100), (1000, 50), (70, 3), (5, 1)):  # 20 points, if there are
-        estimator = runtime.make_estimator(config_of(tmp_path), model_fn, num_train_steps=steps)
+        estimator = job_estimator.make(config_of(tmp_path), model_fn, num_train_steps=steps)
         assert estimator.config.log_step_count_steps == every
         assert estimator.config.tpu_config.experimental_host_call_every_n_steps == every
-    estimator = runtime.make_estimator(config_of(tmp_path, log_every_secs=0), model_fn)
+    estimator = job_estimator.make(config_of(tmp_path, log_every_secs=0), model_fn)
     assert estimator.config.log_every_secs is None
     assert estimator.config.tf_random_seed == 1
 
@@ -76,14 +76,14 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
 def test_freed_memory_is_kept_in_sessions_alone(tmp_path, monkeypatch, master, times):
     calls = []
     monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(1))
-    runtime.make_estimator(config_of(tmp_path), model_fn, master)
+    job_estimator.make(config_of(tmp_path), model_fn, master)
     assert len(calls) == times
 
 
 @pytest.mark.parametrize("gpus", [[], ["a GPU"]])
 def test_a_training_has_the_rewriting_that_helps_its_steps(tmp_path, monkeypatch, gpus):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
-    config = runtime.make_estimator(config_of(tmp_path), model_fn).config
+    config = job_estimator.make(config_of(tmp_path), model_fn).config
     training, other = config.session_settings(training=True), config.session_settings()
     assert other == tpu.RunConfig().session_settings()
     rewriting = training.graph_options.rewrite_options.optimizers
@@ -154,15 +154,15 @@ def test_cores_that_do_not_fit(tmp_path, changes, message):
 def test_a_network_too_short(tmp_path):
     bert_config = BertConfig(vocab_size=10, max_position_embeddings=8)
     with pytest.raises(FlagError, match="--max_seq_length=16: cannot be more than the network's"):
-        runtime.check_sizes(config_of(tmp_path), bert_config)
+        job_estimator.check_sizes(config_of(tmp_path), bert_config)
 
 
 def test_a_network_that_cores_do_not_divide(tmp_path):
     bert_config = BertConfig(vocab_size=45, hidden_size=6, num_attention_heads=2)
     config = config_of(tmp_path, num_cores_per_replica=4)
     with pytest.raises(FlagError, match="replica=4: must divide the network's hidden_size, which"):
-        runtime.check_sizes(config, bert_config)
-    runtime.check_sizes(config_of(tmp_path, num_cores_per_replica=2), bert_config)
+        job_estimator.check_sizes(config, bert_config)
+    job_estimator.check_sizes(config_of(tmp_path, num_cores_per_replica=2), bert_config)
 
 
 def test_a_file_that_is_no_network(tmp_path):
@@ -211,7 +211,7 @@ LARGE = BertConfig.preset("large", 30522)
 def test_a_run_says_how_much_memory_it_needs(tmp_path, monkeypatch, capsys, changes, least, most):
     monkeypatch.setattr(memory, "machine_bytes", lambda: 1 << 40)
     config = config_of(tmp_path, **{"optimizer": "lamb", **changes})
-    runtime.check_memory(config, LARGE)
+    job_estimator.check_memory(config, LARGE)
     printed = capsys.readouterr()
     assert printed.err == ""
     (line,) = printed.out.splitlines()
@@ -225,16 +225,16 @@ def test_a_packed_batch_is_refused_only_if_a_row_of_it_is_too_large(tmp_path, mo
     large = {"optimizer": "lamb", "train_batch_size": 512, "max_seq_length": 128}
     monkeypatch.setattr(memory, "machine_bytes", lambda: 16 << 30)
     with pytest.raises(FlagError, match=r"^--train_batch_size=512: needs about 1"):
-        runtime.check_memory(config_of(tmp_path, **large), LARGE)
+        job_estimator.check_memory(config_of(tmp_path, **large), LARGE)
     config = config_of(tmp_path, **large, predict_batch_size=8)
     assert config.data.pack  # as fine-tunings do by default
-    runtime.check_memory(config, LARGE)
+    job_estimator.check_memory(config, LARGE)
     printed = capsys.readouterr()
     assert printed.out.startswith("Memory: at most about 1")
     assert printed.err.startswith("Warning: --train_batch_size=512: needs at most about 1")
     monkeypatch.setattr(memory, "machine_bytes", lambda: 5 << 30)
     with pytest.raises(FlagError, match=r"^--train_batch_size=512: needs at most about 1"):
-        runtime.check_memory(config, LARGE)
+        job_estimator.check_memory(config, LARGE)
 
 
 MOMENTS = [
@@ -249,7 +249,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("of_training", "moments"), MOMENTS)
 def test_what_an_optimizer_keeps_of_each_weight(of_training, moments):
-    assert runtime.moments_of(ScheduleFlags(**of_training)) == moments
+    assert job_estimator.moments_of(ScheduleFlags(**of_training)) == moments
 
 
 def test_what_all_optimizers_keep_is_known():
@@ -259,7 +259,7 @@ def test_what_all_optimizers_keep_is_known():
 def test_a_network_that_cannot_fit_the_machine_is_refused(tmp_path, monkeypatch, capsys):
     config = config_of(tmp_path, optimizer="lamb")
     monkeypatch.setattr(memory, "machine_bytes", lambda: 11 << 30)
-    runtime.check_memory(config, LARGE)
+    job_estimator.check_memory(config, LARGE)
     assert re.fullmatch(
         r"Warning: --train_batch_size=8: needs about [\d.]+ GiB of this machine's 11.0 GiB of "
         r"memory; if it does not fit, take a smaller network than one of 335,141,888 weights, .*"
@@ -268,10 +268,10 @@ def test_a_network_that_cannot_fit_the_machine_is_refused(tmp_path, monkeypatch,
     )
     monkeypatch.setattr(memory, "machine_bytes", lambda: 5 << 30)
     with pytest.raises(FlagError, match=r"^--train_batch_size=8: needs about .* 5.0 GiB of memory"):
-        runtime.check_memory(config, LARGE)
+        job_estimator.check_memory(config, LARGE)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(memory, "machine_bytes", lambda: None)
-    runtime.check_memory(config, LARGE)
+    job_estimator.check_memory(config, LARGE)
     assert capsys.readouterr() == ("", "")
 
 
@@ -280,7 +280,7 @@ def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, key):
     network = dataclasses.replace(BertConfig.preset("base", 30522), **{key: 2**31 - 1})
     config = config_of(tmp_path, bert_config_file="b.json")
     with pytest.raises(FlagError, match="GiB of this machine's"):
-        runtime.check_sizes(config, network)
+        job_estimator.check_sizes(config, network)
 
 
 @pytest.mark.parametrize("said", [None, 0.1, 0.3])

@@ -150,7 +150,7 @@ def packs(
     return Packs(num_train_steps, micro_batch_size, is_static, is_session, report)
 
 
-def make_estimator(
+def make(
     config: JobConfig,
     model_fn: Callable[..., tpu.TPUEstimatorSpec],
     master: str = "",
