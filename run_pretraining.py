@@ -33,7 +33,7 @@ def pretrain(argv):
             pretraining_job.compile_steps(stages)
             return
         pretrainings = [prepare(stage) for stage in stages]
-        pretraining_data.check_stages([(p.config, p.data) for p in pretrainings])
+        pretraining_data.check_stages([(p.config.data.input_file, p.data) for p in pretrainings])
         for pretraining in pretrainings:
             config = pretraining.config
             config.announce()

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import types
 
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, write_data
@@ -140,8 +139,7 @@ def test_a_training_that_goes_on_keeps_its_vocabulary(trained, tmp_path):
     ],
 )
 def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
-    config = types.SimpleNamespace(data=types.SimpleNamespace(input_file="records"))
-    stages = [(config, PretrainingData("", "", 1, "", "", False, **{field: v})) for v in values]
+    stages = [("records", PretrainingData("", "", 1, "", "", False, **{field: v})) for v in values]
     expected = pytest.raises(FlagError, match=r"^--input_file=records: .* of the stage before$")
     with contextlib.nullcontext() if is_allowed else expected:
         check_stages(stages)

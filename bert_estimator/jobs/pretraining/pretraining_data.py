@@ -171,16 +171,17 @@ def check_evaluated(output_dir: str, records: RecordFlags, data: PretrainingData
         flags.check(None in pair or pair[0] == pair[1], "input_file", records.input_file, rule)
 
 
-def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) -> None:
-    """Checks that all stages of a recipe have records of one vocabulary and casing."""
-    for (_, before), (config, data) in itertools.pairwise(stages):
+def check_stages(stages: Sequence[tuple[str, PretrainingData]]) -> None:
+    """Checks that the records of all stages of a recipe, named by --input_file, have one vocabulary
+    and casing."""
+    for (_, before), (input_file, data) in itertools.pairwise(stages):
         for name in ("vocab_sha256", "casing"):
             values = {getattr(before, name), getattr(data, name)} - {None}
             rule = (
                 "its records were made with another vocabulary, --do_lower_case or "
                 "--strip_accents than the records of the stage before"
             )
-            flags.check(len(values) < 2, "input_file", config.data.input_file, rule)
+            flags.check(len(values) < 2, "input_file", input_file, rule)
 
 
 def _warn_of_text_on_both_sides(record_files):
