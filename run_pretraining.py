@@ -65,6 +65,7 @@ def prepare(config):
     job_estimator.check_sizes(config, network)
     facts.check_network(directory, network, config.do_train)
     config = config.as_begun(directory)
+    # What it runs on decides which batches fit, and what it reads whether rows are packed.
     cores = config.devices.find()
     job_estimator.agree(config, cores)
     config = config.fitted(cores)
@@ -76,6 +77,7 @@ def prepare(config):
     estimator = pretraining_job.make_estimator(
         config, network, optimizer, cores.master, records.lengths
     )
+    # Its `input_fn` gives the estimator the records, to train and to evaluate.
     run = Run(config, directory, estimator)
     pretraining = pretraining_job.Pretraining(config, network, optimizer, records, run)
     pretraining.check()

@@ -35,7 +35,7 @@ class DataFlags:
     )
 
 
-@flags.group(flags.COMMON, eval_may_differ=True)
+@flags.group(flags.COMMON, may_differ=flags.EVALUATING)
 class NetworkFlags:
     """Says which network a run builds, what its weights are at first, and how it is computed."""
 
@@ -49,7 +49,7 @@ class NetworkFlags:
         "Start training from the weights of this checkpoint, Google's, Hugging Face's or TF Hub's: "
         "a path without .index, a directory, or a zip archive. Empty: start from scratch.",
         flags.check_checkpoint,
-        eval_may_differ=False,
+        may_differ=False,
     )
     allow_partial_init: bool = flags.field(
         False,
@@ -62,7 +62,7 @@ class NetworkFlags:
         f"Compute the network in {' or '.join(PRECISIONS)}.",
         flags.one_of(PRECISIONS),
         below="use_tpu",
-        eval_may_differ=False,
+        may_differ=False,
     )
     recompute: bool = flags.field(
         False,
@@ -138,7 +138,7 @@ class OptimizerFlag(NamedTuple):
     optimizers: tuple[str, ...]  # their names
 
 
-@flags.group(flags.TRAINING, eval_may_differ=True)
+@flags.group(flags.TRAINING, may_differ=flags.EVALUATING)
 class TrainingFlags:
     """Says how weights are updated; each script's own group says how long, too."""
 

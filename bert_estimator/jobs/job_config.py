@@ -74,12 +74,8 @@ class JobConfig:
 
     def settings_to_go_on(self) -> dict[str, Any]:
         """Returns the settings that a run must share with the run that it resumes or evaluates."""
-        may_differ = {
-            flag.name
-            for flag in flags.of(type(self))
-            if flag.metadata["may_differ"]
-            or (flag.metadata["eval_may_differ"] and not self.do_train)
-        }
+        allowed = {True} if self.do_train else {True, flags.EVALUATING}
+        may_differ = {f.name for f in flags.of(type(self)) if f.metadata["may_differ"] in allowed}
         # `as_begun` takes what the run began with.
         may_differ |= {name for name in provenance.EARLIER if not self.is_given(name)}
         # Without training, the flag names what to evaluate, and its default does not count.

@@ -59,7 +59,7 @@ def recall(
     does not give them."""
     given = {name for name, source in sources.items() if source == provenance.FLAG}
     # Flags that say how to report, or what to run on, are not a run's own.
-    names = {flag.name for flag in flags.of(config_class) if not flag.metadata["may_differ"]}
+    names = {f.name for f in flags.of(config_class) if f.metadata["may_differ"] is not True}
     names |= {*_OF_ANSWERS}
     # Files are recalled for what the command does with them, and not if it names others in another
     # way.

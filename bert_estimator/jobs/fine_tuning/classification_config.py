@@ -60,7 +60,7 @@ def _one_of(endings):
     return f"{', '.join(endings[:-1])} or {endings[-1]}"
 
 
-@flags.group(flags.COMMON, eval_may_differ=True)
+@flags.group(flags.COMMON, may_differ=flags.EVALUATING)
 class ExampleFlags(TextFlags):
     """Says which examples a run reads, and what their labels are."""
 
@@ -100,26 +100,26 @@ class ExampleFlags(TextFlags):
         heading=flags.DATA,
     )
     language: str = flags.field(
-        "zh", "Choose the language of XNLI.", heading=flags.DATA, eval_may_differ=False
+        "zh", "Choose the language of XNLI.", heading=flags.DATA, may_differ=False
     )
     text_a_column: str | None = flags.field(
         None,
         "Name the column of the text or the words, or give its number from 1 (no header).",
         heading=flags.DATA,
-        eval_may_differ=False,
+        may_differ=False,
     )
     text_b_column: str | None = flags.field(
-        None, "Name the column of the second text.", heading=flags.DATA, eval_may_differ=False
+        None, "Name the column of the second text.", heading=flags.DATA, may_differ=False
     )
     label_column: str | None = flags.field(
-        None, "Name the column of the label or the tags.", heading=flags.DATA, eval_may_differ=False
+        None, "Name the column of the label or the tags.", heading=flags.DATA, may_differ=False
     )
     class_weights: str | None = flags.field(
         None,
         "Weight the labels in the loss: numbers, comma-separated.",
         _check_weights,
         heading=flags.DATA,
-        eval_may_differ=False,
+        may_differ=False,
     )
     max_seq_length: int = flags.field(
         128,
@@ -129,7 +129,7 @@ class ExampleFlags(TextFlags):
             f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         ),
         below="learning_rate",
-        eval_may_differ=False,
+        may_differ=False,
     )
 
 

@@ -32,7 +32,7 @@ from bert_estimator.system.errors import GREATEST
 _share = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 
-@flags.group(flags.COMMON, eval_may_differ=True)
+@flags.group(flags.COMMON, may_differ=flags.EVALUATING)
 class TextFlags(DataFlags):
     """Says which files a run reads, and how it makes tokens of their text."""
 
@@ -66,7 +66,7 @@ class TextFlags(DataFlags):
     )
 
 
-@flags.group(eval_may_differ=True)
+@flags.group(may_differ=flags.EVALUATING)
 class EpochFlags(TrainingFlags):
     """Says how weights are updated, and how long."""
 

@@ -58,7 +58,7 @@ class FineTuning(abc.ABC):
     def completed(cls, config: Any) -> Any:
         """Returns the configuration of a run, which without training has the network's own
         length."""
-        if config.is_given("max_seq_length") or (used := used_network(config)) is None:
+        if config.is_given("max_seq_length") or (used := network_in_use(config)) is None:
             return config
         _, source = used
         # A network that does not record a length gets the default, but never more than its
@@ -362,7 +362,7 @@ class FineTuning(abc.ABC):
         return config.training.update_rule(schedule, config.output_dir, rate_scale)
 
 
-def used_network(config: FineTuningConfig) -> tuple[str, interchange.Source] | None:
+def network_in_use(config: FineTuningConfig) -> tuple[str, interchange.Source] | None:
     """Returns (its flag, the network that a run uses without training it), or None."""
     # A run's own network counts, whatever the run started from.
     is_run = RunDirectory(config.output_dir).holds_checkpoint()

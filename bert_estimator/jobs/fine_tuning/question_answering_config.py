@@ -29,7 +29,7 @@ class QuestionFlags(TextFlags):
         None,
         "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0.",
         flags.check_file,
-        eval_may_differ=True,
+        may_differ=flags.EVALUATING,
     )
     eval_file: str | None = flags.field(
         None, "Evaluate on the questions of such a file.", flags.check_file, may_differ=True

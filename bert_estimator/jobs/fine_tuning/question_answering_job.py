@@ -18,7 +18,7 @@ from bert_estimator.jobs.fine_tuning import (
     opened_network,
     question_answering_data,
 )
-from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, used_network
+from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, network_in_use
 from bert_estimator.model_fns import fine_tuning, question_answering, update
 from bert_estimator.serving.graph.answer_model import Settings
 from bert_estimator.storage import remote
@@ -42,7 +42,7 @@ class QuestionAnswering(FineTuning):
         --version_2_with_negative."""
         config, name = super().completed(config), "version_2_with_negative"
         is_said = config.sources[name] in (provenance.FLAG, provenance.RUN)
-        if config.embedded or is_said or (used := used_network(config)) is None:
+        if config.embedded or is_said or (used := network_in_use(config)) is None:
             return config
         flag, source = used
         says = source.version_2_with_negative

@@ -29,7 +29,7 @@ class RecordFlags(DataFlags):
         "Train on these records: TFRecord files, patterns or directories, comma-separated. With a "
         "weight after each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a "
         "recipe, {max_seq_length} in a name stands for the length of the stage.",
-        eval_may_differ=True,
+        may_differ=flags.EVALUATING,
     )
     eval_input_file: str | None = flags.field(
         None,
@@ -66,7 +66,7 @@ class RecordFlags(DataFlags):
         "Put several examples into a row, so that less padding is computed. By default, do so in "
         "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
         below="max_rollbacks",
-        eval_may_differ=True,
+        may_differ=flags.EVALUATING,
     )
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class RecordFlags(DataFlags):
             flags.check_patterns(name, getattr(self, name))
 
 
-@flags.group(eval_may_differ=True)
+@flags.group(may_differ=flags.EVALUATING)
 class ScheduleFlags(TrainingFlags):
     """Says how weights are updated, how long, and at which rate."""
 
@@ -165,7 +165,7 @@ class HeldOutFlags(EvaluationFlags):
     )
 
 
-@flags.group(flags.TASKS, eval_may_differ=True)
+@flags.group(flags.TASKS, may_differ=flags.EVALUATING)
 class PretrainingConfig(JobConfig):
     """Holds the flags of a run of run_pretraining.py, or of one stage of a recipe."""
 
