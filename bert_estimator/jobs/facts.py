@@ -2,9 +2,11 @@
 
 The facts are the kind of the task, its labels, the casing, the vocabulary and the sizes. A run
 records them beside its checkpoints (task.json, the vocabulary, bert_config.json), and the files of
-other networks say some of them. What a difference means depends on the use: a network that is used
-as it is must have learned what is asked, one that starts a training must know its words, and a
-training goes on with what it began with.
+other networks say some of them. What a difference means depends on the use:
+
+1. A network that is used as it is must have learned what is asked.
+2. The network that a training starts from must know the words of the text.
+3. A training goes on with the vocabulary and the sizes that it began with.
 """
 
 import dataclasses

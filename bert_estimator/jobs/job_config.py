@@ -139,8 +139,8 @@ class JobConfig:
         return (*fixed, *(name for name in others if self.is_given(name)))
 
     def fitted(self, cores: Cores) -> "JobConfig":
-        """Returns the configuration whose batches divide by what the run runs on: those of
-        evaluation and prediction that are not given are rounded up from their defaults."""
+        """Returns the configuration whose batches divide by the replicas; the batches of evaluation
+        and prediction that are not given are rounded up from their defaults."""
         # The cores that one core stands in for were compared before they were looked for.
         fixed = self.fixed_batches() if cores.master else ()
         self.check_divides(cores.replicas, cores.source, fixed)
