@@ -74,9 +74,7 @@ def prepare(config):
     config = config.packed(records.lengths and records.lengths.token_share)
     schedule = config.training.schedule()
     optimizer = config.training.update_rule(schedule, config.output_dir)
-    estimator = pretraining_job.make_estimator(
-        config, network, optimizer, cores.master, records.lengths
-    )
+    estimator = pretraining_job.make_estimator(config, network, optimizer, cores.master, records)
     # Its `input_fn` gives the estimator the records, to train and to evaluate.
     run = Run(config, directory, estimator)
     pretraining = pretraining_job.Pretraining(config, network, optimizer, records, run)

@@ -35,9 +35,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from benchmarks import cores, csv_rows, svg_chart
 from input_pipelines.embedded import default_data
-from input_pipelines.records import manifest, unigram
+from input_pipelines.records import manifest, record_reader, unigram
 
 RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "batch_scaling.csv")
 PICTURE = os.path.join(cores.ROOT, "docs", "batch_scaling.svg")
@@ -162,8 +165,13 @@ class Study:
     def unigram_baseline(self) -> float:
         """Returns the loss in nats of predicting masked tokens by their frequencies."""
         data, _ = self._inputs(LENGTH)
-        counts = manifest.read_token_counts(data.token_counts_file)
-        return unigram.unigram_cross_entropy(data.held_out_files, counts)
+        nats = unigram.nats(manifest.read_token_counts(data.token_counts_file))
+        losses, records = [], record_reader.RecordFiles(data.held_out_files)
+        for number in range(records.num_records):
+            features = tf.train.Example.FromString(records.read(number)).features.feature
+            weights = np.array(features["masked_lm_weights"].float_list.value)
+            losses.extend(nats[features["masked_lm_ids"].int64_list.value][weights > 0])
+        return float(np.mean(losses))
 
     def _inputs(self, length):
         """Makes the script's inputs once; returns (the data, the configuration's file)."""

@@ -64,9 +64,6 @@ def resident():
         (line,) = (line for line in file if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024 / 1e6
 
-if os.path.exists(os.path.join(model, "assets.extra", "vocab.model")):  # SentencePiece
-    import tensorflow_text
-
 signature = tf.saved_model.load(model).signatures["serving_default"]
 
 def answer(part):
@@ -207,6 +204,8 @@ def measure(run: str, passes: int) -> dict:
     if task.kind != "classification" or task.is_pair:
         texts = "pairs of texts" if task.is_pair else "texts"
         raise SystemExit(f"{run}: is for {task.kind} of {texts}; give a run that classifies texts")
+    if task.vocab_file.endswith(".model"):
+        raise SystemExit(f"{run}: its SavedModel takes ids; give a run with a WordPiece vocabulary")
     with tempfile.TemporaryDirectory() as folder:
         texts_file = os.path.join(folder, "texts.json")
         with open(texts_file, "w", encoding="utf-8") as writer:

@@ -21,6 +21,7 @@ equal the outputs of sequences in rows of their own, up to rounding (Krell et al
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,10 +35,8 @@ from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
 from bert_estimator.layers.embeddings import weight
+from bert_estimator.layers.kernels.masks import Mask
 from bert_estimator.layers.primitives import length_of
-
-# A function (x, rate) -> tensor of x's shape and dtype, such as a `dropout.Dropout`.
-DropoutFn = Callable[[tf.Tensor, float], tf.Tensor]
 
 
 class BertModel:
@@ -57,7 +56,7 @@ class BertModel:
         token_type_ids: tf.Tensor | None = None,
         use_one_hot_embeddings: bool = False,
         scope: str | None = None,
-        dropout: DropoutFn | None = None,
+        dropout: dropout_lib.Dropout | None = None,
         recompute: bool = False,
         position_ids: tf.Tensor | None = None,
         sequence_starts: tf.Tensor | None = None,
@@ -73,12 +72,10 @@ class BertModel:
           use_one_hot_embeddings: Python bool; if True, embeddings are looked up by a product with
             one-hot rows (faster on TPUs), else by gather.
           scope: name of the variable scope; None means "bert".
-          dropout: function (x, rate) -> tensor like x, such as a `dropout.Dropout`. It is called
-            with x of shape [B, ...], and multiplies each element by a factor that does not depend
-            on x. It is needed if `is_training` and a dropout probability is above 0.
+          dropout: draws the masks; it is needed if `is_training` and a dropout probability is above
+            0.
           recompute: Python bool; if True, training keeps only the input of each layer, and computes
-            the layer again for its gradient, which takes less memory and a third more work. It
-            needs a `dropout.Dropout`, which can draw the same masks again.
+            the layer again for its gradient, which takes less memory and a third more work.
           position_ids: int32 [B, F], below max_position_embeddings; None for 0, 1, 2 and so on.
           sequence_starts: int32 [S]; None if each row is a sequence. If it is given, rows are
             packed: `input_mask` has the number of each token's sequence in its row, from 1, and 0
@@ -86,12 +83,12 @@ class BertModel:
             B * F tokens of all rows, one row after the other.
 
         Raises:
+          TypeError: `dropout` is not a `Dropout`.
           ValueError: a shape does not fit the configuration, or `dropout` is needed and missing.
         """
         hidden_rate = config.hidden_dropout_prob if is_training else 0.0
         attention_rate = config.attention_probs_dropout_prob if is_training else 0.0
-        if dropout is None:
-            _check_no_dropout(hidden_rate, attention_rate)
+        _check_dropout(dropout, hidden_rate, attention_rate)
         features = input_mask, token_type_ids, position_ids
         inputs = _checked(config, input_ids, *features, sequence_starts)
         self._position_ids, self._sequence_starts = position_ids, sequence_starts
@@ -232,7 +229,7 @@ def transformer_layer(
     is_packed: bool,
     hidden_rate: float,
     attention_rate: float,
-    dropout: DropoutFn | None,
+    dropout: dropout_lib.Dropout | None,
 ) -> tf.Tensor:
     """Builds one encoder layer, attention and feed-forward, on x [B * F, H].
 
@@ -266,9 +263,9 @@ def self_attention(
     input_mask: tf.Tensor,
     is_packed: bool,
     attention_rate: float,
-    dropout: DropoutFn | None,
+    dropout: dropout_lib.Dropout | None,
 ) -> tf.Tensor:
-    """Builds multi-head self-attention (Vaswani et al., 2017, section 3.2).
+    """Builds multi-head self-attention (Vaswani et al., 2017, section 3.2.2).
 
     Args:
       config: the network's sizes.
@@ -277,20 +274,49 @@ def self_attention(
         of each position's sequence.
       is_packed: whether rows are packed.
       attention_rate: dropout rate of the probabilities.
-      dropout: function (x, rate) -> tensor like x.
+      dropout: draws the masks; it may be None if the rate is 0.
 
     Returns:
       [B * F, H] in the compute dtype, the heads side by side.
     """
+    target, num_heads = kernels.of_graph(), config.num_attention_heads
 
-    def weights(name, dtype=None):
+    def weights(name, factor=None):
+        dtype = None if factor is None else tf.float32
         with tf.variable_scope(name):
-            return _kernel_and_bias(x, config.hidden_size, config.initializer_range, dtype)
+            stored = _kernel_and_bias(x, config.hidden_size, config.initializer_range, dtype)
+        return stored if factor is None else [tf.cast(w * factor, x.dtype) for w in stored]
 
-    drop = dropout_lib.at_rate(dropout, attention_rate)
-    attention = kernels.of_graph().attention
-    context = attention(x, weights, input_mask, is_packed, config.num_attention_heads, drop)
+    # The scores are scaled, or the weights of the query are, in float32.
+    scale = 1.0 / math.sqrt(config.hidden_size // num_heads)
+    of_weights, of_scores = (scale, None) if target.SCALES_QUERY else (None, scale)
+    projections = weights("query", of_weights), weights("key"), weights("value")
+    query, key, value = target.heads(x, projections, length_of(input_mask), num_heads)
+    drop = functools.partial(dropout.mask, rate=attention_rate) if attention_rate else None
+    context = _attend(query, key, value, input_mask, is_packed, of_scores, drop)
     return tf.reshape(context, [-1, config.hidden_size])
+
+
+def _attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    input_mask: tf.Tensor,
+    is_packed: bool,
+    scale: float | None,
+    drop: Callable[[tf.Tensor], Mask | None] | None,
+) -> tf.Tensor:
+    """Returns softmax(query key^T * scale) value (section 3.2.1), [B, F, N, D]; the arguments are
+    as the target's `heads` lays them out, and `drop` draws the mask of the probabilities."""
+    target = kernels.of_graph()
+    scores = target.products(query, key)  # [B, N, F, T], like logits, probs and dropped
+    if scale is not None:
+        scores = tf.cast(scores, tf.float32) * scale
+    logits = target.masked_logits(scores, input_mask, is_packed)
+    probs = target.softmax(logits)
+    mask = drop(probs) if drop else None
+    dropped = dropout_lib.masked(probs, mask, value.dtype)
+    return target.means(dropped, value, scores, logits, probs, mask)
 
 
 def dense(x: tf.Tensor, units: int, initializer_range: float, name: str) -> tf.Tensor:
@@ -387,9 +413,13 @@ def _stack(layer, config, hidden, dropout):
     return outputs
 
 
-def _check_no_dropout(hidden_rate, attention_rate):
-    """Raises ValueError if a rate is above 0: there is no function that draws the masks."""
-    if max(hidden_rate, attention_rate) > 0:
+def _check_dropout(dropout, hidden_rate, attention_rate):
+    """Raises an error if what draws the masks is not a `Dropout`, or is missing and needed."""
+    if dropout is not None and not isinstance(dropout, dropout_lib.Dropout):
+        raise TypeError(
+            f"BertModel: dropout={dropout!r} must be a bert_estimator.layers.dropout.Dropout."
+        )
+    if dropout is None and max(hidden_rate, attention_rate) > 0:
         raise ValueError(
             f"BertModel(is_training=True) with hidden_dropout_prob={hidden_rate} and "
             f"attention_probs_dropout_prob={attention_rate} needs its random numbers: pass "

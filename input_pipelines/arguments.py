@@ -1,96 +1,94 @@
-"""Arguments of the commands that make data: absl's flags, their help, and checks of files."""
+"""What the commands that make data have in common: flags, their help, and checks of files."""
 
 import os
-import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from absl import flags
-
-from bert_estimator.command_line import console, help_page
+from bert_estimator.command_line import console, flags, help_page
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_files, errors, paths
+from bert_estimator.system import disk_files, paths
+from input_pipelines.text.documents import TextOptions, find_files
 
-_VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
+NEEDED, OTHERS = "Flags that are needed", "Flags"  # the headings of --help
 
-
-def run(define_flags: Callable[[], None], main: Callable[[list[str]], int]) -> NoReturn:
-    """Runs a command with the arguments of this process; ends with the exit code of `main`."""
-    define_flags()
-    console.run(main)
+Config = TypeVar("Config")
 
 
-def help_text(description: str, names: Iterable[str]) -> str:
-    """Returns what --help prints: the description, the flags that must be given, the others."""
-    of_command = [flags.FLAGS[name] for name in names]
-    groups = {
-        heading: [_entry(flag) for flag in of_command if _is_required(flag) == required]
-        for heading, required in (("Flags that are needed", True), ("Flags", False))
-    }
-    return help_page.text(description.replace("```\n", "").strip(), groups)
+@flags.group(OTHERS)
+class TextInput:
+    """Says which text a command reads, and how."""
+
+    input_file: str | None = flags.field(
+        None,
+        "Read these text files, globs or directories, comma-separated.",
+        heading=NEEDED,
+    )
+    options: TextOptions = flags.member(TextOptions)
+
+    def files(self, vocab_file: str = "") -> list[str]:
+        """Returns the files, without the vocabulary; see `documents.find_files`."""
+        with flags.named("input_file"):
+            return find_files(self.input_file.split(","), vocab_file)
 
 
-def own_flags(values: flags.FlagValues) -> list[str]:
-    """Returns the names of the flags that are not absl's own."""
-    defined_in = values.find_module_defining_flag
-    return [name for name in values if not defined_in(name, "").startswith("absl.")]
+@flags.group(OTHERS)
+class CasingFlags:
+    """Says what `tokenization.Casing` is made of."""
 
-
-def _is_required(flag):
-    """Returns whether a flag must be given: absl then has a validator that refuses None."""
-    return any(not validator.checker(None) for validator in flag.validators)
-
-
-def _entry(flag):
-    explained = re.sub(r"^<\S+>: ", "", flag.help)  # absl puts the choices before the help
-    if flag.default not in (None, "", False):
-        explained += f" (default: {str(flag.default_as_str).strip(chr(39))})"
-    if flag.flag_type() == "bool":
-        return f"--[no]{flag.name}", explained
-    choices = getattr(flag.parser, "enum_values", None)
-    value = "|".join(choices) if choices else _VALUES.get(flag.flag_type(), "TEXT")
-    return f"--{flag.name}={value}", explained
+    do_lower_case: bool = flags.field(True, "Lower-case the text.")
+    strip_accents: bool | None = flags.field(
+        None,
+        "Strip accents from the text. By default, do so if it is lower-cased, and always for "
+        "SentencePiece.",
+    )
 
 
 def exit_code(
-    name: str, description: str, create: Callable[[flags.FlagValues], str], argv: list[str]
+    name: str,
+    description: str,
+    config_class: type[Config],
+    create: Callable[[Config], str],
+    argv: list[str],
 ) -> int:
     """Runs a command, whose `create` returns a summary in words; prints its help, its summary, or
     on stderr the error that ended it. `argv` begins with the program's name."""
-
-    def body():
-        _parse(argv)
-        print(remote.shown(create(flags.FLAGS)))
-
-    if console.has_answered(argv, lambda: help_text(description, own_flags(flags.FLAGS))):
+    if console.has_answered(argv, lambda: _help_text(config_class, description)):
         return 0
     # These errors say that flags or files cannot work; any other error is a bug, with a traceback.
-    return console.exit_code(name, argv, body, expected=(ValueError, OSError, flags.Error))
+    return console.exit_code(
+        name,
+        argv,
+        lambda: print(remote.shown(create(parse(config_class, argv)))),
+        expected=(ValueError, OSError),
+    )
 
 
-def _parse(argv):
-    """Parses the arguments; raises ValueError or absl's own error if they are wrong."""
+def parse(config_class: type[Config], argv: list[str]) -> Config:
+    """Returns the configuration that a command line asks for, or raises FlagError."""
+    values = flags.define(config_class)
+    flags.parse(values, argv)
+    needed = [field.name for field in _below(config_class, NEEDED)]
+    if missing := [f"--{name}" for name in needed if values[name].value is None]:
+        is_needed = "is needed" if len(missing) == 1 else "are needed"
+        raise flags.FlagError(f"{', '.join(missing)} {is_needed}; --help lists all flags")
     try:
-        rest = flags.FLAGS(argv)[1:]
-    except flags.IllegalFlagValueError:
-        # absl names one missing flag, and in words of its own; here all are named.
-        required = filter(_is_required, map(flags.FLAGS.__getitem__, flags.FLAGS))
-        missing = [f"--{flag.name}" for flag in required if flag.value is None]
-        if not missing:
-            raise
-        needed = "is needed" if len(missing) == 1 else "are needed"
-        raise ValueError(f"{', '.join(missing)} {needed}; --help lists all flags") from None
-    if rest:
-        raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
-    _check_numbers(flags.FLAGS)
+        config = flags.build(config_class, {name: values[name].value for name in values})
+    except ValueError as error:
+        # The message begins with the name of a field, which is the name of its flag too.
+        raise flags.FlagError(f"--{error}") from None
+    flags.check_values(config)
+    return config
 
 
-def _check_numbers(values):
-    for name in values:
-        try:
-            errors.check_number(name, values[name].value)
-        except errors.ArgumentError as error:
-            raise ValueError(f"--{error}") from None
+def _help_text(config_class, description):
+    description = description.replace("```\n", "").strip()
+    headings = (NEEDED, OTHERS)
+    entries = {h: map(help_page.entry, _below(config_class, h)) for h in headings}
+    return help_page.text(description, entries)
+
+
+def _below(config_class, heading):
+    return [flag for flag in flags.of(config_class) if flag.metadata["heading"] == heading]
 
 
 def check_names_a_file(flag: str, path: str) -> None:

@@ -19,17 +19,15 @@ import os
 import shlex
 import shutil
 
-from absl import flags
-
-from bert_estimator.command_line.flags import named
+from bert_estimator.command_line import console, flags
 from bert_estimator.storage import remote
 from bert_estimator.system import lock, paths
 from bert_estimator.tokenization import open_tokenizer, unknown_warning
 from input_pipelines import arguments, remote_output
 from input_pipelines.creation.pools import BeamPool, WorkerPool, available_cores
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.text import document_filter, record_names, text_flags
-from input_pipelines.text.documents import find_files, no_text, split_files, total_bytes
+from input_pipelines.text import document_filter, record_names
+from input_pipelines.text.documents import no_text, split_files, total_bytes
 
 _MOST_SHARDS = 99_999
 _DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it
@@ -37,159 +35,140 @@ _DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it
 _BYTES_OF_A_WORKER = 1 << 20
 
 
-def define_flags() -> None:
-    """Defines the flags of this command."""
-    _define_flags_of_files()
-    _define_flags_of_examples(CreationSettings())
+@flags.group(arguments.OTHERS)
+class ExampleFlags:
+    """Holds the flags of examples: `masking`, and the fields of `CreationSettings`."""
 
-
-def _define_flags_of_files():
-    flags.DEFINE_string(
-        "input_file",
-        None,
-        "Read these text files, globs or directories, comma-separated.",
-        required=True,
+    do_whole_word_mask: bool = flags.field(
+        CreationSettings.do_whole_word_mask, "Mask either all pieces of a word or none of them."
     )
-    text_flags.define()
-    flags.DEFINE_string(
-        "output_file",
+    random_next_sentence: bool = flags.field(
+        CreationSettings.random_next_sentence,
+        "Draw half of the second segments at random, as in BERT; "
+        "--norandom_next_sentence swaps half of the pairs instead, as in ALBERT.",
+    )
+    max_seq_length: int = flags.field(
+        CreationSettings.max_seq_length, "Pad examples to this length."
+    )
+    max_predictions_per_seq: int = flags.field(
+        CreationSettings.max_predictions_per_seq,
+        "Mask at most this number of tokens in an example.",
+    )
+    random_seed: int = flags.field(CreationSettings.random_seed, "Seed all random choices.")
+    masking: str = flags.field(
+        "dynamic",
+        "Write records without masks (dynamic): run_pretraining.py draws other masks in "
+        "each epoch. Or write records with masks (static), for programs that read "
+        "google-research/bert's.",
+        flags.one_of(("dynamic", "static")),
+    )
+    dupe_factor: int | None = flags.field(
+        None,
+        "Make this number of passes over the text, each with other pairs of segments, and with "
+        f"other masks if they are static; by default {_DYNAMIC_DUPE_FACTOR}, and "
+        f"{CreationSettings.dupe_factor} with --masking=static.",
+    )
+    masked_lm_prob: float = flags.field(
+        CreationSettings.masked_lm_prob, "Mask this share of the tokens."
+    )
+    short_seq_prob: float = flags.field(
+        CreationSettings.short_seq_prob,
+        "Make this share of the examples shorter, of a random length.",
+    )
+
+    def __post_init__(self):
+        self.settings()  # for its errors
+
+    def settings(self) -> CreationSettings:
+        """Returns the settings that the flags ask for."""
+        asked = dataclasses.asdict(self)
+        is_dynamic = asked.pop("masking") == "dynamic"
+        if self.dupe_factor is None:
+            asked["dupe_factor"] = (
+                _DYNAMIC_DUPE_FACTOR if is_dynamic else CreationSettings.dupe_factor
+            )
+        return CreationSettings(**asked)
+
+
+@flags.group(arguments.OTHERS)
+class RecordsConfig:
+    """Holds the flags of this command."""
+
+    texts: arguments.TextInput = flags.member(arguments.TextInput)
+    output_file: str | None = flags.field(
         None,
         "Write these record files, comma-separated. With --num_shards, one name for all of them.",
-        required=True,
+        heading=arguments.NEEDED,
     )
-    flags.DEFINE_integer(
-        "num_shards",
+    num_shards: int | None = flags.field(
         None,
         "Write this number of files: train.tfrecord becomes train-00000-of-00008.tfrecord and so "
         "on.",
-        lower_bound=1,
-        upper_bound=_MOST_SHARDS,
+        flags.rule(lambda value: 1 <= value <= _MOST_SHARDS, f"must be from 1 to {_MOST_SHARDS}"),
     )
-    flags.DEFINE_integer(
-        "num_workers",
+    num_workers: int | None = flags.field(
         None,
         "Use this number of processes, by default the number of cores. The records do not depend "
         "on it.",
-        lower_bound=1,
+        flags.positive,
     )
-    flags.DEFINE_string(
-        "runner",
+    runner: str | None = flags.field(
         None,
         "Run on this runner of Apache Beam, such as DirectRunner or FlinkRunner, instead of in "
         "processes of this machine. All machines must see all files under the same paths.",
     )
-    flags.DEFINE_string(
-        "beam_options",
+    beam_options: str = flags.field(
         "",
         "Give these options to Apache Beam, separated by spaces: --beam_options='--region=x'.",
     )
-    flags.DEFINE_string(
-        "vocab_file",
+    vocab_file: str | None = flags.field(
         None,
         "Read the vocabulary from this file: a WordPiece vocabulary (vocab.txt), or a "
         "SentencePiece model, whose name ends in .model.",
-        required=True,
+        heading=arguments.NEEDED,
     )
-    text_flags.define_casing()
-    flags.DEFINE_float(
-        "eval_fraction",
+    casing: arguments.CasingFlags = flags.member(arguments.CasingFlags)
+    eval_fraction: float = flags.field(
         0.0,
         "Leave this share of the documents out of training. run_pretraining.py evaluates on their "
         "records, which are in heldout.NAME, beside the first file NAME of --output_file.",
+        flags.rule(lambda value: 0 <= value < 1, "must be 0 or more, and less than 1"),
     )
+    examples: ExampleFlags = flags.member(ExampleFlags)
 
 
-def _define_flags_of_examples(defaults):
-    flags.DEFINE_bool(
-        "do_whole_word_mask",
-        defaults.do_whole_word_mask,
-        "Mask either all pieces of a word or none of them.",
-    )
-    flags.DEFINE_bool(
-        "random_next_sentence",
-        defaults.random_next_sentence,
-        "Draw half of the second segments at random, as in BERT; "
-        "--norandom_next_sentence swaps half of the pairs instead, as in ALBERT.",
-    )
-    flags.DEFINE_integer("max_seq_length", defaults.max_seq_length, "Pad examples to this length.")
-    flags.DEFINE_integer(
-        "max_predictions_per_seq",
-        defaults.max_predictions_per_seq,
-        "Mask at most this number of tokens in an example.",
-    )
-    flags.DEFINE_integer("random_seed", defaults.random_seed, "Seed all random choices.")
-    flags.DEFINE_enum(
-        "masking",
-        "dynamic",
-        ["dynamic", "static"],
-        "Write records without masks (dynamic): run_pretraining.py draws other masks in "
-        "each epoch. Or write records with masks (static), for programs that read "
-        "google-research/bert's.",
-    )
-    flags.DEFINE_integer(
-        "dupe_factor",
-        None,
-        "Make this number of passes over the text, each with other pairs of segments, and with "
-        f"other masks if they are static; by default {_DYNAMIC_DUPE_FACTOR}, and "
-        f"{defaults.dupe_factor} with --masking=static.",
-    )
-    flags.DEFINE_float("masked_lm_prob", defaults.masked_lm_prob, "Mask this share of the tokens.")
-    flags.DEFINE_float(
-        "short_seq_prob",
-        defaults.short_seq_prob,
-        "Make this share of the examples shorter, of a random length.",
-    )
-
-
-def create(values: flags.FlagValues) -> str:
+def create(config: RecordsConfig) -> str:
     """Creates the records that the flags ask for; returns a summary in words."""
-    if paths.is_remote(values.output_file) and values.runner:
+    if paths.is_remote(config.output_file) and config.runner:
         raise ValueError(
-            f"--output_file={values.output_file}: must be a directory that all machines of "
+            f"--output_file={config.output_file}: must be a directory that all machines of "
             "--runner see"
         )
-    make = functools.partial(_create, values)
-    return remote_output.create(values, "output_file", make, values.vocab_file)
+    make = functools.partial(_create, config)
+    return remote_output.create(config, "output_file", make, config.vocab_file)
 
 
-def _create(values, output_file, there):
+def _create(config, output_file, there):
     """Makes record files on this machine, or for a remote directory with the names `there`; returns
     what `remote_output.create` asks for."""
-    asked = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
-    if asked["dupe_factor"] is None:
-        is_dynamic = values.masking == "dynamic"
-        asked["dupe_factor"] = _DYNAMIC_DUPE_FACTOR if is_dynamic else CreationSettings.dupe_factor
-    try:
-        settings = CreationSettings(**asked)
-    except ValueError as error:
-        # The message begins with the name of a field, which is the name of its flag too.
-        raise ValueError(f"--{error}") from None
-    options = text_flags.options(values)
-    with named("input_file"):
-        input_files = find_files(values.input_file.split(","), values.vocab_file)
-    output_files = _output_files(output_file.split(","), values.num_shards, there)
-    with named("vocab_file"):
-        vocab_file = remote.local(values.vocab_file)
-    if values.runner:  # its processes may have another working directory
+    input_files = config.texts.files(config.vocab_file)
+    output_files = _output_files(output_file.split(","), config.num_shards, there)
+    with flags.named("vocab_file"):
+        vocab_file = remote.local(config.vocab_file)
+    if config.runner:  # its processes may have another working directory
         output_files, input_files = (
             [path if paths.is_remote(path) else os.path.abspath(path) for path in files]
             for files in (output_files, input_files)
         )
         vocab_file = os.path.abspath(vocab_file)
-    if not 0 <= values.eval_fraction < 1:
-        raise ValueError(
-            f"--eval_fraction={values.eval_fraction}: must be 0 or more, and less than 1"
-        )
-    held_out = [record_names.held_out_path(output_files[0])] if values.eval_fraction else []
+    held_out = [record_names.held_out_path(output_files[0])] if config.eval_fraction else []
     for path in [*output_files, *held_out]:
         arguments.check_output("output_file", path, [*input_files, vocab_file])
-    with named("vocab_file"):
-        tokenizer = open_tokenizer(vocab_file, values.do_lower_case, values.strip_accents)
+    with flags.named("vocab_file"):
+        tokenizer = open_tokenizer(vocab_file, **flags.values_of(config.casing))
     # Two commands of one output would delete each other's unfinished work.
     with lock.held_for(output_files[0]):
-        return _write(
-            values, input_files, options, vocab_file, tokenizer, output_files, settings, there
-        )
+        return _write(config, input_files, vocab_file, tokenizer, output_files, there)
 
 
 def _output_files(output_files, num_shards, there):
@@ -226,14 +205,15 @@ def _output_files(output_files, num_shards, there):
     return output_files
 
 
-def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings, there):
+def _write(config, input_files, vocab_file, tokenizer, output_files, there):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
     from input_pipelines.creation import pretraining_records
     from input_pipelines.records import manifest as manifests
 
-    fraction = values.eval_fraction
-    pool = _pool(values, total_bytes(input_files), output_files[0])
+    fraction, options = config.eval_fraction, config.texts.options
+    settings = config.examples.settings()
+    pool = _pool(config, total_bytes(input_files), output_files[0])
 
     def parts_of(are_held_out):
         parts = split_files(input_files, options, (fraction, are_held_out) if fraction else None)
@@ -249,7 +229,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             files,
             settings,
             description,
-            masking=values.masking,
+            masking=config.examples.masking,
             pool=pool,
             progress=what,
         )
@@ -287,19 +267,19 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
     return "\n".join(summary), files
 
 
-def _pool(values, num_bytes, output_file):
-    if values.runner:
-        if values.num_workers:
+def _pool(config, num_bytes, output_file):
+    if config.runner:
+        if config.num_workers:
             raise ValueError(
-                f"--num_workers={values.num_workers}: --runner has an option of its own. Give it "
+                f"--num_workers={config.num_workers}: --runner has an option of its own. Give it "
                 "in --beam_options"
             )
-        with named("beam_options"):
-            options = shlex.split(values.beam_options)
-        return BeamPool(values.runner, options, os.path.dirname(output_file) or ".")
+        with flags.named("beam_options"):
+            options = shlex.split(config.beam_options)
+        return BeamPool(config.runner, options, os.path.dirname(output_file) or ".")
     most = num_bytes // _BYTES_OF_A_WORKER
     # Workers do not have TensorFlow, whose import takes as much memory as the work.
-    return WorkerPool(min(values.num_workers or available_cores(), most) if most > 1 else 0)
+    return WorkerPool(min(config.num_workers or available_cores(), most) if most > 1 else 0)
 
 
 def _in_words(manifest):
@@ -318,12 +298,12 @@ def _in_words(manifest):
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code (see `console.exit_code`)."""
-    return arguments.exit_code("create_pretraining_data", __doc__, create, argv)
+    return arguments.exit_code("create_pretraining_data", __doc__, RecordsConfig, create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-pretraining-data`."""
-    arguments.run(define_flags, main)
+    console.run(main)
 
 
 if __name__ == "__main__":

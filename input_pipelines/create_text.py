@@ -8,62 +8,52 @@ python -m input_pipelines.create_text --input_file=dumps --output_file=corpus.tx
 
 import functools
 
-from absl import flags
-
-from bert_estimator.command_line.flags import named
+from bert_estimator.command_line import console, flags
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, lock
 from bert_estimator.system.ticker import Progress
 from input_pipelines import arguments, remote_output
-from input_pipelines.text import document_filter, text_files, text_flags, text_formats
-from input_pipelines.text.documents import find_files, read_pieces, total_bytes
-
-_DUPLICATES = ("no", "exact", "near")
+from input_pipelines.text import document_filter, text_files, text_formats
+from input_pipelines.text.documents import read_pieces, total_bytes
 
 
-def define_flags() -> None:
-    """Defines the flags of this command."""
-    flags.DEFINE_string(
-        "input_file",
-        None,
-        "Read these text files, globs or directories, comma-separated.",
-        required=True,
-    )
-    text_flags.define()
-    flags.DEFINE_string(
-        "output_file",
+@flags.group(arguments.OTHERS)
+class TextConfig:
+    """Holds the flags of this command."""
+
+    texts: arguments.TextInput = flags.member(arguments.TextInput)
+    output_file: str | None = flags.field(
         None,
         "Write the text to this file: a sentence in each line, an empty line between documents.",
-        required=True,
+        heading=arguments.NEEDED,
     )
-    flags.DEFINE_enum(
-        "deduplicate",
+    deduplicate: str = flags.field(
         "exact",
-        _DUPLICATES,
         "Leave out documents with the same words as a document before them (exact), or with most "
-        "of its sequences of 5 words (near).",
+        "of its sequences of 5 words (near), or none (no).",
+        flags.one_of(("no", "exact", "near")),
     )
 
 
-def create(values: flags.FlagValues) -> str:
+def create(config: TextConfig) -> str:
     """Creates the text that the flags ask for; returns a summary in words."""
-    return remote_output.create(values, "output_file", functools.partial(_create, values))
+    return remote_output.create(config, "output_file", functools.partial(_create, config))
 
 
-def _create(values, path, there):
+def _create(config, path, there):
     """Makes the text in a file of this machine; returns what `remote_output.create` asks for."""
     del there
     arguments.check_names_a_file("output_file", path)
     _check_is_read_as_text(path)
-    options = text_flags.options(values)
+    options = config.texts.options
     chosen = options.new_filter()
-    with named("input_file"):
-        files = find_files(values.input_file.split(","))
+    files = config.texts.files()
+    with flags.named("input_file"):
         progress = Progress("Reading text", total_bytes(files), "B")
     arguments.check_output("output_file", path, files)
     pieces = read_pieces(files, progress, options, chosen)
     with lock.held_for(path), disk_files.writer(path) as file:
-        number, size, repeated = _write(pieces, file, values.deduplicate)
+        number, size, repeated = _write(pieces, file, config.deduplicate)
     left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
     return f"{number} documents ({size} words) in {path}. Left out: {left_out}.", [path]
 
@@ -109,12 +99,12 @@ def _write(pieces, file, kind):
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code (see `console.exit_code`)."""
-    return arguments.exit_code("create_text", __doc__, create, argv)
+    return arguments.exit_code("create_text", __doc__, TextConfig, create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-text`."""
-    arguments.run(define_flags, main)
+    console.run(main)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ python -m input_pipelines.create_vocabulary --input_file=corpus/*.txt \\
 
 import functools
 
-from absl import flags
-
-from bert_estimator.command_line.flags import named
+from bert_estimator.command_line import console, flags
 from bert_estimator.system import lock
 from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import (
@@ -22,68 +20,64 @@ from bert_estimator.tokenization import (
     write_vocab,
 )
 from input_pipelines import arguments, remote_output
-from input_pipelines.text import document_filter, text_flags
-from input_pipelines.text.documents import find_files, read_documents, total_bytes
+from input_pipelines.text import document_filter
+from input_pipelines.text.documents import read_documents, total_bytes
 
 _LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
 
 
-def define_flags() -> None:
-    """Defines the flags of this command."""
-    flags.DEFINE_string(
-        "input_file",
-        None,
-        "Read these text files, globs or directories, comma-separated.",
-        required=True,
+@flags.group(arguments.OTHERS)
+class VocabularyConfig:
+    """Holds the flags of this command."""
+
+    texts: arguments.TextInput = flags.member(arguments.TextInput)
+    vocab_file: str | None = flags.field(
+        None, "Write the vocabulary to this file.", heading=arguments.NEEDED
     )
-    text_flags.define()
-    flags.DEFINE_string("vocab_file", None, "Write the vocabulary to this file.", required=True)
-    flags.DEFINE_integer(
-        "vocab_size", 30522, "Make this number of tokens, the special tokens included."
+    vocab_size: int = flags.field(
+        30522,
+        "Make this number of tokens, the special tokens included.",
+        flags.rule(lambda value: 0 < value <= _LARGEST, f"must be from 1 to {_LARGEST}"),
     )
-    flags.DEFINE_enum(
-        "model_type",
+    model_type: str = flags.field(
         "wordpiece",
-        ["wordpiece", "unigram", "bpe"],
         "Train a WordPiece vocabulary (vocab.txt), or a unigram or byte-pair (bpe) model of "
         "SentencePiece (.model).",
+        flags.one_of(("wordpiece", "unigram", "bpe")),
     )
-    text_flags.define_casing()
+    casing: arguments.CasingFlags = flags.member(arguments.CasingFlags)
 
 
-def create(values: flags.FlagValues) -> str:
+def create(config: VocabularyConfig) -> str:
     """Creates the vocabulary that the flags ask for; returns a summary in words."""
-    return remote_output.create(values, "vocab_file", functools.partial(_create, values))
+    return remote_output.create(config, "vocab_file", functools.partial(_create, config))
 
 
-def _create(values, path, there):
+def _create(config, path, there):
     """Trains it in a file of this machine; returns what `remote_output.create` asks for."""
     del there
     arguments.check_names_a_file("vocab_file", path)
-    if not 0 < values.vocab_size <= _LARGEST:
-        rule = f"must be from 1 to {_LARGEST}"
-        raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
-    options = text_flags.options(values)
+    options = config.texts.options
     chosen = options.new_filter()
-    with named("input_file"):
-        files = find_files(values.input_file.split(","))
+    files = config.texts.files()
+    with flags.named("input_file"):
         progress = Progress("Reading text", total_bytes(files), "B")
     arguments.check_output("vocab_file", path, files)
     # The text is read only below, when all flags have been checked: this is a generator.
     documents = read_documents(files, progress, options, chosen)
     sentences = (sentence for document in documents for sentence in document)
     is_model = path.endswith(".model")
-    if is_model != (values.model_type != "wordpiece"):
+    if is_model != (config.model_type != "wordpiece"):
         raise ValueError(
-            f"--vocab_file={path}: --model_type is {values.model_type}. Give the name "
+            f"--vocab_file={path}: --model_type is {config.model_type}. Give the name "
             "of a SentencePiece model the ending .model, and a WordPiece vocabulary another one"
         )
-    size = values.vocab_size
-    casing = {"do_lower_case": values.do_lower_case, "strip_accents": values.strip_accents}
+    size = config.vocab_size
+    casing = flags.values_of(config.casing)
     share, unknown = 1.0, 0.0
     with lock.held_for(path):
         if is_model:
-            kind = values.model_type
+            kind = config.model_type
             share = train_sentencepiece(sentences, path, size, kind, **casing)
         else:
             counted = count_words(sentences, **casing)
@@ -95,23 +89,23 @@ def _create(values, path, there):
     part = ""
     if share < 1:
         part = f", from a random {100 * share:.2g} % of the sentences"
-        if values.model_type == "bpe":
+        if config.model_type == "bpe":
             part = f", from its most frequent words, {100 * share:.2f} % of the text"
     elif not is_model:
         part = f"; {100 * unknown:.3g} % of the words of the text are [UNK]"
     warning = unknown_warning(unknown, "the words of the text")
-    summary = f"{values.vocab_size} tokens in {path}{part}.{left_out}"
+    summary = f"{config.vocab_size} tokens in {path}{part}.{left_out}"
     return "\n".join(filter(None, [summary, warning])), [path]
 
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code (see `console.exit_code`)."""
-    return arguments.exit_code("create_vocabulary", __doc__, create, argv)
+    return arguments.exit_code("create_vocabulary", __doc__, VocabularyConfig, create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-vocabulary`."""
-    arguments.run(define_flags, main)
+    console.run(main)
 
 
 if __name__ == "__main__":

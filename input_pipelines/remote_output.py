@@ -22,13 +22,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from absl import flags
-
 from bert_estimator import __version__
+from bert_estimator.command_line import flags
 from bert_estimator.command_line.flags import named
 from bert_estimator.storage import reading, remote, staging
 from bert_estimator.system import disk_files, json_files, paths
-from input_pipelines import arguments
 from input_pipelines.text import documents, record_names
 
 _FILES, _OUTPUT, _MADE = "files", "output", "made.json"
@@ -36,7 +34,7 @@ _WITHOUT_EFFECT = ("num_workers",)  # on the files
 
 
 def create(
-    values: flags.FlagValues,
+    config: Any,
     flag: str,
     make: Callable[[str, list[str] | None], tuple[str, list[str]]],
     vocab_file: str | None = None,
@@ -44,12 +42,14 @@ def create(
     """Makes files, and uploads them if they are to be in remote storage; returns a summary.
 
     Args:
+      config: the command's flags, `input_file` among them.
       flag: the name of the flag that names the output: files, with commas between them.
       make: function of the output, as paths of this machine, and of the names of the files that the
         remote directory holds (None if the output is not remote). It makes the files, and returns
         a summary in words and their paths.
     """
-    output = values[flag].value
+    values = flags.values_of(config)
+    output = values[flag]
     if not paths.is_remote(output):
         return make(output, None)[0]
     with contextlib.ExitStack() as stack:
@@ -136,15 +136,11 @@ def _size(folder):
     return sum(os.path.getsize(file) for file in files)
 
 
-def _identity(values: flags.FlagValues, vocab_file: str | None) -> str:
+def _identity(values: dict[str, Any], vocab_file: str | None) -> str:
     """Returns a hash of all that the files of a command depend on."""
-    given = {
-        name: values[name].value
-        for name in arguments.own_flags(values)
-        if name not in _WITHOUT_EFFECT
-    }
+    given = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
     with named("input_file"):
-        texts = documents.find_files(values.input_file.split(","))
+        texts = documents.find_files(values["input_file"].split(","))
         versions = [
             [path, reading.version(path)]
             if paths.is_remote(path)

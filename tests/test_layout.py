@@ -186,6 +186,7 @@ ROOMS = {
     "input_pipelines.text": [
         "bert_estimator.tokenization",
         "bert_estimator.storage",
+        "bert_estimator.command_line",
         "bert_estimator.system",
     ],
     "bert_estimator.legacy": [

@@ -1,5 +1,6 @@
 """What --help prints: flags below headings, each with its default and its help at its right."""
 
+import dataclasses
 import textwrap
 from collections.abc import Iterable, Mapping
 
@@ -17,7 +18,7 @@ _VALUES = {int: "N", float: "X", str: "TEXT"}
 def of_config(config_class: type, description: str) -> str:
     """Returns the help of a script, whose configuration has `flags.field`s and `flags.group`s."""
     groups = {
-        heading: map(_entry, fields) for heading, fields in flags.by_heading(config_class).items()
+        heading: map(entry, fields) for heading, fields in flags.by_heading(config_class).items()
     }
     wrapped = textwrap.wrap(_OF_DEFAULTS, 100)
     return text("\n".join([description.strip(), "", *wrapped]), groups)
@@ -39,7 +40,8 @@ def text(description: str, groups: Mapping[str, Iterable[tuple[str, str]]]) -> s
     return "\n".join(lines)
 
 
-def _entry(field):
+def entry(field: dataclasses.Field) -> tuple[str, str]:
+    """Returns a flag's form and its help."""
     kind = flags.kind_of(field)
     form = f"--[no]{field.name}" if kind is bool else f"--{field.name}={_VALUES[kind]}"
     explained = field.metadata["help"]

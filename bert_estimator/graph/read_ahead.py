@@ -7,41 +7,20 @@ second one before the first one is answered. TensorFlow 1 read ahead only if the
 (`prefetch`, or functions with `num_parallel_calls`), and so do datasets here.
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 
-_is_off = contextvars.ContextVar("is_off", default=False)
-_is_off_everywhere = []  # not empty: in the whole process
 
-
-@contextlib.contextmanager
-def off() -> Iterator[None]:
-    """Has each iterator that the block makes, however it does, draw only what is asked for.
+def install() -> None:
+    """Has each iterator that is made in a graph from now on, however it is, draw only what is asked
+    for; a second call does nothing.
 
     Options by which a dataset itself asks for rewriting (`autotune`, `inject_prefetch`,
-    `map_parallelization`, `filter_parallelization`, `map_and_batch_fusion`) have no effect.
+    `map_parallelization`, `filter_parallelization`, `map_and_batch_fusion`) have no effect there.
+    Eager loops over a dataset stay as TensorFlow has them.
     """
-    _see_iterators()
-    token = _is_off.set(True)
-    try:
-        yield
-    finally:
-        _is_off.reset(token)
-
-
-def off_everywhere() -> None:
-    """Does what `off` does, for all iterators that this process makes from now on."""
-    _see_iterators()
-    _is_off_everywhere.append(True)
-
-
-def _see_iterators():
-    """Replaces the methods through which TensorFlow makes iterators; a second call does nothing."""
     datasets, iterators = dataset_ops.DatasetV2, iterator_ops.Iterator
     # An input_fn, a model_fn or a hook may make iterators of any kind. All of them pass the first
     # method; only `make_initializer` does not, so it is made to.
@@ -56,7 +35,7 @@ def _drawing_on_request(method):
     @functools.wraps(method)
     def apply(self):
         dataset = method(self)
-        if not (_is_off.get() or _is_off_everywhere):
+        if tf.executing_eagerly():
             return dataset
         options = tf.data.Options()
         # Without autotuning, TensorFlow also injects no prefetch.

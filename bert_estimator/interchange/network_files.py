@@ -12,8 +12,6 @@ import os
 import shutil
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
@@ -52,7 +50,7 @@ def read(folder: str) -> dict[str, Any]:
 def _first_of(folder, names):
     """Returns the path of the first of these files that exists in a directory, or None."""
     paths = [os.path.join(folder, name) for name in names]
-    return next((path for path in paths if tf.io.gfile.exists(path)), None)
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
 def write(folder: str, source: Source) -> None:
@@ -89,7 +87,7 @@ def task_of_source(source: Source) -> dict[str, Any]:
 def _read_task(folder):
     """Returns the fields of `Source` that task.json tells."""
     path = os.path.join(folder, TASK)
-    if tf.io.gfile.exists(path):
+    if os.path.exists(path):
         return task_of(json_files.read(path), path)
     return {**_task_of_run(folder), "labels": _read_labels(os.path.join(folder, LABELS))}
 
@@ -119,9 +117,9 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _read_labels(path):
-    if not tf.io.gfile.exists(path):
+    if not os.path.exists(path):
         return ()
-    with tf.io.gfile.GFile(path, "rb") as reader:
+    with open(path, "rb") as reader:
         try:
             return tuple(reader.read().decode().removesuffix("\n").split("\n"))
         except UnicodeDecodeError as error:
@@ -131,7 +129,7 @@ def _read_labels(path):
 def _task_of_run(folder):
     """Returns what the flags of a directory's run say of its task, by the keys of task.json."""
     # Beside best/, the run's config.json is one directory up.
-    is_best = tf.io.gfile.exists(os.path.join(folder, _BEST))
+    is_best = os.path.exists(os.path.join(folder, _BEST))
     path = os.path.join(folder, os.pardir if is_best else "", _RUN)
     try:
         flags = json_files.field(json_files.read(path), "flags", dict, path)
@@ -144,5 +142,5 @@ def _task_of_run(folder):
         # text.
         kind = task.pop("task_kind", None)
         return task_of({**task, "kind": kind if kind == MULTI_LABEL else None}, path)
-    except (tf.errors.OpError, OSError, ValueError):
+    except (OSError, ValueError):
         return task_of({}, path)  # config.json is missing, or another program's

@@ -9,17 +9,15 @@ masks do not depend on the number of cores, on micro-batches, or on how often a 
 a resumed run draws the masks that an uninterrupted run would draw.
 """
 
-import functools
 import math
 import zlib
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import kernels, primitives
 from bert_estimator.layers.kernels import masks
-from bert_estimator.layers.kernels.masks import BLOCK_ELEMENTS, HALF_BITS, Drop, Mask
+from bert_estimator.layers.kernels.masks import BLOCK_ELEMENTS, HALF_BITS, Mask
 
 _LEVELS = 1 << HALF_BITS
 
@@ -91,11 +89,7 @@ class Dropout:
           ValueError: the rate is out of range, or too near 1 for masks of 16 bits, or x does not
             have a static row shape.
         """
-        mask = self.mask(x, rate)
-        if mask is None:
-            return x
-        value = kernels.of_graph().mask_and_scale(mask, x, x.dtype)
-        return primitives.with_gradient("BertEstimatorDropout", value, x, *mask)
+        return masked(x, self.mask(x, rate), x.dtype)
 
     def mask(self, x: tf.Tensor, rate: float) -> Mask | None:
         """Returns the mask that a call would apply to x; None if it would drop nothing.
@@ -194,19 +188,13 @@ class Dropout:
         return zlib.crc32(f"{name}:{call}".encode())
 
 
-def at_rate(dropout: Callable[[tf.Tensor, float], tf.Tensor] | None, rate: float) -> Drop | None:
-    """Returns dropout at a rate; None for the rate 0.
-
-    Args:
-      dropout: a `Dropout`, or any function (x, rate) -> tensor of the shape and dtype of x. A
-        subclass of `Dropout` counts as any function. It may be None if the rate is 0.
-      rate: the dropout rate.
-    """
-    if not rate:
-        return None
-    # A subclass may drop in another way than by the mask.
-    mask = functools.partial(dropout.mask, rate=rate) if type(dropout) is Dropout else None
-    return Drop(lambda x: dropout(x, rate), mask)
+def masked(x: tf.Tensor, mask: Mask | None, dtype: tf.DType) -> tf.Tensor:
+    """Applies a mask of `Dropout.mask` to a float tensor x, and casts the result, of x's shape, to
+    a dtype; None keeps all elements."""
+    if mask is None:
+        return tf.cast(x, dtype)
+    value = kernels.of_graph().mask_and_scale(mask, x, dtype)
+    return primitives.with_gradient("BertEstimatorDropout", value, x, *mask)
 
 
 @tf.RegisterGradient("BertEstimatorDropout")

@@ -43,16 +43,11 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
         return tf.identity_n([value, *inputs])[0]
 
 
-def barrier(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor in a layout of its own; only in programs for XLA."""
+def barrier(*tensors: tf.Tensor) -> list[tf.Tensor]:
+    """Returns equal tensors, none of which is there before all of the given ones are; only in
+    programs for XLA and in what is `fused`. They have no gradient."""
     # XLA does not move operations over a barrier, nor does it give both sides one layout.
-    (value,) = gen_xla_ops.xla_optimization_barrier([tensor])
-    return with_gradient("BertEstimatorBarrier", value, tensor)
-
-
-@tf.RegisterGradient("BertEstimatorBarrier")
-def _barrier_gradient(op, gradient, *_):
-    return None, gradient
+    return gen_xla_ops.xla_optimization_barrier(tensors)
 
 
 def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:

@@ -5,11 +5,9 @@ input of each layer is kept. When the gradient of the layer's output arrives, th
 again on that input (the replay), and the gradient goes through the replay.
 """
 
-import functools
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bert_estimator.layers import primitives
 from bert_estimator.layers.dropout import Dropout
@@ -39,8 +37,12 @@ def recompute(
     def gradients(x, y_gradient):
         state = fork.state if fork else []
         # Because of the barrier neither XLA nor TensorFlow's optimizer can merge the replay with
-        # the forward pass, or run the replay before the gradient is known.
-        x, y_gradient, *state = _barrier(x, y_gradient, *state)
+        # the forward pass, or run the replay before the gradient is known. TensorFlow's optimizer
+        # does not look inside a compiled function.
+        held = primitives.fused(primitives.barrier, x, y_gradient, *state)
+        # Each output depends on every input, and so on the gradient and on the variables it came
+        # from. The gradients of the replay must not flow back along that path.
+        x, y_gradient, *state = [tf.stop_gradient(tensor) for tensor in held]
         with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
             y = layer(x, fork and fork.fork(state))
         return tf.gradients(y, [x, *variables], y_gradient)
@@ -57,26 +59,3 @@ def recompute(
 @tf.RegisterGradient("BertEstimatorRecompute")
 def _recompute_gradient(op, y_gradient, *_):
     return None, *op.recompute_gradients(op.inputs[1], y_gradient)
-
-
-def _barrier(*tensors):
-    """Returns equal tensors, none of which is available before all of the given ones are."""
-    held = _compiled_barrier(tuple(tensor.dtype for tensor in tensors))(*tensors)
-    for tensor, result in zip(tensors, held, strict=True):
-        result.set_shape(tensor.shape)
-    # Each output depends on every input, and so on the gradient and on the variables it came from.
-    # The gradients of the replay must not flow back along that path.
-    return [tf.stop_gradient(result) for result in held]
-
-
-@functools.cache
-def _compiled_barrier(dtypes):
-    # Only XLA has this operation, and TensorFlow's optimizer does not look inside a compiled
-    # function. It is traced once, as in `primitives`.
-    with tf.Graph().as_default():
-        traced = tf.function(
-            lambda *tensors: gen_xla_ops.xla_optimization_barrier(tensors),
-            jit_compile=True,
-            autograph=False,
-        )
-        return traced.get_concrete_function(*[tf.TensorSpec(None, dtype) for dtype in dtypes])

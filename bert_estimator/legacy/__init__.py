@@ -10,7 +10,19 @@ or, from code, before anything imports TensorFlow:
 `names.py` is the table of the names that scripts can import.
 """
 
+import importlib.util
 import warnings
+
+NEEDS_KERAS = (
+    "Old scripts need the tf_keras package, in the release of TensorFlow's own version: "
+    "pip install 'bert-estimator[legacy]', or in a checkout pip install -e '.[legacy]'"
+)
+
+
+def check_keras() -> None:
+    """Raises an ImportError that says what to install if the tf_keras package is missing."""
+    if importlib.util.find_spec("tf_keras") is None:
+        raise ImportError(NEEDS_KERAS)
 
 
 def install(tf2: bool = False) -> None:
@@ -25,8 +37,10 @@ def install(tf2: bool = False) -> None:
         names are `tf.compat.v1.X`, with its canned estimators.
 
     Raises:
+      ImportError: the tf_keras package is missing.
       RuntimeError: `install` was called before, for the other version.
     """
+    check_keras()
     # These imports are here so that importing this package does not load TensorFlow.
     import tensorflow.compat.v1 as tf
     from absl import flags

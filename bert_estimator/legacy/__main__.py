@@ -35,7 +35,8 @@ def main(argv: list[str]) -> int:
     given = arguments.pop(0) if arguments[:1] in (["--tf1"], ["--tf2"]) else None
     try:
         tensorflow_import.check_addresses()
-    except tensorflow_import.AddressLimitError as error:
+        bert_estimator.legacy.check_keras()
+    except (ImportError, tensorflow_import.AddressLimitError) as error:
         print(f"python -m bert_estimator.legacy: {error}", file=sys.stderr)
         return 2
     if arguments[:1] == ["-m"] and len(arguments) > 1:
@@ -101,8 +102,8 @@ def _run_module(name, flags, given):
 def _install(script, given, find_version):
     """Installs the TensorFlow that a script was written for (`given` is "--tf1", "--tf2" or None),
     and says which, if the names in the script leave a doubt."""
-    with ticker.never_silent("Loading TensorFlow"):
-        import tensorflow  # noqa: F401
+    with ticker.never_silent("Loading TensorFlow"), tensorflow_import.quiet():
+        import tensorflow  # noqa: F401 (Keras, too, before TensorFlow is made TensorFlow 1)
 
         tf2, reason = (given == "--tf2", "") if given else find_version()
         bert_estimator.legacy.install(tf2)
@@ -128,7 +129,6 @@ def _exit_code(name, run):
 def command() -> None:
     """Runs the console command `tpu-legacy`."""
     standard_streams.prepare()
-    tensorflow_import.quiet()  # Keras has to be imported before TensorFlow is made TensorFlow 1
     sys.exit(main(sys.argv))
 
 

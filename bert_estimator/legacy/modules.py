@@ -57,7 +57,7 @@ def canonical(path: str) -> str:
     """Returns the table's name for a module path: tensorflow.compat.v1.X is tensorflow.X, and in a
     script of TensorFlow 2, tensorflow.X is tensorflow.compat.v2.X."""
     path = re.sub(r"^tensorflow\.compat\.v[12]\.compat\b", "tensorflow.compat", path)
-    if _is_below(path, "keras") and _KERAS_TREE in names.MODULES:
+    if _is_below(path, "keras"):
         # The package that old scripts mean was Keras 2, which goes on as tf_keras.
         if is_of_2():
             return f"{_V2}.{path}"
@@ -250,7 +250,7 @@ _GONE = (
     "tensorflow.contrib.",
     "tensorflow_estimator.",
     _OLD_WHEEL,
-    *([_KERAS_TREE + "."] if _KERAS_TREE in names.MODULES else []),
+    _KERAS_TREE + ".",
 )
 
 
@@ -331,8 +331,8 @@ def put_in_place(tf2: bool = False) -> None:
     installed = ("tensorflow", _V2 if tf2 else _V1)
     sys.modules.update(dict.fromkeys(installed, module))
     replaced = [p for p in sys.modules if p not in installed and canonical(p) in _PACKAGES]
-    if _KERAS_TREE in names.MODULES:  # Keras 3, which TensorFlow has imported
-        replaced += [p for p in sys.modules if _is_below(p, "keras") and ".src" not in p]
+    # Keras 3, which TensorFlow has imported.
+    replaced += [p for p in sys.modules if _is_below(p, "keras") and ".src" not in p]
     # The finder makes these anew when they are imported.
     for path in set(replaced):
         del sys.modules[path]

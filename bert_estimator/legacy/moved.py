@@ -3,11 +3,10 @@
 TensorFlow moved them, or this package replaces them.
 """
 
-from bert_estimator.legacy.names import HAS_KERAS, LAYERS, V1
+from bert_estimator.legacy.names import V1
 
 # An inner module -> a list of (new module, names), as in the table of `names.py`.
 MOVED = {
-    **({} if HAS_KERAS else {"tensorflow.python.layers.normalization": LAYERS[:1]}),
     "tensorflow.python.feature_column.feature_column_v2": [
         ("tensorflow.python.feature_column.feature_column_v2_types", "FeatureColumn"),
     ],

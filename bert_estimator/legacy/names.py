@@ -3,8 +3,6 @@
 All other names come from `tensorflow.compat.v1`.
 """
 
-import importlib.util
-
 from bert_estimator.legacy import python_keras
 
 # The modules behind tensorflow.compat.v1 and tensorflow.compat.v2, whose own names are mapped too.
@@ -27,33 +25,15 @@ _EARLY_STOPPING = (
     "stop_if_lower_hook stop_if_no_decrease_hook stop_if_no_increase_hook",
 )
 
-# With tf_keras, tf.layers, the RNN cells and tf.keras are one hierarchy of classes, as in TF1.
-HAS_KERAS = importlib.util.find_spec("tf_keras") is not None
+# tf.layers, the RNN cells and tf.keras are one hierarchy of classes, as in TF1.
 _KERAS_LEGACY = "tf_keras.api._v1.keras.__internal__.legacy"
 _RNN_CELLS = (
-    _KERAS_LEGACY + ".rnn_cell"
-    if HAS_KERAS
-    else "tensorflow.python.keras.layers.legacy_rnn.rnn_cell_impl",
+    _KERAS_LEGACY + ".rnn_cell",
     "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple "
     "MultiRNNCell RNNCell ResidualWrapper",
 )
 # tf.contrib.rnn has this base class of the cells with weights, too.
-_BASE_CELL = (
-    "tf_keras.src.layers.rnn.legacy_cells" if HAS_KERAS else _RNN_CELLS[0],
-    "LayerRNNCell",
-)
-LAYERS = (
-    [(_KERAS_LEGACY + ".layers", "*")]
-    if HAS_KERAS
-    else [
-        (
-            "bert_estimator.legacy.stand_ins.batch_normalization",
-            "BatchNormalization batch_normalization",
-        ),
-        ("tensorflow.python.layers.base", "InputSpec"),
-        ("tensorflow.python.layers.layers", "*"),
-    ]
-)
+_BASE_CELL = ("tf_keras.src.layers.rnn.legacy_cells", "LayerRNNCell")
 _WHEEL = "tensorflow_estimator.python.estimator"
 
 
@@ -175,7 +155,6 @@ MODULES = {
     **{
         f"tensorflow.compat.v2.{module}": [(f"tf_keras.{module}", "*")]
         for module in ("initializers", "losses", "metrics", "optimizers")
-        if HAS_KERAS
     },
     "tensorflow.compat.v2.distribute": [(V2 + ".distribute", "*")],
     "tensorflow.compat.v2.distribute.cluster_resolver": [
@@ -184,7 +163,7 @@ MODULES = {
     ],
     "tensorflow.nn": [(V1 + ".nn", "*")],
     "tensorflow.nn.rnn_cell": [_RNN_CELLS],
-    "tensorflow.layers": LAYERS,
+    "tensorflow.layers": [(_KERAS_LEGACY + ".layers", "*")],
     "tensorflow.keras": [
         ("bert_estimator.legacy.stand_ins.keras", "*"),
         ("tf_keras", "__version__"),
@@ -459,5 +438,5 @@ MODULES = {
         ("tensorflow.python.checkpoint.checkpoint", "CheckpointableSaver=TrackableSaver **"),
     ],
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
-    **(python_keras.MODULES if HAS_KERAS else {}),
+    **python_keras.MODULES,
 }

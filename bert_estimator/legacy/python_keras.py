@@ -4,44 +4,47 @@ TensorFlow still has a tree of this name, for itself: neither its classes nor it
 the ones of `tf.keras`. Scripts get the tf_keras package's modules.
 """
 
+import importlib.util
+import pathlib
+
 _TREE = "tensorflow.python.keras"
 _SOURCE = "tf_keras.src"
 _API = "tf_keras.api._v1.keras"
-
-# Modules that are in the same place in tf_keras. Also TensorFlow 2 had some of them in its tree.
-_SAME = (
-    "activations backend_config callbacks_v1 distribute distribute.distributed_training_utils "
-    "distribute.distributed_file_utils distribute.worker_training_state engine "
-    "engine.base_layer engine.base_layer_utils engine.base_layer_v1 "
-    "engine.base_preprocessing_layer engine.compile_utils engine.data_adapter engine.functional "
-    "engine.input_layer engine.input_spec engine.keras_tensor engine.node "
-    "engine.partial_batch_padding_handler engine.saving engine.sequential engine.training "
-    "engine.training_arrays_v1 engine.training_eager_v1 engine.training_generator_v1 "
-    "engine.training_utils engine.training_utils_v1 engine.training_v1 legacy_tf_layers "
-    "legacy_tf_layers.base legacy_tf_layers.convolutional legacy_tf_layers.core "
-    "legacy_tf_layers.pooling legacy_tf_layers.variable_scope_shim mixed_precision "
-    "mixed_precision.autocast_variable mixed_precision.loss_scale_optimizer "
-    "mixed_precision.policy saving utils.control_flow_util utils.conv_utils utils.data_utils "
-    "utils.generic_utils utils.io_utils utils.kernelized_utils utils.layer_utils "
-    "utils.losses_utils utils.metrics_utils utils.mode_keys utils.np_utils "
-    "utils.object_identity utils.tf_contextlib utils.tf_inspect utils.tf_utils "
-    "utils.version_utils utils.vis_utils"
-)
 
 # Modules whose public names `tf.keras` has, under its own module of the same name.
 _OF_API = (
     "applications backend callbacks constraints datasets initializers layers losses metrics "
     "models optimizers preprocessing regularizers utils"
 )
-_DATA_AND_NETWORKS = [
-    (package, module)
-    for package, modules in {
-        "applications": "densenet imagenet_utils inception_resnet_v2 inception_v3 mobilenet "
-        "mobilenet_v2 nasnet resnet resnet_v2 vgg16 vgg19 xception",
-        "datasets": "boston_housing cifar cifar10 cifar100 fashion_mnist imdb mnist reuters",
-    }.items()
-    for module in modules.split()
-]
+
+
+# Packages of the tree -> their names in tf_keras.
+_RENAMED = {
+    "mixed_precision.experimental": "mixed_precision",
+    "optimizer_v2": "optimizers.legacy",
+    "premade": "premade_models",
+    "saving": "saving.legacy",
+}
+
+
+def _found():
+    """Yields (a module of the tree, the module of tf_keras.src that has its names); tf_keras is not
+    imported."""
+    spec = importlib.util.find_spec("tf_keras")
+    if spec is None:
+        return  # The runner says what to install.
+    source = pathlib.Path(*spec.submodule_search_locations, "src")
+    for file in source.rglob("*.py"):
+        path = ".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+        # Most are in the same place. Below `optimizers`, the tree has classes of these names.
+        if not path.startswith(("__init__", "estimator", "optimizers.")):
+            yield path, path
+        for package, renamed in _RENAMED.items():
+            if f"{path}.".startswith(f"{renamed}."):
+                yield package + path.removeprefix(renamed), path
+
+
+_FOUND = sorted(_found())
 
 # Modules of layers -> where tf_keras has the classes and functions that `tf.keras.layers` lacks.
 _LAYERS = {
@@ -52,7 +55,7 @@ _LAYERS = {
     "cudnn_recurrent": ["rnn.base_cudnn_rnn"],
     "dense_attention": ["attention.base_dense_attention"],
     "embeddings": [],
-    "kernelized": ["kernelized"],
+    "kernelized": [],
     "local": ["locally_connected.locally_connected_utils"],
     "merge": ["merging.base_merge"],
     "noise": [],
@@ -63,7 +66,7 @@ _LAYERS = {
     "preprocessing": [],
     "recurrent": ["rnn.dropout_rnn_cell_mixin", "rnn.rnn_utils", "rnn.gru_lstm_utils"],
     "rnn_cell_wrapper_v2": ["rnn.cell_wrappers"],
-    "serialization": ["serialization"],
+    "serialization": [],
     "wrappers": ["rnn.base_wrapper"],
 }
 
@@ -112,7 +115,6 @@ _MOVED = {
     "layers.legacy_rnn.rnn_cell_impl": [("layers.rnn.legacy_cells", "**")],
     "layers.legacy_rnn.rnn_cell_wrapper_impl": [("layers.rnn.legacy_cell_wrappers", "**")],
     "layers.normalization_v2": [("layers.normalization.batch_normalization", "**")],
-    "layers.preprocessing.normalization": [("layers.preprocessing.normalization", "**")],
     "layers.recurrent": [
         (
             "layers.rnn.rnn_utils",
@@ -131,11 +133,6 @@ _MOVED = {
         ("utils.generic_utils", "to_list"),
         ("utils.tf_utils", "is_tensor_or_variable"),
     ],
-    "mixed_precision.experimental": [("mixed_precision", "**")],
-    **{
-        f"mixed_precision.experimental.{module}": [(f"mixed_precision.{module}", "**")]
-        for module in ("autocast_variable", "loss_scale_optimizer", "policy")
-    },
     "models": [
         ("engine.base_layer", "AddMetric Layer"),
         ("engine.input_layer", "Input InputLayer"),
@@ -143,14 +140,6 @@ _MOVED = {
         ("models.cloning", "**"),
     ],
     "optimizer_v1": [("optimizers.optimizer_v1", "**")],
-    "optimizer_v2": [],
-    **{
-        f"optimizer_v2.{module}": [(f"optimizers.legacy.{module}", "**")]
-        for module in (
-            *("adadelta", "adagrad", "adam", "adamax", "ftrl", "gradient_descent", "nadam"),
-            *("optimizer_v2", "rmsprop"),
-        )
-    },
     "optimizer_v2.learning_rate_schedule": [("optimizers.schedules.learning_rate_schedule", "**")],
     "optimizer_v2.utils": [("optimizers.utils", "**")],
     # In TensorFlow 1, too, these are not the classes of tf.keras.optimizers.
@@ -161,12 +150,8 @@ _MOVED = {
             "adagrad adadelta adam adamax nadam",
         ),
     ],
-    "premade": [("premade_models", "**")],
-    "premade.linear": [("premade_models.linear", "**")],
-    "premade.wide_deep": [("premade_models.wide_deep", "**")],
-    "preprocessing.image": [("preprocessing.image", "**"), ("utils.image_utils", "**")],
-    "preprocessing.sequence": [("preprocessing.sequence", "**"), ("utils.data_utils", "**")],
-    "preprocessing.text": [("preprocessing.text", "**")],
+    "preprocessing.image": [("utils.image_utils", "**")],
+    "preprocessing.sequence": [("utils.data_utils", "**")],
     **{
         package: [
             ("saving.legacy.save", "load_model save_model"),
@@ -174,16 +159,7 @@ _MOVED = {
         ]
         for package in ("saving", "engine.saving")
     },
-    **{
-        f"saving.{module}": [(f"saving.legacy.{module}", "**")]
-        for module in ("save", "saved_model", *_OF_SAVING)
-    },
-    **{
-        f"saving.saved_model.{module}": [(f"saving.legacy.saved_model.{module}", "**")]
-        for module in ("constants", "load", "save_impl", "serialized_attributes", "utils")
-    },
     "saving.saved_model.save": [
-        ("saving.legacy.saved_model.save", "**"),
         ("saving.legacy.saved_model.save_impl", "**"),
         ("saving.legacy.saved_model.utils", "**"),
     ],
@@ -204,8 +180,7 @@ def _homes(path):
     package, _, module = path.partition(".")
     moved = [(f"{_SOURCE}.{home}", given) for home, given in _MOVED.get(path, ())]
     homes = [(home, given) for home, given in moved if given != "**"]
-    if path in f"{_SAME} {_OF_API}".split() or (package, module) in _DATA_AND_NETWORKS:
-        homes.append((f"{_SOURCE}.{path}", "**"))
+    homes += [(f"{_SOURCE}.{home}", "**") for found, home in _FOUND if found == path]
     homes += [(home, given) for home, given in moved if given == "**"]
     if package == "layers":
         homes += [(f"{_SOURCE}.layers.{home}", "**") for home in _LAYERS.get(module, ())]
@@ -221,12 +196,7 @@ MODULES = {
     _TREE: [("bert_estimator.legacy.stand_ins.keras", "*")],
     **{
         f"{_TREE}.{path}": _homes(path)
-        for path in (
-            *f"{_SAME} {_OF_API}".split(),
-            *_MOVED,
-            *(".".join(names) for names in _DATA_AND_NETWORKS),
-            *(f"layers.{module}" for module in _LAYERS),
-        )
+        for path in {**dict(_FOUND), **_MOVED, **{f"layers.{module}": () for module in _LAYERS}}
     },
     **{
         f"tensorflow.python.layers.{module}": [(f"{_SOURCE}.legacy_tf_layers.{module}", "**")]

@@ -19,17 +19,18 @@ network.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu
-from bert_estimator.layers import embeddings
-from bert_estimator.model_fns import classification_report, update
-from bert_estimator.model_fns.fine_tuning import Network
-from bert_estimator.model_fns.metrics import METRICS, Examples, Metric
-from bert_estimator.precision import scope, to_float32
+from bert_estimator.model_fns import classification_report, metrics, update
+from bert_estimator.model_fns.fine_tuning import Network, output_logits
+from bert_estimator.model_fns.metrics import METRICS, Counts, Metric
+from bert_estimator.precision import scope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +44,11 @@ class Head:
     # If each label is one of several, a factor for each of the L labels; the loss is then the mean
     # weighted by the factors. None means 1 for each.
     class_weights: tuple[float, ...] | None = None
-    # Whether an evaluation also returns the arrays of `classification_report.counts`.
+    # Whether an evaluation also returns the counts of a `classification_report`.
     reports: bool = False
-    positive: int = 1  # see `metrics.Examples`
+    positive: int = 1  # the number of the label that `f1` is of
+
+    COUNTED: ClassVar[tuple[str, ...]] = ("label_ids",)  # features that an evaluation needs
 
     def new_variables(self) -> str:
         """Returns a pattern of the variables that may be missing in `init_checkpoint`."""
@@ -68,25 +71,38 @@ class Head:
     ) -> tuple[Callable[..., dict[str, Metric]], dict[str, tf.Tensor]]:
         """Returns (function, its arguments), the `eval_metrics` of the spec, for logits float32
         [B, ..., L] and the losses of labels, float32 [B, ...]."""
-        tensors = {
-            "logits": logits,
-            "label_ids": features["label_ids"],
-            "losses": losses,
-            "weights": self.weights_of(features),
+        counted = {name: features[name] for name in self.COUNTED}
+        weights = self.weights_of(features)
+        return self._metric_fn, {"logits": logits, "losses": losses, "weights": weights, **counted}
+
+    def _metric_fn(self, **tensors):
+        reported = classification_report.names(self.num_labels) if self.reports else ()
+        dtypes = {
+            **dict.fromkeys(self.metrics, tf.float32),
+            **dict.fromkeys(reported, tf.float64),
+            "mean_loss": tf.float32,
         }
-        return self._metric_fn, tensors
 
-    def _metric_fn(self, logits, label_ids, losses, weights):
-        examples = Examples(label_ids, logits, weights, self.positive)
-        results = {name: METRICS[name](examples) for name in self.metrics}
-        if self.reports:
-            results |= classification_report.counts(self.kind, examples)
-        return {**results, "mean_loss": mean_loss(losses, weights)}
+        def count(losses, weights, **arrays):
+            counts = self.count(weights=weights, **arrays)
+            return counts | metrics.sum_of_losses(losses, weights)
 
+        def values_of(counts):
+            return counts | self.values_of(counts) | {"mean_loss": metrics.mean_loss(counts)}
 
-def mean_loss(losses: tf.Tensor, weights: tf.Tensor) -> Metric:
-    """Computes the mean loss over labels; the loss of the spec is a mean over batches."""
-    return tf.metrics.mean(losses, weights)
+        return metrics.collected(count, values_of, dtypes, tensors)
+
+    def count(self, logits: np.ndarray, label_ids: np.ndarray, weights: np.ndarray) -> Counts:
+        """Counts the examples of a batch, or their words, whose weight is not 0."""
+        is_counted = weights > 0
+        arrays = label_ids[is_counted], logits[is_counted]
+        counts = metrics.count(self.kind, *arrays)
+        return counts | classification_report.count(self.kind, *arrays) if self.reports else counts
+
+    def values_of(self, counts: Counts) -> dict[str, float]:
+        """Returns the values of the metrics, by name, of the counts of all batches."""
+        functions = {**METRICS, "f1": functools.partial(metrics.f1, positive=self.positive)}
+        return {name: functions[name](counts) for name in self.metrics}
 
 
 def model_fn_builder(
@@ -132,23 +148,14 @@ def model_fn_builder(
 def scores(
     head: Head, batches: Iterable[tuple[dict[str, np.ndarray], np.ndarray]]
 ) -> dict[str, float]:
-    """Returns what an evaluation reports of (features, logits float32 [B, ..., L]) of each batch,
-    which another program has computed."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        fed, metrics = {}, {}
-        for features, logits in batches:
-            values = {**features, "logits": logits}
-            # The graph is built once, from the first batch, with dimensions that may differ in
-            # others.
-            if not fed:
-                fed = {n: tf.placeholder(v.dtype, [None, *v.shape[1:]]) for n, v in values.items()}
-                losses = _losses(head, fed["logits"], fed["label_ids"])
-                metric_fn, tensors = head.eval_metrics(fed, fed["logits"], losses)
-                metrics = metric_fn(**tensors)
-                session.run(tf.local_variables_initializer())
-            updates = [update for _, update in metrics.values()]
-            session.run(updates, {fed[name]: value for name, value in values.items()})
-        return session.run({name: value for name, (value, _) in metrics.items()})
+    """Returns the metrics of batches without padding, from (features, logits float32 [B, ..., L])
+    of each, which another program has computed."""
+    total: Counts = {}
+    for features, logits in batches:
+        weights = features.get("label_mask", np.ones(len(logits)))
+        counted = {name: features[name] for name in head.COUNTED}
+        metrics.add(total, head.count(logits=logits, weights=weights, **counted))
+    return head.values_of(total)
 
 
 def _logits(network, head, features, dropout):
@@ -162,23 +169,8 @@ def _logits(network, head, features, dropout):
             if hidden.shape.rank == 2 and "sequence_numbers" in features:
                 dropout = dropout.at_rows(features["sequence_numbers"])
             hidden = dropout(hidden, model.config.classifier_dropout)
-        width = hidden.shape.as_list()[-1]
-        # The dimensions between B and L: F if each token has logits.
-        outer = [embeddings.length_of(hidden)] if hidden.shape.rank == 3 else []
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
-            weights = modeling.weight(
-                "output_weights",
-                [head.num_labels, model.config.hidden_size],
-                model.config.initializer_range,
-            )
-            bias = tf.get_variable(
-                "output_bias", [head.num_labels], tf.float32, initializer=tf.zeros_initializer()
-            )
-        logits = tf.matmul(tf.reshape(hidden, [-1, width]), weights, transpose_b=True)
-    # The bias is added outside of the scope, in float32.
-    logits = tf.nn.bias_add(to_float32(logits), bias)
-    logits = tf.reshape(logits, [-1, *outer, head.num_labels])
-    return model.by_sequence(logits) if outer else logits
+        logits = output_logits(hidden, head.num_labels, model.config.initializer_range)
+    return model.by_sequence(logits) if logits.shape.rank == 3 else logits
 
 
 def _predictions(head, logits):

@@ -1,6 +1,6 @@
 """What an evaluation says of each label: precision, recall, confusions, calibration.
 
-`counts` are metrics of an evaluation, summed batch by batch; `lines` is the report made of them.
+`count` counts the examples of a batch; `lines` is the report made of the counts of all batches.
 `summaries` show it in TensorBoard, which is not needed to write them: the tables are summaries of
 the text plugin, `report/labels`, `report/confusion` and `report/calibration`, and
 `precision_recall/<label>` is a curve of the plugin pr_curves, for each label against all others.
@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.model_fns.metrics import Examples, Metric, Total
+from bert_estimator.model_fns import metrics
 
 NUM_BINS = 10
 MOST_CURVES = 50  # Nobody looks at more curves, and the events would grow by megabytes.
 NUM_THRESHOLDS = 201  # from 0 to 1, at equal distances, as in TensorBoard's own curves
 
-CONFUSION, CALIBRATION, THRESHOLDS = NAMES = ("confusion", "calibration", "thresholds")
+CONFUSION, CALIBRATION, THRESHOLDS = NAMES = (metrics.CONFUSION, "calibration", "thresholds")
 # Kinds of heads whose labels have probabilities.
 KINDS = ("classification", "multi_label", "tagging")
 _TABLES = ("labels", "confusion", "calibration")
@@ -29,68 +29,47 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>])")
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
-def counts(kind: str, examples: Examples) -> dict[str, Metric]:
-    """Computes what a report is made of: metrics by name, float64.
+def names(num_labels: int) -> tuple[str, ...]:
+    """Returns the names of the counts that a report of so many labels is made of."""
+    return NAMES if num_labels <= MOST_CURVES else NAMES[:2]
 
-    "confusion" is [L, L], examples by label and predicted label, or [L, 2, 2] for multi_label, by
-    whether the label holds and is predicted. "calibration" is [K, 3], by the probability of what is
-    predicted: number, sum of the probabilities, and number of right predictions. "thresholds", for
-    at most MOST_CURVES labels, is [T, L, 2], the numbers of examples without and with the label, by
-    the last threshold that the label's probability reaches.
+
+def count(kind: str, label_ids: np.ndarray, logits: np.ndarray) -> metrics.Counts:
+    """Counts examples as `metrics.count` does, for what a report has beside the confusions.
+
+    CALIBRATION is [K, 3], by the probability of what is predicted: number, sum of the
+    probabilities, and number of right predictions. THRESHOLDS, for at most MOST_CURVES labels, is
+    [T, L, 2], the numbers of examples without and with the label, by the last threshold that the
+    label's probability reaches.
     """
-    label_ids, logits, weights = examples.label_ids, examples.logits, examples.weights
-    num_labels = logits.shape.as_list()[1]
-    if kind != "multi_label":
-        predicted = tf.argmax(logits, -1, output_type=tf.int32)
-        probabilities = tf.nn.softmax(logits)
-        right = tf.equal(predicted, label_ids)
-        holds = tf.one_hot(label_ids, num_labels, on_value=True, off_value=False)
-        return {
-            CONFUSION: examples.confusion,
-            CALIBRATION: _calibration(tf.reduce_max(probabilities, axis=-1), right, weights),
-            **_thresholds(probabilities, holds, weights),
-        }
-    holds, predicted = label_ids > 0, logits > 0
-    thresholds = _thresholds(tf.sigmoid(logits), holds, weights)
-    weights = tf.tile(weights[:, tf.newaxis], [1, num_labels])
-    # For multi_label every label of an example is a prediction.
-    pairs = [
-        [tf.logical_and(tf.equal(holds, a), tf.equal(predicted, b)) for b in (False, True)]
-        for a in (False, True)
+    num_labels = logits.shape[1]
+    if kind == "multi_label":  # Every label of an example is a prediction.
+        holds, probabilities = label_ids > 0, _sigmoid(logits)
+        probability, right = _sigmoid(np.abs(logits)), holds == (logits > 0)
+    else:
+        holds, probabilities = label_ids[:, np.newaxis] == np.arange(num_labels), _softmax(logits)
+        probability, right = probabilities.max(axis=-1), logits.argmax(axis=-1) == label_ids
+    columns = [
+        np.histogram(probability, NUM_BINS, (0, 1), weights=np.asarray(column, np.float64))[0]
+        for column in (np.ones_like(probability), probability, right)
     ]
-    batch = [[tf.reduce_sum(tf.cast(x, tf.float64) * tf.cast(weights, tf.float64), 0)
-              for x in row] for row in pairs]  # fmt: skip
-    total = Total([num_labels, 2, 2])
-    return {
-        CONFUSION: (total.value, total.add(tf.transpose(tf.stack(batch), [2, 0, 1]))),
-        CALIBRATION: _calibration(tf.sigmoid(tf.abs(logits)), tf.equal(holds, predicted), weights),
-        **thresholds,
-    }
+    counts = {CALIBRATION: np.stack(columns, axis=-1)}
+    if THRESHOLDS in names(num_labels):
+        last = NUM_THRESHOLDS - 1
+        threshold = (np.nan_to_num(probabilities) * last).astype(np.int64)  # NaN is below 0
+        shape = [NUM_THRESHOLDS, num_labels, 2]
+        counts[THRESHOLDS] = metrics.numbers_of(shape, threshold, np.arange(num_labels), holds)
+    return counts
 
 
-def _calibration(probability, right, weights):
-    """Returns the metric of predictions by their probability: [K, 3]."""
-    bins = tf.minimum(tf.cast(tf.reshape(probability, [-1]) * NUM_BINS, tf.int32), NUM_BINS - 1)
-    weights = tf.cast(tf.reshape(weights, [-1, 1]), tf.float64)
-    columns = [tf.ones_like(probability), probability, tf.cast(right, tf.float32)]
-    columns = tf.stack([tf.reshape(tf.cast(x, tf.float64), [-1]) for x in columns], axis=-1)
-    total = Total([NUM_BINS, 3])
-    return total.value, total.add(tf.math.unsorted_segment_sum(columns * weights, bins, NUM_BINS))
+def _softmax(logits):
+    with np.errstate(invalid="ignore"):  # of logits that are not finite
+        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def _thresholds(probabilities, holds, weights):
-    """Returns the metric of examples by their label's probability, [T, L, 2], by its name."""
-    num_labels = probabilities.shape.as_list()[1]
-    if num_labels > MOST_CURVES:
-        return {}
-    threshold = tf.cast(probabilities * (NUM_THRESHOLDS - 1), tf.int32)
-    threshold = tf.clip_by_value(threshold, 0, NUM_THRESHOLDS - 1)  # NaN is below 0
-    place = (threshold * num_labels + tf.range(num_labels)) * 2 + tf.cast(holds, tf.int32)
-    weights = tf.cast(weights[:, tf.newaxis], tf.float64) * tf.ones_like(place, tf.float64)
-    shape = [NUM_THRESHOLDS, num_labels, 2]
-    sums = tf.math.unsorted_segment_sum(weights, place, NUM_THRESHOLDS * num_labels * 2)
-    total = Total(shape)
-    return {THRESHOLDS: (total.value, total.add(tf.reshape(sums, shape)))}
+def _sigmoid(logits):
+    return 0.5 * (1 + np.tanh(0.5 * logits))  # whose exponentials cannot be infinite
 
 
 def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -> Iterator[str]:

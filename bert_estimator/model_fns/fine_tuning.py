@@ -10,10 +10,11 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.layers import primitives
+from bert_estimator.layers import embeddings, primitives
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.model_fns import update
 from bert_estimator.model_fns.init_checkpoint import scaffold_fn
+from bert_estimator.precision import to_float32
 from bert_estimator.system.errors import ArgumentError
 
 
@@ -74,6 +75,21 @@ class Network:
             allow_partial_init=self.allow_partial_init,
             **options,
         )
+
+
+def output_logits(hidden: tf.Tensor, number: int, initializer_range: float) -> tf.Tensor:
+    """Returns the logits of `output_weights` [number, H] and `output_bias` [number] on hidden
+    values, [B, H] or [B, F, H] in the compute dtype: float32 [B, number] or [B, F, number]."""
+    width = hidden.shape.as_list()[-1]
+    with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+        weights = modeling.weight("output_weights", [number, width], initializer_range)
+        bias = tf.get_variable(
+            "output_bias", [number], tf.float32, initializer=tf.zeros_initializer()
+        )
+    logits = tf.matmul(tf.reshape(hidden, [-1, width]), weights, transpose_b=True)
+    logits = tf.nn.bias_add(to_float32(logits), bias)
+    length = [embeddings.length_of(hidden)] if hidden.shape.rank == 3 else []
+    return tf.reshape(logits, [-1, *length, number])
 
 
 def layerwise_rate_scale(

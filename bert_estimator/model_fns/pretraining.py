@@ -15,6 +15,7 @@ positions are places among the tokens of all rows.
 import functools
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling, tpu
@@ -36,12 +37,15 @@ def model_fn_builder(
     random_seed: int = 0,
     init_checkpoint: str | None = None,
     allow_partial_init: bool = False,
+    unigram_nats: np.ndarray | None = None,
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
     """Returns the `model_fn` for `TPUEstimator`; only training needs a rule.
 
     The loss, in nats, has two parts: the cross-entropy of the masked words, averaged over the
     masked positions of the global batch, and the cross-entropy of the next sentence, averaged over
     its examples. For `init_checkpoint` and `allow_partial_init`, see `init_checkpoint.scaffold_fn`.
+    With `unigram_nats`, float32 [V], an evaluation has the metric `unigram_baseline`: the mean of
+    these cross-entropies over the masked words.
     """
     make_model = functools.partial(
         modeling.BertModel,
@@ -61,7 +65,7 @@ def model_fn_builder(
             tensors = _per_position(make_model, precision, features, None)
             # An evaluation before the first step needs these weights. If the model's own directory
             # has a checkpoint, the evaluation reads that instead.
-            return _eval_spec(tensors, initial_weights(log=tf.logging.debug))
+            return _eval_spec(tensors, unigram_nats, initial_weights(log=tf.logging.debug))
         if mode != tpu.ModeKeys.TRAIN:
             raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
 
@@ -83,8 +87,13 @@ def metric_fn(
     next_sentence_predictions: tf.Tensor,
     next_sentence_labels: tf.Tensor,
     next_sentence_weights: tf.Tensor,
+    unigram_nats: np.ndarray | None = None,
 ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     """Returns the metrics of masked words, tensors [B * P], and of next sentences, [B]."""
+    baseline = {}
+    if unigram_nats is not None:
+        losses = tf.gather(tf.constant(unigram_nats), masked_lm_ids)
+        baseline = {"unigram_baseline": tf.metrics.mean(losses, masked_lm_weights)}
     return {
         "masked_lm_accuracy": tf.metrics.accuracy(
             masked_lm_ids, masked_lm_predictions, masked_lm_weights
@@ -94,15 +103,16 @@ def metric_fn(
             next_sentence_labels, next_sentence_predictions, next_sentence_weights
         ),
         "next_sentence_loss": tf.metrics.mean(next_sentence_loss, next_sentence_weights),
+        **baseline,
     }
 
 
-def _eval_spec(tensors, initial_weights):
+def _eval_spec(tensors, unigram_nats, initial_weights):
     """Returns the spec of an evaluation; `tensors` are the arguments of `metric_fn`."""
     return tpu.TPUEstimatorSpec(
         tpu.ModeKeys.EVAL,
         loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
-        eval_metrics=(metric_fn, tensors),
+        eval_metrics=(functools.partial(metric_fn, unigram_nats=unigram_nats), tensors),
         scaffold_fn=initial_weights,
     )
 

@@ -18,11 +18,10 @@ from typing import Protocol
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import modeling, tpu
-from bert_estimator.layers import embeddings
-from bert_estimator.model_fns import update
-from bert_estimator.model_fns.fine_tuning import Network
-from bert_estimator.precision import scope, to_float32
+from bert_estimator import tpu
+from bert_estimator.model_fns import metrics, update
+from bert_estimator.model_fns.fine_tuning import Network, output_logits
+from bert_estimator.precision import scope
 
 _SCOPE = "cls/squad"
 _NO_TOKEN = -10000.0  # a logit whose exponential is 0
@@ -92,18 +91,9 @@ def _logits(network, features, dropout):
     """Returns the logits of starts and of ends, float32 [B, F] each."""
     with scope(network.precision):
         model = network.build(features, dropout)
-        tokens = model.get_sequence_output()  # [B, F, H]
-        with tf.variable_scope(_SCOPE, use_resource=True):
-            weights = modeling.weight(
-                "output_weights", [2, model.config.hidden_size], model.config.initializer_range
-            )
-            bias = tf.get_variable(
-                "output_bias", [2], tf.float32, initializer=tf.zeros_initializer()
-            )
-        flat = tf.reshape(tokens, [-1, tokens.shape.as_list()[-1]])
-        logits = tf.matmul(flat, weights, transpose_b=True)
-    logits = tf.nn.bias_add(to_float32(logits), bias)
-    logits = tf.reshape(logits, [-1, embeddings.length_of(tokens), 2])
+        with tf.variable_scope(_SCOPE):
+            tokens = model.get_sequence_output()  # [B, F, H]
+            logits = output_logits(tokens, 2, model.config.initializer_range)
     # In training, google-research/bert's softmax is over padding, too, which packed rows do not
     # have. Elsewhere padding is left out, since packed rows do not train its logits.
     if dropout is None and "sequence_starts" not in features:
@@ -154,27 +144,16 @@ def _not_below(value):
 
 def _metric_fn(scorer):
     """Returns the function of the evaluation's tensors that gives the metrics."""
+    names = list(scorer.names) if scorer else []
 
-    def metric_fn(unique_ids, starts, ends, losses, weights):
-        # This is the mean over windows; the loss of the spec is a mean over batches.
-        results = {"mean_loss": tf.metrics.mean(losses, weights)}
-        if scorer is None:
-            return results
+    def count(losses, weights, **logits):
+        if scorer:
+            scorer.add(**logits)
+        return metrics.sum_of_losses(losses, weights)
 
-        def add(*batch):
-            scorer.add(*batch)
-            return np.float32(0)
+    def values_of(counts):
+        scores = [_not_below(value) for value in scorer.scores()] if scorer else []
+        return {"mean_loss": metrics.mean_loss(counts), **dict(zip(names, scores, strict=True))}
 
-        def scores():
-            return [_not_below(value) for value in scorer.scores()]
-
-        names = list(scorer.names)
-        added = tf.numpy_function(add, [unique_ids, starts, ends], tf.float32)
-        values = tf.numpy_function(scores, [], [tf.float32] * len(names))
-        for name, value in zip(names, values, strict=True):
-            value.set_shape([])
-            # All values are read after the last update, when the scorer has every window's logits.
-            results[name] = value, added.op
-        return results
-
-    return metric_fn
+    dtypes = dict.fromkeys(["mean_loss", *names], tf.float32)
+    return lambda **tensors: metrics.collected(count, values_of, dtypes, tensors)

@@ -13,15 +13,18 @@ network. The pooler is not used, and is not trained.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling
-from bert_estimator.model_fns import classification, classification_report, metrics, update
+from bert_estimator.model_fns import classification, update
+from bert_estimator.model_fns.metrics import METRICS, Counts
 from bert_estimator.tokenization import entities
 
 ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
+_WORDS = "words"  # the name of a list of `Counts`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,8 @@ class TaggingHead(classification.Head):
 
     # The names of the L labels in the order of their numbers; ENTITY_METRICS need them.
     labels: tuple[str, ...] = ()
+
+    COUNTED: ClassVar[tuple[str, ...]] = ("label_ids", "unique_ids", "continues_sentence")
 
     def new_variables(self) -> str:
         """Returns a pattern of the head and the pooler, which tagging networks may lack."""
@@ -47,81 +52,39 @@ class TaggingHead(classification.Head):
     def is_one_of_several(self) -> bool:
         return True
 
-    def eval_metrics(self, features, logits, losses):
-        """Returns `eval_metrics` as `Head` does, with the words' places in their sentences."""
-        metric_fn, tensors = super().eval_metrics(features, logits, losses)
-        names = ("unique_ids", "continues_sentence")
-        return metric_fn, {**tensors, **{name: features[name] for name in names}}
+    def count(
+        self,
+        logits: np.ndarray,
+        label_ids: np.ndarray,
+        weights: np.ndarray,
+        unique_ids: np.ndarray,
+        continues_sentence: np.ndarray,
+    ) -> Counts:
+        """Counts the words of a batch, and keeps their places, labels and predicted labels."""
+        is_word = weights > 0
+        is_first = is_word & (np.cumsum(is_word, axis=1) == 1)
+        begins = is_first & (continues_sentence == 0)[:, np.newaxis]
+        windows = np.broadcast_to(unique_ids[:, np.newaxis], is_word.shape)
+        words = np.stack([windows, begins, label_ids, logits.argmax(axis=-1)], axis=-1)[is_word]
+        return super().count(logits, label_ids, weights) | {_WORDS: [words.astype(np.int32)]}
 
-    def _metric_fn(self, logits, label_ids, losses, weights, unique_ids, continues_sentence):
-        words = metrics.Examples(
-            tf.reshape(label_ids, [-1]),
-            tf.reshape(logits, [-1, self.num_labels]),
-            tf.reshape(weights, [-1]),
-        )
-        results = {
-            name: metrics.METRICS[name](words)
-            for name in self.metrics
-            if name not in ENTITY_METRICS
-        }
+    def values_of(self, counts: Counts) -> dict[str, float]:
+        values = {}
         if set(self.metrics) & set(ENTITY_METRICS):
-            predictions = tf.argmax(logits, -1, output_type=tf.int32)
-            scores = entity_metrics(
-                self.labels, label_ids, predictions, weights, unique_ids, continues_sentence
-            )
-            results.update((name, scores[name]) for name in scores if name in self.metrics)
-        # The deciding metric comes first again.
-        results = {name: results[name] for name in self.metrics}
-        if self.reports:
-            results |= classification_report.counts(self.kind, words)
-        return {**results, "mean_loss": classification.mean_loss(losses, weights)}
+            values = _entity_metrics(self.labels, np.concatenate(counts[_WORDS]))
+        return values | {name: METRICS[name](counts) for name in self.metrics if name not in values}
 
 
-def entity_metrics(
-    labels: tuple[str, ...],
-    label_ids: tf.Tensor,
-    predictions: tf.Tensor,
-    weights: tf.Tensor,
-    unique_ids: tf.Tensor,
-    continues_sentence: tf.Tensor,
-) -> dict[str, metrics.Metric]:
-    """Computes ENTITY_METRICS of all sentences, as conlleval does; they share one update operation.
+def _entity_metrics(labels, words):
+    """Returns ENTITY_METRICS of words, int32 [N, 4]: window, begins a sentence, label, prediction.
 
-    Args:
-      label_ids, predictions: int32 [B, F], the labels of words, and their predicted labels.
-      weights: float32 [B, F], above 0 at the first pieces of words.
-      unique_ids: int32 [B], the windows' numbers.
-      continues_sentence: int32 [B], 1 if a window goes on with the sentence of the window before.
+    They are conlleval's. The windows of a sentence are joined, so they do not depend on the batch
+    size, on the sequence length, or on the order of the windows.
     """
-    is_word = weights > 0
-    first_of_window = tf.equal(tf.cumsum(tf.cast(is_word, tf.int32), axis=1), 1)
-    begins = tf.cast(first_of_window & tf.equal(continues_sentence, 0)[:, tf.newaxis], tf.int32)
-    windows = tf.broadcast_to(unique_ids[:, tf.newaxis], tf.shape(begins))
-    batch = tf.stack([windows, begins, label_ids, predictions], axis=-1)
-    batch = tf.boolean_mask(batch, is_word)
-    # The words of all batches are kept, and the windows of a sentence are joined at the end: so the
-    # scores do not depend on the batch size, on the sequence length, or on the order of the
-    # windows.
-    words = metrics.local_variable(tf.zeros([0, 4], tf.int32), [None, 4])
-
-    def scores(rows):
-        return np.float32(_scores(labels, rows))
-
-    values = tf.numpy_function(scores, [words.read_value()], tf.float32)
-    values.set_shape([3])
-    update_op = words.assign(tf.concat([words.read_value(), batch], 0), read_value=False)
-    precision, recall, f1 = tf.unstack(values)
-    return {
-        name: (value, update_op)
-        for name, value in zip(ENTITY_METRICS, (f1, precision, recall), strict=True)
-    }
-
-
-def _scores(labels, rows):
-    """Returns the scores of words, int32 [N, 4]: window, begins a sentence, label, prediction."""
     # A stable sort keeps the words of a window in their order.
-    rows = rows[np.argsort(rows[:, 0], kind="stable"), 1:]
-    starts = np.flatnonzero(rows[:, 0])
-    names = np.array(labels, object)[rows[:, 1:]]
+    words = words[np.argsort(words[:, 0], kind="stable"), 1:]
+    starts = np.flatnonzero(words[:, 0])
+    names = np.array(labels, object)[words[:, 1:]]
     sentences = np.split(names, starts[1:]) if len(names) else []
-    return entities.scores([s[:, 0] for s in sentences], [s[:, 1] for s in sentences])
+    scores = entities.scores([s[:, 0] for s in sentences], [s[:, 1] for s in sentences])
+    return dict(zip(("entity_precision", "entity_recall", "entity_f1"), scores, strict=True))

@@ -73,21 +73,11 @@ class UpdateRule:
             after=[step, loss, *sums.values()],
         )
         report = {"loss": loss, **sums, "learning_rate": rate, "gradient_norm": gradient_norm}
-        # The rows of all cores' tensors are concatenated, so each has a dimension for them. Log
-        # lines and metrics.jsonl get the float tensors that have one row on each core.
-        host_tensors = {name: tf.reshape(value, [1]) for name, value in report.items()}
-        # Reports number steps from 1, like log lines and checkpoints.
-        host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])
-        if optimizer.trust_ratios:
-            host_tensors["trust_ratios"] = tf.stack(list(optimizer.trust_ratios.values()))
-        host_call = None
-        if self.summary_dir:
-            host_call = _host_call(self.summary_dir, list(optimizer.trust_ratios)), host_tensors
         return tpu.TPUEstimatorSpec(
             tpu.ModeKeys.TRAIN,
             loss=loss,
             train_op=train_op,
-            host_call=host_call,
+            host_call=_host_call(self.summary_dir, step, report, optimizer.trust_ratios),
             scaffold_fn=scaffold_fn,
         )
 
@@ -100,9 +90,8 @@ class UpdateRule:
 
     def _scaled(self, rate):
         """Returns the rate, or a function of a variable's name that returns its rate."""
-        if self.rate_scale is None:
-            return rate
-        return lambda name: rate * self.rate_scale(name)
+        scale = self.rate_scale
+        return rate if scale is None else lambda name: rate * scale(name)
 
 
 def _accumulate(loss_fn, features, micro_batch_size, batch_size):
@@ -163,9 +152,24 @@ def core_first_row(features: dict[str, tf.Tensor]) -> int | tf.Tensor:
     return 0 if rows is None else tpu.replica_id() * rows
 
 
-def _host_call(summary_dir, names):
-    """Returns the host function that writes the report of a step as events; `names` are the
-    variables that have a trust ratio."""
+def _host_call(summary_dir, step, report, trust_ratios):
+    """Returns the host call that writes the report of a step as events; None if there is no
+    directory for them."""
+    if not summary_dir:
+        return None
+    # The rows of all cores' tensors are concatenated, so each has a dimension for them. Log lines
+    # and metrics.jsonl get the float tensors that have one row on each core.
+    tensors = {name: tf.reshape(value, [1]) for name, value in report.items()}
+    # Reports number steps from 1, like log lines and checkpoints.
+    tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])
+    if trust_ratios:
+        tensors["trust_ratios"] = tf.stack(list(trust_ratios.values()))
+    return _writer(summary_dir, list(trust_ratios)), tensors
+
+
+def _writer(summary_dir, names):
+    """Returns the host function that writes a report; `names` are the variables that have a trust
+    ratio."""
     places = collections.defaultdict(list)
     for place, name in enumerate(names):
         places[_part_of(name)].append(place)

@@ -21,7 +21,8 @@ from bert_estimator.optimization.optimizers import (
     LARSOptimizer,
     create_optimizer,
 )
-from bert_estimator.optimization.piece import Part, Piece, Shards, Slot, UpdateStep
+from bert_estimator.optimization.parts import Part, Shards
+from bert_estimator.optimization.piece import Piece, Slot, UpdateStep
 from bert_estimator.optimization.pieces import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,

@@ -1,19 +1,21 @@
 """ChainOptimizer: an optimizer as a chain of small pieces, with the interface of TF1's optimizers.
 
-`to_dense_float32` is how gradients enter the chain. The pieces update a variable as operations, or
-by a call of a function that all variables of a kind share.
+`apply_gradients` sees all variables of a step. It collects how each is updated (`_Update`),
+computes all new values, and assigns them. The pieces run in `_run`, directly or within a function
+that all variables of a kind share (`_traced`).
 """
 
-import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph.graph_walk import in_xla_program
-from bert_estimator.optimization.piece import Part, Piece, Slot, Slots, UpdateStep
+from bert_estimator.optimization.parts import Part, Shards
+from bert_estimator.optimization.piece import Piece, Slot, UpdateStep
 
 # Each operation of an update reads and writes memory for every weight. As one XLA computation, the
 # elementwise pieces of LAMB read the gradient, the variable and its two moments once, and write two
@@ -21,10 +23,8 @@ from bert_estimator.optimization.piece import Part, Piece, Slot, Slots, UpdateSt
 # than it takes to compile it.
 _LEAST_ELEMENTS = 1 << 18
 
-# A learning rate: a number, a float scalar tensor such as a schedule returns (or a variable), or a
-# function of a variable's name that returns a number or a tensor.
 Rate = float | tf.Tensor | tf.Variable
-LearningRate = Rate | Callable[[str], Rate]
+LearningRate = Rate | Callable[[str], Rate]  # see `ChainOptimizer`
 
 
 def name_of(variable: tf.Variable) -> str:
@@ -63,7 +63,9 @@ def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor
 
 
 def _dense_like(variable, gradient):
-    """Returns `to_dense_float32` of a gradient, with the variable's static shape."""
+    """Returns `to_dense_float32` of a gradient, with the variable's static shape; or its `Part`."""
+    if isinstance(gradient, Part):
+        return gradient
     dense = to_dense_float32(gradient)
     # Pieces may ask for the shape, which Python functions and lookups of any number of rows hide.
     return dense if dense.shape.is_fully_defined() else tf.ensure_shape(dense, variable.shape)
@@ -80,25 +82,16 @@ def _as_computed(gradient):
 
 
 def _slots_of(pieces, shape):
-    """Returns (name, `Slot`) of the slots of a variable of a shape."""
-    slots = [(name, slot) for piece in pieces for name, slot in piece.slots(shape).items()]
-    names = [name for name, _ in slots]
-    for name in names:
-        if names.count(name) > 1:
+    """Returns name -> `Slot` of a variable of a shape."""
+    slots = {}
+    for name, slot in itertools.chain(*(piece.slots(shape).items() for piece in pieces)):
+        if name in slots:
             raise ValueError(
                 f"Two pieces of {', '.join(map(repr, pieces))} have a slot {name!r}; give their "
                 "slots different names."
             )
+        slots[name] = slot
     return slots
-
-
-def _assign(assignments, after):
-    """Returns operations that assign one variable and its slots, once `after` has run."""
-    # Each variable waits for its own new values only, so these can be freed as soon as they are
-    # assigned. If it waited for all variables, three more copies of the model would be alive at
-    # once.
-    with tf.control_dependencies([after, *[value for _, value in assignments]]):
-        return [target.assign(value, read_value=False) for target, value in assignments]
 
 
 def _read(variable):
@@ -122,8 +115,7 @@ class ChainOptimizer(tf.train.Optimizer):
 
     Slots are variables named `<variable>/<slot>`, as in google-research/bert. They are resource
     variables, not trainable, zero at first, and float32 unless a piece asks for another dtype.
-    `tf.train.Saver` saves and restores them by these names, whatever scope the optimizer is used
-    in.
+    `tf.train.Saver` saves and restores them by these names, whatever scope surrounds the optimizer.
 
     The graph itself fixes the order of reading and assigning, so a step means the same in a
     Session, in a `tf.while_loop`, and compiled by XLA:
@@ -177,66 +169,50 @@ class ChainOptimizer(tf.train.Optimizer):
             global_step is None; a gradient is a `Part`, and a piece does not take parts; or two
             pieces have slots of one name.
         """
-        grads_and_vars = list(grads_and_vars)
-        if not self.takes_parts and any(
-            isinstance(gradient, Part) for gradient, _ in grads_and_vars
-        ):
-            raise ValueError(f"{self.get_name()}: its pieces do not take parts of gradients.")
-        dense = [
-            (gradient if isinstance(gradient, Part) else _dense_like(variable, gradient), variable)
-            for gradient, variable in grads_and_vars
-            if gradient is not None
-        ]
-        if not dense:
+        pairs = [(gradient, v) for gradient, v in grads_and_vars if gradient is not None]
+        if not pairs:
             raise ValueError(
                 f"{self.get_name()}: no variable has a gradient. Check that the loss depends on "
                 "the variables, and that every operation between them has a gradient."
             )
-        self.trust_ratios = {}
+        if not self.takes_parts and any(isinstance(gradient, Part) for gradient, _ in pairs):
+            raise ValueError(f"{self.get_name()}: its pieces do not take parts of gradients.")
         with tf.name_scope(name or self.get_name()):
             number = None
             if global_step is not None:
                 # The number of this update, counted from 1, before anything increments the step.
                 number = tf.cast(global_step.read_value() + 1, tf.float32)
-            gradients = [g.value if isinstance(g, Part) else g for g, _ in dense]
-            computed = tf.group(*map(_as_computed, [*gradients, *after]))
-            updates = [self._update(gradient, variable, number) for gradient, variable in dense]
-            assigned = [op for assignments in updates for op in _assign(assignments, computed)]
+            updates = [self._update(_dense_like(v, gradient), v) for gradient, v in pairs]
+            computed = tf.group(*map(_as_computed, [*(u.gradient for u in updates), *after]))
+            results = [_new_values(update, number) for update in updates]
+            self.trust_ratios, assigned = {}, []
+            for update, (value, new) in zip(updates, results, strict=True):
+                if "trust_ratio" in new:
+                    self.trust_ratios[update.name] = new["trust_ratio"]
+                assigned += _assign(update, value, new, computed)
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
                 return global_step.assign_add(1, read_value=False)
 
-    def _update(self, gradient, variable, number):
-        """Returns (variable, new value of its dtype) for each slot, then for the variable."""
+    def _update(self, gradient, variable):
+        """Returns the `_Update` of a variable, whose slots are created at their first use."""
         name, shape = name_of(variable), tuple(variable.shape.as_list())
-        pieces = [piece for piece in (piece.of(name) for piece in self._pieces) if piece]
-        variables = {k: self._slot(variable, k, slot) for k, slot in _slots_of(pieces, shape)}
-        is_part, total = isinstance(gradient, Part), UpdateStep.total
+        pieces = tuple(piece for piece in (piece.of(name) for piece in self._pieces) if piece)
+        slots = {k: self._slot(variable, k, slot) for k, slot in _slots_of(pieces, shape).items()}
+        shards = None
         # The slots are made for the whole variable. From here on this core sees its part of them.
-        if is_part:
+        if isinstance(gradient, Part):
             shards, axis, gradient = gradient.shards, gradient.axis, gradient.value
-            total = shards.sum
-            variables = {k: shards.hold_part(slot, axis) for k, slot in variables.items()}
+            slots = {k: shards.hold_part(slot, axis) for k, slot in slots.items()}
             variable = shards.hold_part(variable, axis)
         rate = self._learning_rate(name) if callable(self._learning_rate) else self._learning_rate
-        step = UpdateStep(tf.cast(rate, tf.float32), number, math.prod(shape), total)
-        value = tf.cast(_read(variable), tf.float32)
-        slots = {k: tf.cast(_read(slot), tf.float32) for k, slot in variables.items()}
-        # The function of `call` has a step without `total`: its core has all of the variable.
-        if is_part or tf.executing_eagerly():
-            new_value, new_slots = new_values(pieces, gradient, value, slots, step)
-            reports = step.reports
-        else:
-            new_value, new_slots, reports = call(pieces, gradient, value, slots, step)
-        if "trust_ratio" in reports:
-            self.trust_ratios[name] = reports["trust_ratio"]
-        targets = [(variables[k], value) for k, value in new_slots.items()]
-        return [*targets, (variable, tf.cast(new_value, variable.dtype.base_dtype))]
+        rate = tf.cast(rate, tf.float32)
+        return _Update(name, pieces, gradient, variable, slots, rate, math.prod(shape), shards)
 
     def slot_bytes(self, shape: tuple[int, ...]) -> int:
         """Returns the bytes of the slots of a variable of a shape that no piece leaves alone."""
-        slots = [slot for _, slot in _slots_of(self._pieces, shape)]
+        slots = _slots_of(self._pieces, shape).values()
         return sum(math.prod(slot.shape) * slot.dtype.size for slot in slots)
 
     def _slot(self, variable: tf.Variable, slot_name: str, slot: Slot) -> tf.Variable:
@@ -278,6 +254,19 @@ class ChainOptimizer(tf.train.Optimizer):
         return list(self._slot_variables.values())
 
 
+class _Update(NamedTuple):
+    """Holds what a step does to a variable, or to this core's part of it."""
+
+    name: str  # of the variable
+    pieces: tuple[Piece, ...]
+    gradient: tf.Tensor  # float32
+    variable: tf.Variable  # or, as the slots, what `Shards.hold_part` returns
+    slots: dict[str, tf.Variable]
+    rate: tf.Tensor
+    size: int  # elements of the whole variable
+    shards: Shards | None  # of a part
+
+
 class _Subtract(Piece):
     """Ends every chain: the variable's new value."""
 
@@ -290,70 +279,68 @@ class _Subtract(Piece):
 _SUBTRACT = _Subtract()
 
 
-def new_values(
-    pieces: Sequence[Piece],
-    update: tf.Tensor,
-    value: tf.Tensor,
-    slots: Slots,
-    step: UpdateStep,
-    compiles: bool = False,
-) -> tuple[tf.Tensor, Slots]:
-    """Returns the variable's value and its slots after an update: float32, and the slots in the
-    dtypes in which they are stored. If `compiles`, the first elementwise pieces are one XLA
-    computation."""
-    new_slots = {}
-    runs = itertools.groupby([*pieces, _SUBTRACT], lambda piece: piece.elementwise)
-    for place, (elementwise, run) in enumerate(runs):
-        # The others are not compiled: what comes before the first sum over the weights has the most
-        # operations.
-        apply = _compiled if compiles and elementwise and place == 0 else _apply
-        update, new = apply(tuple(run), update, value, slots, step)
-        new_slots.update(new)
-    return update, new_slots
-
-
-def _apply(pieces, update, value, slots, step):
-    new = {}
-    for piece in pieces:
-        described = piece.slots(tuple(value.shape.as_list()))
-        of_step = dataclasses.replace(step, piece=piece)
-        update, of_piece = piece(update, value, slots, of_step)
-        new.update({name: tf.cast(slot, described[name].dtype) for name, slot in of_piece.items()})
-    return update, new
-
-
-def _compiled(pieces, update, value, slots, step):
-    """Does what `_apply` does, as one XLA computation."""
-
-    def function(update, value, slots, scalars):
-        return _apply(pieces, update, value, slots, UpdateStep.of_scalars(scalars, step.size))
-
-    compiled = tf.function(function, jit_compile=True, autograph=False)
-    return compiled(update, value, slots, step.scalars)
-
-
-def call(
-    pieces: Sequence[Piece], update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-) -> tuple[tf.Tensor, Slots, dict[str, tf.Tensor]]:
-    """Does what `new_values` does, as a call of a function, for a step in which this core has all
-    of the variable; returns the step's reports, too."""
-    tensors = [update, value, *slots.values(), *step.scalars]
-    specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors)
-    compiles = step.size >= _LEAST_ELEMENTS and not in_xla_program()
+def _new_values(update, number):
+    """Returns the variable's new value, and its new slots and the pieces' reports by name."""
+    pieces = (*update.pieces, _SUBTRACT)
+    value = tf.cast(_read(update.variable), tf.float32)
+    slots = {name: tf.cast(_read(slot), tf.float32) for name, slot in update.slots.items()}
+    tensors = update.gradient, value, slots, update.rate, number
+    if update.shards or tf.executing_eagerly():
+        return _run(pieces, update.size, *tensors, update.shards)
     # TensorFlow takes much longer to make an operation from Python than to run a small one. A step
     # of BERT-base updates 206 variables of few kinds: all updates of a kind are calls of one
     # function, which is traced once.
-    return _function(tuple(pieces), tuple(slots), specs, step.size, compiles)(*tensors)
+    compiles = update.size >= _LEAST_ELEMENTS and not in_xla_program()
+    tensors = update.gradient, value, update.rate, number, *slots.values()
+    specs = tuple(x if x is None else tf.TensorSpec(x.shape, x.dtype) for x in tensors)
+    return _traced(pieces, update.size, compiles, tuple(slots), specs)(*tensors)
+
+
+def _run(pieces, size, update, value, slots, rate, number, shards=None):
+    """Passes an update through pieces; returns the last update, and by name the new slots, in the
+    dtypes in which they are stored, and the reports."""
+    total = shards.sum if shards else lambda scalar: scalar
+    new = {}
+    for piece in pieces:
+        stored = piece.slots(tuple(value.shape.as_list()))
+        step = UpdateStep(rate, number, size, total, piece)
+        update, of_piece = piece(update, value, slots, step)
+        for name, tensor in of_piece.items():
+            new[name] = tensor if name in piece.reports else tf.cast(tensor, stored[name].dtype)
+    return update, new
 
 
 @functools.cache
-def _function(pieces, slot_names, specs, size, compiles):
-    def function(update, value, *others):
-        slots = dict(zip(slot_names, others[: len(slot_names)], strict=True))
-        step = UpdateStep.of_scalars(others[len(slot_names) :], size)
-        return *new_values(pieces, update, value, slots, step, compiles), step.reports
+def _traced(pieces, size, compiles, slot_names, specs):
+    """Returns `_run` as a function of (update, value, rate, number, *slots), for a core that has
+    all of the variable."""
+    # The others are not compiled: what comes before the first sum over the weights has the most
+    # operations.
+    first = tuple(itertools.takewhile(lambda piece: compiles and piece.elementwise, pieces))
+
+    def run_first(*tensors):
+        return _run(first, size, *tensors)
+
+    def run(update, value, rate, number, *slots):
+        others = value, dict(zip(slot_names, slots, strict=True)), rate, number
+        new = {}
+        if first:
+            compiled = tf.function(run_first, jit_compile=True, autograph=False)
+            update, new = compiled(update, *others)
+        update, more = _run(pieces[len(first) :], size, update, *others)
+        return update, {**new, **more}
 
     # Traced in a graph of its own. Otherwise the function would keep the graph of its first call.
     with tf.Graph().as_default():
-        traced = tf.function(function, autograph=False)
-        return traced.get_concrete_function(*specs)
+        return tf.function(run, autograph=False).get_concrete_function(*specs)
+
+
+def _assign(update, new_value, new, computed):
+    """Returns operations that assign a variable and its slots, once `computed` has run."""
+    targets = [(slot, new[name]) for name, slot in update.slots.items() if name in new]
+    targets.append((update.variable, tf.cast(new_value, update.variable.dtype.base_dtype)))
+    # Each variable waits for its own new values only, so these can be freed as soon as they are
+    # assigned. If it waited for all variables, three more copies of the model would be alive at
+    # once.
+    with tf.control_dependencies([computed, *[value for _, value in targets]]):
+        return [target.assign(value, read_value=False) for target, value in targets]

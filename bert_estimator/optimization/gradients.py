@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 
 from bert_estimator.optimization.chain import to_dense_float32
-from bert_estimator.optimization.piece import Part
+from bert_estimator.optimization.parts import Part
 
 Tensors = dict[str, tf.Tensor]
 
@@ -239,9 +239,8 @@ def clip_by_global_norm(
         dense = [g if isinstance(g, Part) else to_dense_float32(g) for g in gradients]
         halves = [tf.nn.l2_loss(g) for g in dense if g is not None and not isinstance(g, Part)]
         if parts:
-            halves.append(
-                parts[0].shards.sum(tf.add_n([tf.nn.l2_loss(part.value) for part in parts]))
-            )
+            half = tf.add_n([tf.nn.l2_loss(part.value) for part in parts])
+            halves.append(parts[0].shards.sum(half))
         if not halves:
             raise ValueError(
                 "clip_by_global_norm: every gradient is None: the loss does not depend on any of "

@@ -1,6 +1,6 @@
 """LAMB, AdamW, LARS and Adafactor: each is a chain of pieces, in the order of their application.
 
-The arguments are the pieces' arguments, by the same names: `pieces` describes them.
+Arguments have the names that they have in the pieces, which describe and check them.
 """
 
 from collections.abc import Sequence
@@ -42,15 +42,10 @@ class LAMBOptimizer(ChainOptimizer):
     first (`clip_by_global_norm`), as all of these programs do.
 
     Args:
-      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-        returns either.
       weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
       beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
       exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
-      name: prefix of the operations' names.
-
-    Raises:
-      ValueError: a constant is out of range, or a pattern is not a regular expression.
+      learning_rate, name: see `ChainOptimizer`.
     """
 
     def __init__(
@@ -66,17 +61,14 @@ class LAMBOptimizer(ChainOptimizer):
         bfloat16_first_moments: bool = False,
         name: str = "LAMBOptimizer",
     ):
-        super().__init__(
-            [
-                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
-                # After the moments, which must not see it, and before the ratio, which scales it.
-                AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
-                ScaleByTrustRatio(exclude_from_layer_adaptation),
-                ScaleByLearningRate(),
-            ],
-            learning_rate,
-            name,
-        )
+        pieces = [
+            ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
+            # After the moments, which must not see it, and before the ratio, which scales it.
+            AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
+            ScaleByTrustRatio(exclude_from_layer_adaptation),
+            ScaleByLearningRate(),
+        ]
+        super().__init__(pieces, learning_rate, name)
 
 
 class AdamWeightDecayOptimizer(ChainOptimizer):
@@ -91,14 +83,9 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
     Hutter's AdamW (2019, algorithm 2), and `optax.adamw`.
 
     Args:
-      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-        returns either.
       weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
       beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
-      name: prefix of the operations' names.
-
-    Raises:
-      ValueError: a constant is out of range, or a pattern is not a regular expression.
+      learning_rate, name: see `ChainOptimizer`.
     """
 
     def __init__(
@@ -113,15 +100,12 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
         bfloat16_first_moments: bool = False,
         name: str = "AdamWeightDecayOptimizer",
     ):
-        super().__init__(
-            [
-                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
-                AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
-                ScaleByLearningRate(),
-            ],
-            learning_rate,
-            name,
-        )
+        pieces = [
+            ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
+            AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
+            ScaleByLearningRate(),
+        ]
+        super().__init__(pieces, learning_rate, name)
 
 
 class LARSOptimizer(ChainOptimizer):
@@ -140,15 +124,10 @@ class LARSOptimizer(ChainOptimizer):
     these hardly move them. The default constants are LAMB's.
 
     Args:
-      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-        returns either.
       weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
       beta: see `Momentum`.
       exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
-      name: prefix of the operations' names.
-
-    Raises:
-      ValueError: a constant is out of range, or a pattern is not a regular expression.
+      learning_rate, name: see `ChainOptimizer`.
     """
 
     def __init__(
@@ -160,17 +139,14 @@ class LARSOptimizer(ChainOptimizer):
         exclude_from_layer_adaptation: Sequence[str] = LAYER_NORM_AND_BIAS,
         name: str = "LARSOptimizer",
     ):
-        super().__init__(
-            [
-                # Unlike in LAMB, the momentum remembers the decay, too.
-                AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
-                Momentum(beta),
-                ScaleByTrustRatio(exclude_from_layer_adaptation),
-                ScaleByLearningRate(),
-            ],
-            learning_rate,
-            name,
-        )
+        pieces = [
+            # Unlike in LAMB, the momentum remembers the decay, too.
+            AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
+            Momentum(beta),
+            ScaleByTrustRatio(exclude_from_layer_adaptation),
+            ScaleByLearningRate(),
+        ]
+        super().__init__(pieces, learning_rate, name)
 
 
 class AdafactorOptimizer(ChainOptimizer):
@@ -186,16 +162,12 @@ class AdafactorOptimizer(ChainOptimizer):
     global_step in `apply_gradients`.
 
     Args:
-      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
-        returns either; relative to the size of the variable. The paper's is the smaller of 1e-2 and
-        1 / sqrt(t).
+      learning_rate: see `ChainOptimizer`; it is relative to the size of the variable. The paper's
+        is the smaller of 1e-2 and 1 / sqrt(t).
       decay_exponent, epsilon_1: see `ScaleByFactoredMoments`.
       epsilon_2: see `ScaleByParameterRms`.
       clipping_threshold: see `ClipByRms`.
-      name: prefix of the operations' names.
-
-    Raises:
-      ValueError: a constant is out of range.
+      name: see `ChainOptimizer`.
     """
 
     def __init__(
@@ -207,17 +179,14 @@ class AdafactorOptimizer(ChainOptimizer):
         clipping_threshold: float = 1.0,
         name: str = "AdafactorOptimizer",
     ):
-        super().__init__(
-            [
-                ScaleByFactoredMoments(decay_exponent, epsilon_1),
-                # Before the size of the variable comes in: the threshold is of the update alone.
-                ClipByRms(clipping_threshold),
-                ScaleByParameterRms(epsilon_2),
-                ScaleByLearningRate(),
-            ],
-            learning_rate,
-            name,
-        )
+        pieces = [
+            ScaleByFactoredMoments(decay_exponent, epsilon_1),
+            # Before the size of the variable comes in: the threshold is of the update alone.
+            ClipByRms(clipping_threshold),
+            ScaleByParameterRms(epsilon_2),
+            ScaleByLearningRate(),
+        ]
+        super().__init__(pieces, learning_rate, name)
 
 
 # The classes of the names in `bert_estimator.command_line.choices.OPTIMIZERS`, in the same order.
@@ -232,10 +201,8 @@ OPTIMIZERS: dict[str, type[ChainOptimizer]] = {
 def create_optimizer(name: str, learning_rate: LearningRate, **options) -> ChainOptimizer:
     """Makes an optimizer by its name, a key of OPTIMIZERS.
 
-    Args:
-      name: the key.
-      learning_rate: a number, a float scalar tensor, or a function, as for the class.
-      **options: the other arguments of the class, except for its name.
+    The learning rate (a number, a float scalar tensor or a function) and the options are arguments
+    of its class.
 
     Raises:
       ValueError: `name` is not a key of OPTIMIZERS, or an option is out of range.

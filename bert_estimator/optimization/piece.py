@@ -2,68 +2,20 @@
 
 A piece keeps what it remembers of a variable in slots. All that it computes follows from its
 arguments, so a chain may run it wherever it is quickest; see `chain.py`.
-
-A piece may get a `Part` of a gradient. Cores that train together hold the same weights. If each of
-them computes the whole update, all do the same work. Instead, a core may get only its part of a
-summed gradient, hold only this part of the weights and slots, and update this part; the next step
-gathers the weights from all cores (Xu et al., 2020, "Automatic Cross-Replica Sharding of Weight
-Update in Data-Parallel Training").
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
-
-
-class Shards(Protocol):
-    """What an update needs of the cores that share it.
-
-    The parts of a tensor are as long as each other, and follow each other along an axis.
-    """
-
-    def axis_of(self, variable: tf.Variable) -> int | None:
-        """Returns the axis of a variable's parts; None if every core updates the whole variable."""
-
-    def sum_part(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
-        """Sums float32 tensors of one shape over the replicas; returns this core's part."""
-
-    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns the sum of the cores' tensors, a float32 tensor of their shape."""
-
-    def hold_part(self, variable: tf.Variable, axis: int) -> Any:
-        """Makes this core hold only its part of a variable, and returns the part.
-
-        The part is as a variable: it has `handle`, `dtype`, `shape` and `assign`.
-        """
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Holds a core's part of a gradient.
-
-    Attributes:
-      value: float32 tensor; the other cores have the parts before and after it.
-      axis: the axis along which the parts follow each other.
-      shards: the cores that have the parts.
-    """
-
-    value: tf.Tensor
-    axis: int
-    shards: Shards
-
 
 Slots = dict[str, tf.Tensor]  # slot name -> float32 value
 
 
 class Slot(NamedTuple):
-    """Describes a variable that a piece keeps beside each variable.
-
-    Attributes:
-      shape: its static shape.
-      dtype: the dtype in which it is stored.
-    """
+    """Describes a variable that a piece keeps beside each variable: its static shape, and the dtype
+    in which it is stored."""
 
     shape: tuple[int, ...]
     dtype: tf.DType = tf.float32
@@ -80,8 +32,6 @@ class UpdateStep:
       size: how many elements the whole variable has.
       total: function of a scalar, the sum over the elements that this core has, that returns the
         sum over all of the variable's elements, on whichever cores they are.
-      reports: name -> scalar tensor. A piece that is not elementwise may leave "trust_ratio" here,
-        for `ChainOptimizer.trust_ratios`; the chain drops other names.
       piece: the piece that gets the step, for its errors.
     """
 
@@ -89,22 +39,7 @@ class UpdateStep:
     number_or_none: tf.Tensor | None = None
     size: int = 0
     total: Callable[[tf.Tensor], tf.Tensor] = lambda scalar: scalar
-    reports: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     piece: "Piece | None" = None
-
-    @property
-    def scalars(self) -> tuple[tf.Tensor, ...]:
-        """Returns the tensors of the step, for `of_scalars`."""
-        # A function that is traced once takes tensors, not None.
-        if self.number_or_none is None:
-            return (self.learning_rate,)
-        return (self.learning_rate, self.number_or_none)
-
-    @classmethod
-    def of_scalars(cls, scalars: Sequence[tf.Tensor], size: int) -> "UpdateStep":
-        """Returns the step that has the `scalars`, on a core that has all of the variable."""
-        learning_rate, *number = scalars
-        return cls(learning_rate, *number, size=size)
 
     @property
     def number(self) -> tf.Tensor:
@@ -133,10 +68,13 @@ class Piece:
         what it gets alone, and on the `UpdateStep`, except for its `total`.
       takes_parts: whether a core may give the piece its part of a variable. An elementwise piece
         takes parts; another piece does if it sums by `UpdateStep.total` alone.
+      reports: names of scalars that the piece returns beside its slots. The chain keeps
+        "trust_ratio", for `ChainOptimizer.trust_ratios`.
     """
 
     elementwise = False
     takes_parts = False
+    reports = ()
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns the slots of a variable of a shape, by name; they are zero before training.
@@ -152,7 +90,7 @@ class Piece:
     def __call__(
         self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
     ) -> tuple[tf.Tensor, Slots]:
-        """Returns the new update, and the new values of this piece's slots.
+        """Returns the new update, and by name the new values of the piece's slots, and its reports.
 
         Args:
           update: float32, what the piece before this one returned; the first piece gets the

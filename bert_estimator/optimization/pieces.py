@@ -14,7 +14,12 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.piece import Piece, Slot, Slots, UpdateStep
+from bert_estimator.optimization.checks import (
+    check_decay_rate,
+    check_not_negative,
+    check_positive,
+)
+from bert_estimator.optimization.piece import Piece, Slot
 
 # LayerNorm's gamma and beta, and every bias, by google-research/bert's names and by slim's.
 LAYER_NORM_AND_BIAS = ("LayerNorm", "layer_norm", "bias")
@@ -61,18 +66,15 @@ class ScaleByAdam(Piece):
     elementwise = takes_parts = True
 
     def __post_init__(self):
-        _check_decay_rate("beta_1", self.beta_1)
-        _check_decay_rate("beta_2", self.beta_2)
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0.0):
-            raise ValueError(f"epsilon={self.epsilon}: must be a finite number > 0; BERT has 1e-6.")
+        check_decay_rate("beta_1", self.beta_1)
+        check_decay_rate("beta_2", self.beta_2)
+        check_positive("epsilon", self.epsilon, "; BERT has 1e-6")
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         first = tf.bfloat16 if self.bfloat16_first_moments else tf.float32
         return {"adam_m": Slot(shape, first), "adam_v": Slot(shape)}
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         m = self.beta_1 * slots["adam_m"] + (1.0 - self.beta_1) * update
         v = self.beta_2 * slots["adam_v"] + (1.0 - self.beta_2) * tf.square(update)
         # The slots keep the moments without their correction.
@@ -119,10 +121,7 @@ class ScaleByFactoredMoments(Piece):
             raise ValueError(
                 f"decay_exponent={self.decay_exponent}: must be above 0 and at most 1."
             )
-        if not (math.isfinite(self.epsilon_1) and self.epsilon_1 > 0.0):
-            raise ValueError(
-                f"epsilon_1={self.epsilon_1}: must be a finite number > 0; Adafactor has 1e-30."
-            )
+        check_positive("epsilon_1", self.epsilon_1, "; Adafactor has 1e-30")
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         if len(shape) < 2:
@@ -132,9 +131,7 @@ class ScaleByFactoredMoments(Piece):
             "adafactor_column": Slot((*shape[:-2], shape[-1])),
         }
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         square = tf.square(update) + self.epsilon_1
         # In the first update the share is 1, so the slots' zeros have no weight.
         share = step.number**-self.decay_exponent
@@ -173,21 +170,14 @@ class Momentum(Piece):
     elementwise = takes_parts = True
 
     def __post_init__(self):
-        _check_decay_rate("beta", self.beta)
+        check_decay_rate("beta", self.beta)
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         return {"momentum": Slot(shape)}
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         m = self.beta * slots["momentum"] + (1.0 - self.beta) * update
         return m, {"momentum": m}
-
-
-def _check_decay_rate(name, beta):
-    if not 0.0 <= beta < 1.0:
-        raise ValueError(f"{name}={beta}: must be at least 0 and below 1.")
 
 
 def _one_minus_power(beta, t):
@@ -221,18 +211,13 @@ class AddDecayedWeights(Piece):
     elementwise = takes_parts = True
 
     def __post_init__(self):
-        if not (math.isfinite(self.weight_decay_rate) and self.weight_decay_rate >= 0.0):
-            raise ValueError(
-                f"weight_decay_rate={self.weight_decay_rate}: must be a finite number >= 0."
-            )
+        check_not_negative("weight_decay_rate", self.weight_decay_rate)
         _check_patterns(self, "exclude_from_weight_decay")
 
     def of(self, name: str) -> Piece | None:
         return None if _is_excluded(name, self.exclude_from_weight_decay) else self
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         return update + self.weight_decay_rate * value, {}
 
 
@@ -259,6 +244,7 @@ class ScaleByTrustRatio(Piece):
     exclude_from_layer_adaptation: Sequence[str]
 
     takes_parts = True
+    reports = ("trust_ratio",)
 
     def __post_init__(self):
         _check_patterns(self, "exclude_from_layer_adaptation")
@@ -266,16 +252,13 @@ class ScaleByTrustRatio(Piece):
     def of(self, name: str) -> Piece | None:
         return None if _is_excluded(name, self.exclude_from_layer_adaptation) else self
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         weight_norm, update_norm = _norm(value, step), _norm(update, step)
         either_is_zero = tf.logical_or(tf.equal(weight_norm, 0.0), tf.equal(update_norm, 0.0))
         ratio = tf.where(either_is_zero, 1.0, tf.math.divide_no_nan(weight_norm, update_norm))
         # A finite norm divided by infinity is zero, which would hide that the update overflowed.
         ratio = tf.where(tf.math.is_inf(update_norm), update_norm, ratio)
-        step.reports["trust_ratio"] = ratio
-        return ratio * update, {}
+        return ratio * update, {"trust_ratio": ratio}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,11 +283,9 @@ class ClipByRms(Piece):
     takes_parts = True
 
     def __post_init__(self):
-        _check_positive("clipping_threshold", self.clipping_threshold)
+        check_positive("clipping_threshold", self.clipping_threshold)
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         return update / tf.maximum(1.0, _rms(update, step) / self.clipping_threshold), {}
 
 
@@ -326,11 +307,9 @@ class ScaleByParameterRms(Piece):
     takes_parts = True
 
     def __post_init__(self):
-        _check_positive("epsilon_2", self.epsilon_2)
+        check_positive("epsilon_2", self.epsilon_2)
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         return update * tf.maximum(self.epsilon_2, _rms(value, step)), {}
 
 
@@ -344,9 +323,7 @@ class ScaleByLearningRate(Piece):
 
     elementwise = takes_parts = True
 
-    def __call__(
-        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: UpdateStep
-    ) -> tuple[tf.Tensor, Slots]:
+    def __call__(self, update, value, slots, step):
         return step.learning_rate * update, {}
 
 
@@ -380,8 +357,3 @@ def _check_patterns(piece, argument):
 
 def _is_excluded(name, patterns):
     return any(re.search(pattern, name) for pattern in patterns)
-
-
-def _check_positive(name, value):
-    if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(f"{name}={value}: must be a finite number > 0.")

@@ -1,10 +1,11 @@
 """The learning rate by step: linear warm-up, then polynomial decay."""
 
 import dataclasses
-import math
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+
+from bert_estimator.optimization.checks import check_not_negative, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +49,7 @@ class WarmupPolynomialDecay:
     legacy_schedule_jump: bool = False
 
     def __post_init__(self):
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
-            raise ValueError(f"learning_rate={self.learning_rate}: must be a finite number > 0.")
+        check_positive("learning_rate", self.learning_rate)
         if self.num_train_steps < 1:
             raise ValueError(f"num_train_steps={self.num_train_steps}: must be at least 1.")
         if not 0 <= self.num_warmup_steps < self.num_train_steps:
@@ -58,15 +58,9 @@ class WarmupPolynomialDecay:
                 f"num_train_steps={self.num_train_steps}; warm up for fewer steps, or train for "
                 "more steps."
             )
-        if not (math.isfinite(self.end_learning_rate) and self.end_learning_rate >= 0.0):
-            raise ValueError(
-                f"end_learning_rate={self.end_learning_rate}: must be a finite number >= 0."
-            )
+        check_not_negative("end_learning_rate", self.end_learning_rate)
         power = self.learning_rate_decay_power
-        if not (math.isfinite(power) and power > 0.0):
-            raise ValueError(
-                f"learning_rate_decay_power={power}: must be a finite number > 0; 1 is linear."
-            )
+        check_positive("learning_rate_decay_power", power, "; 1 is linear")
 
     def __call__(
         self, step: tf.Tensor | tf.Variable | int | np.ndarray
@@ -81,11 +75,9 @@ class WarmupPolynomialDecay:
           numpy scalar or array of step's shape.
         """
         if tf.is_tensor(step):
-            return self._rate(tf.convert_to_tensor(step), tf, lambda x: tf.cast(x, tf.float32))
-        return self._rate(np.asarray(step), np, np.float64)
-
-    def _rate(self, step, lib, to_float):
-        """Returns the formula's value; `lib` is tensorflow or numpy."""
+            lib, step, to_float = tf, tf.convert_to_tensor(step), lambda x: tf.cast(x, tf.float32)
+        else:
+            lib, step, to_float = np, np.asarray(step), np.float64
         total, warmup = self.num_train_steps, self.num_warmup_steps
         decay_steps = total if self.legacy_schedule_jump else total - warmup
         # Steps are subtracted as integers: 1 - t / T would lose all but a few bits near T.

@@ -58,10 +58,9 @@ class AnswerPredictor:
         """Answers pairs of strings, a question and its context.
 
         Returns:
-          A dict for each question, in order, with what the exported graph gives: `answer`, `start`
-          and `end`, its characters in the context; `score`, `probability`; with SQuAD 2.0
-          `null_odds`; and `n_best`, a list of dicts of `answer`, `start`, `end` and `probability`.
-          An empty answer is "no answer".
+          A dict for each question, in order: `answer`, `start` and `end`, its characters in the
+          context; `score`, `probability`; with SQuAD 2.0 `null_odds`; and `n_best`, a list of dicts
+          of `answer`, `start`, `end` and `probability`. An empty answer is "no answer".
         """
         return [self._answer(prediction) for prediction in self.predict(texts)]
 
@@ -82,9 +81,7 @@ class AnswerPredictor:
             self._doc_stride,
             self.max_query_length,
         )
-        # Windows are made and answers are searched by the code of training and prediction. The
-        # model gives logits alone, so that SavedModels and ONNX models, of text or of ids, are all
-        # the same here.
+        # Windows are made and answers are searched by the code of training and prediction.
         outputs = self._model.run(windows, self.batch_size)
         logits = list(zip(*map(outputs.get, exported_model.ENDS), strict=True))
         if not all(np.isfinite(rows).all() for rows in logits):

@@ -218,7 +218,19 @@ class Embedder:
             )
         self._inputs = {name: name for name in _IDS}
         self._vectors, self._token_vectors = _VECTORS, _TOKENS
-        self._session = _OnnxSession(model, self.pooling, len(self._layers))
+
+        def run(fetch: str, feed: Mapping[str, np.ndarray]) -> np.ndarray | list[np.ndarray]:
+            if fetch == _VECTORS and self.pooling == "pooled":
+                return model.run(feed, [runtime.POOLED])[runtime.POOLED]
+            hidden = model.run(feed, [runtime.HIDDEN])[runtime.HIDDEN]
+            # The last layer is every layer that was asked for.
+            layers = [hidden] * len(self._layers)
+            if fetch == _TOKENS:
+                return layers
+            vectors = _pool_arrays(self.pooling, hidden, feed["input_mask"])
+            return np.concatenate([vectors] * len(layers), axis=-1)
+
+        self._session = runtime.Session(run)
 
     def _check_pooler(self, has_pooler):
         if self.pooling == "pooled" and not has_pooler:
@@ -244,29 +256,6 @@ class Embedder:
             return inputs, model.get_pooled_output(), layers
         parts = [_pool(self.pooling, layer, inputs["input_mask"]) for layer in layers]
         return inputs, tf.concat(parts, axis=-1), layers
-
-
-class _OnnxSession:
-    """Runs an ONNX model by the methods of a `tf.Session`; the last layer was asked for
-    `num_layers` times."""
-
-    def __init__(self, model: runtime.Model, pooling: str, num_layers: int):
-        self._model, self._pooling, self._num_layers = model, pooling, num_layers
-
-    def run(self, fetch: str, feed: Mapping[str, np.ndarray]) -> np.ndarray | list[np.ndarray]:
-        """Returns the vectors of texts, or of their tokens for each layer."""
-        if fetch == _VECTORS and self._pooling == "pooled":
-            return self._model.run(feed, [runtime.POOLED])[runtime.POOLED]
-        hidden = self._model.run(feed, [runtime.HIDDEN])[runtime.HIDDEN]
-        # An ONNX model gives its last layer alone: that is every layer that was asked for.
-        if fetch == _TOKENS:
-            return [hidden] * self._num_layers
-        vectors = _pool_arrays(self._pooling, hidden, feed["input_mask"])
-        return np.concatenate([vectors] * self._num_layers, axis=-1)
-
-    def close(self) -> None:
-        """Frees the memory of the model."""
-        del self._model
 
 
 def _onnx_directory(path):

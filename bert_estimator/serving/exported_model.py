@@ -15,7 +15,8 @@ import numpy as np
 
 from bert_estimator import memory_needed, tokenization
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line.choices import LEAST_TOKENS, QUESTION_ANSWERING, TASK_KINDS
+from bert_estimator.command_line.choices import LEAST_TOKENS, QUESTION_ANSWERING
+from bert_estimator.interchange import network_files
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.serving.commands import batches_by_length
 from bert_estimator.storage import remote
@@ -131,25 +132,21 @@ def read_task(export_dir: str) -> TextTask:
             "run_classifier.py --do_export"
         )
     values = json_files.read(path)
+    facts = network_files.task_of(values, path)
     # The task.json of an ONNX model without a head says how text becomes ids, but names no kind.
-    kind = json_files.field(values, "kind", str, path, default=None)
-    if kind is None:
+    kind = values.get("kind")
+    is_answering = kind == QUESTION_ANSWERING
+    if not is_answering and facts["kind"] is None:
         raise ValueError(
             f"{path}: names no kind of a task, so that the model gives vectors alone: bert-embed"
         )
-    kinds = *TASK_KINDS, QUESTION_ANSWERING
-    if kind not in kinds:
-        raise ValueError(f"{path}: kind must be one of {', '.join(kinds)}, not {kind!r}")
+    for key in ("do_lower_case", "max_seq_length", *["is_pair"] * (not is_answering)):
+        if facts[key] is None:
+            raise ValueError(f"{path}: the key {key!r} is missing. Export the model again")
+    labels = () if is_answering else facts["labels"]
+    if not is_answering and (kind == _REGRESSION) == bool(labels):
+        raise ValueError(f"{path}: {list(labels)} cannot be the labels of a task of {kind}")
     name = json_files.field(values, "vocab_file", str, path)
-    lower = json_files.field(values, "do_lower_case", bool, path)
-    strip = json_files.field(values, "strip_accents", bool, path, default=None)
-    is_pair, labels = True, []
-    if kind != QUESTION_ANSWERING:
-        is_pair = json_files.field(values, "is_pair", bool, path)
-        labels = json_files.field(values, "labels", list, path)
-        json_files.items(labels, str, f"{path}: labels")
-        if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
-            raise ValueError(f"{path}: {labels} cannot be the labels of a task of {kind}")
     try:
         # An exported model may come from others: its task.json must not name files elsewhere.
         vocab_file = paths.inside(extra, name)
@@ -157,13 +154,14 @@ def read_task(export_dir: str) -> TextTask:
         raise ValueError(f"{path}: vocab_file: {error}") from None
     if not os.path.isfile(vocab_file):
         raise ValueError(f"{vocab_file}: the vocabulary is missing. Export the model again")
-    length = json_files.field(values, "max_seq_length", int, path)
+    length = facts["max_seq_length"]
     if length < LEAST_TOKENS:
         raise ValueError(f"{path}: max_seq_length must be at least {LEAST_TOKENS}, not {length}")
-    casing = tokenization.Casing(lower, strip)
-    reading = _reading(values, path, length) if kind == QUESTION_ANSWERING else None
+    casing = tokenization.Casing(facts["do_lower_case"], facts["strip_accents"])
+    reading = _reading(values, path, length) if is_answering else None
     words = word_forms.recorded(values, path)
-    return TextTask(kind, tuple(labels), is_pair, vocab_file, casing, length, reading, words)
+    is_pair = is_answering or facts["is_pair"]
+    return TextTask(kind, labels, is_pair, vocab_file, casing, length, reading, words)
 
 
 def _reading(values, path, length):
@@ -226,11 +224,6 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.serving.graph import graph_sentencepiece
-
-    missing = ""  # a model that takes ids does not need it
-    if task.vocab_file.endswith(".model"):
-        missing = graph_sentencepiece.load_operations()
     # Before the graph is loaded, since a model that needs too much memory ends the process.
     _check_sizes(export_dir, task, batch_size)
     session = tf.Session(graph=tf.Graph())
@@ -239,16 +232,19 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
             meta_graph = tf.saved_model.load(session, [tf.saved_model.SERVING], export_dir)
         _check_finite(export_dir)
         signatures = meta_graph.signature_def
-        # A model that takes texts takes ids, too.
+        # A model that takes texts takes ids, too. Version 0.2 also wrote models of tags and answers
+        # that take texts; their ids are of windows.
         names = ("ids:windows", "ids:serving_default", "serving_default")
         signature = signatures[next(name for name in names if name in signatures)]
         pads_to_longest = _check_signature(signature, task)
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()
-        reason = (str(error).strip().splitlines() or [repr(error)])[0] + ". Export it again"
-        if missing and "Sentencepiece" in reason:
-            reason = missing
-        raise ValueError(f"{export_dir}: the exported model cannot be used: {reason}") from None
+        reason = (str(error).strip().splitlines() or [repr(error)])[0]
+        if "Sentencepiece" in reason:
+            reason = "its graph splits text by SentencePiece, as an earlier version exported it"
+        raise ValueError(
+            f"{export_dir}: the exported model cannot be used: {reason}. Export it again"
+        ) from None
     inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
     outputs = {
         name: tensor.name
@@ -323,9 +319,7 @@ def _check_signature(signature, task):
     if not set(signature.inputs) <= set(_FEATURES) or not set(outputs) <= set(signature.outputs):
         raise ValueError("its signature serving_default has other inputs or outputs")
     length = signature.inputs["input_ids"].tensor_shape.dim[1].size
-    expected = [_ANY, *([length] if task.kind == _TAGGING else []), len(task.labels) or 1]
-    if task.kind == QUESTION_ANSWERING:
-        expected = [_ANY, length]
+    expected = _shape(task, _ANY, length)
     for name in outputs:
         sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
         if sizes != expected:
@@ -335,27 +329,6 @@ def _check_signature(signature, task):
             f"its sequences have {length} tokens, and task.json's {task.max_seq_length}"
         )
     return length == _ANY
-
-
-class _OnnxSession:
-    """Runs an ONNX model by the methods of a `tf.Session`."""
-
-    def __init__(self, model: runtime.Model, kind: str):
-        self._model, self._kind = model, kind
-
-    def run(self, outputs: dict[str, str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the logits, and `probabilities` if they are asked for."""
-        if self._kind == QUESTION_ANSWERING:
-            return self._model.run(feeds, runtime.ENDS)
-        values = self._model.run(feeds, [runtime.LOGITS])
-        logits = values[runtime.LOGITS]
-        if "probabilities" in outputs:
-            values["probabilities"] = _probabilities(logits, self._kind)
-        return values
-
-    def close(self) -> None:
-        """Frees the memory of the model."""
-        del self._model
 
 
 def _probabilities(logits, kind):
@@ -373,18 +346,28 @@ def _open_onnx(export_dir, task, batch_size):
     check_network(export_dir, network, task, batch_size)
     model = runtime.Model(export_dir)
     names = _outputs_of(task.kind)
-    expected = [None, *([None] if task.kind == _TAGGING else []), len(task.labels) or 1]
-    if task.kind == QUESTION_ANSWERING:
-        expected = [None, None]
     shape = model.outputs.get(names[0])
-    if shape != expected:
+    if shape != _shape(task, None, None):
         raise ValueError(
             f"{export_dir}: the exported model cannot be used: {names[0]} has the shape {shape}, "
             "which does not fit task.json's labels. Export it again"
         )
-    session = _OnnxSession(model, task.kind)
-    inputs = {name: name for name in _FEATURES[:3]}
-    return OpenModel(session, inputs, {name: name for name in names}, pads_to_longest=True)
+
+    def run(outputs: dict[str, str], feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = model.run(feeds, [name for name in names if name != "probabilities"])
+        if "probabilities" in outputs:
+            values["probabilities"] = _probabilities(values["logits"], task.kind)
+        return values
+
+    inputs, outputs = ({name: name for name in part} for part in (_FEATURES[:3], names))
+    return OpenModel(runtime.Session(run), inputs, outputs, pads_to_longest=True)
+
+
+def _shape(task, any_size, length):
+    """Returns the shape of a task's outputs, for sequences of a length."""
+    if task.kind == QUESTION_ANSWERING:
+        return [any_size, length]
+    return [any_size, *[length] * (task.kind == _TAGGING), len(task.labels) or 1]
 
 
 def _outputs_of(kind):

@@ -10,7 +10,6 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import TextIO
 
 _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
@@ -52,12 +51,6 @@ def prepare() -> None:
             output.is_closed = name in closed
             setattr(sys, name, output)
             setattr(sys, f"__{name}__", output)
-
-
-def error_output(descriptor: int, encoding: str) -> TextIO:
-    """Returns a stream for standard error that writes to another descriptor."""
-    buffer = open(descriptor, "wb")  # noqa: SIM115 (it stays open)
-    return _Output(buffer, encoding, errors="backslashreplace", line_buffering=True)
 
 
 @contextlib.contextmanager

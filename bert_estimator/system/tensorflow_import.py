@@ -10,17 +10,15 @@ converter. TensorFlow works without them. Its import takes 3.9 s and 716 MB; wit
 collection 3.2 s; without Keras and jax, too, 2.0 s and 532 MB.
 """
 
+import contextlib
 import functools
 import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import re
-import select
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from bert_estimator.system import memory, standard_streams
@@ -50,10 +48,8 @@ def check_addresses() -> None:
 
 def prepare() -> None:
     """Makes the import of TensorFlow quiet, quick and checked; call it before that."""
-    # First, because `quiet` makes descriptors, which could get the number of a closed stream.
     standard_streams.prepare()
     memory.share_one_arena()
-    quiet()
     # `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
     # `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.
     sys.meta_path.insert(0, _WithoutEager())
@@ -80,8 +76,10 @@ def _without_eager(execute, module):
     hidden = [name for name in _EAGER if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     try:
-        with memory.paused():
+        with memory.paused(), quiet():
             execute(module)
+            # Or else the first session would say that there is no GPU, as an error.
+            module.config.list_physical_devices("GPU")
         gc.freeze()  # Later collections don't search what was imported.
     except ImportError as error:
         if _is_interrupted(error):
@@ -103,81 +101,51 @@ def _is_interrupted(error):
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
-_CHATTER = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog|"
-    # Information and warnings, in the two forms that TensorFlow has used.
-    rb"[IW]\d{4} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |"
-    rb"To enable the following instructions: |"
-    # Messages at the level of errors that do not matter: there is no GPU, or two parts of
-    # TensorFlow register the same factory.
-    rb".*(?:failed call to cuInit|Unable to register cu\w+ factory|oneDNN supports DT_\w+ only|"
-    rb"computation placer already registered)"
+# For `grep -E`.
+_CHATTER = "|".join(
+    [
+        "^WARNING: All log messages before absl::InitializeLog",
+        # Information and warnings, in the two forms that TensorFlow has used.
+        "^[IW][0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2}",
+        r"^[0-9-]{10} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]+: [IW] ",
+        "^To enable the following instructions: ",
+        # Messages at the level of errors that do not matter: there is no GPU, or two parts of
+        # TensorFlow register the same factory.
+        "failed call to cuInit|Unable to register cu[A-Za-z]+ factory",
+        "oneDNN supports DT_[A-Z0-9]+ only|computation placer already registered",
+    ]
 )
 
-_IGNORED = (signal.SIGINT, signal.SIGTERM) + ((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ())
 
-# A line that is not complete is passed on after this many seconds.
-_PATIENCE_SECS = 0.1
-
-
-def quiet() -> None:
-    """Leaves TensorFlow's first lines out of stderr until the process ends; call it before
-    TensorFlow is loaded, and before there are threads."""
-    # The user may ask for the messages. Windows cannot fork.
-    if os.environ.get(_LEVEL) in ("0", "1") or not hasattr(os, "fork"):
-        return
-    os.environ.setdefault(_LEVEL, "2")
-    try:
-        sys.stderr.flush()
-        terminal = os.dup(2)
-        # The descriptor of stderr becomes a pipe, from which a process of its own passes on all
-        # other lines. A thread would lose what is written just before a crash.
-        reader, writer = os.pipe()
-        # A signal that comes right after the fork must not reach the filter.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
-        try:
-            child = os.fork()
-            if child == 0:
-                _be_the_filter(reader, writer, terminal, before)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    except (AttributeError, OSError):  # stderr is closed, or the system is out of something
-        return
-    os.close(reader)
-    os.dup2(writer, 2)
-    os.close(writer)
-    # Python's own lines go to the terminal itself.
-    sys.stderr = standard_streams.error_output(terminal, sys.stderr.encoding)
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leaves TensorFlow's first lines out of stderr while the block imports it."""
+    with contextlib.ExitStack() as at_end:
+        if os.environ.get(_LEVEL) not in ("0", "1"):  # by which a user asks for the lines
+            os.environ.setdefault(_LEVEL, "2")
+            with contextlib.suppress(OSError):  # stderr is closed, or there is no `grep`
+                _start_filter(at_end)
+        yield
 
 
-def _be_the_filter(reader, writer, terminal, mask):
-    """Passes lines on until all processes that write to the pipe have ended, and ends."""
-    try:
-        os.close(writer)
-        for number in _IGNORED:
-            signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _pass_on(reader, terminal)
-    finally:
-        os._exit(0)
+def _start_filter(at_end):
+    import subprocess  # here, since commands that do without TensorFlow start sooner
 
-
-def _pass_on(reader, terminal):
-    """Copies the lines that are not chatter from one descriptor to the other."""
-    os.dup2(terminal, 2)
-    os.dup2(reader, 0)
-    os.closerange(3, 1 << 16)  # The limit may be a thousand times that, and take a minute.
-    os.close(1)
-    rest = b""
-    while True:
-        if rest and not select.select([0], [], [], _PATIENCE_SECS)[0]:
-            os.write(2, rest)
-            rest = b""
-        data = os.read(0, 1 << 16)
-        *lines, rest = (rest + data).split(b"\n")
-        kept = [line + b"\n" for line in lines if not _CHATTER.match(line)]
-        if not data and not _CHATTER.match(rest):
-            kept.append(rest)
-        os.write(2, b"".join(kept))
-        if not data:
-            return
+    terminal = os.dup(2)
+    at_end.callback(os.close, terminal)
+    # A process of its own, since what was written before a crash must not be lost; in a session of
+    # its own, since Ctrl-C must not end it first.
+    process = subprocess.Popen(
+        ["grep", "--line-buffered", "-avE", _CHATTER],
+        stdin=subprocess.PIPE,
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "LC_ALL": "C"},
+        start_new_session=True,
+    )
+    at_end.callback(process.wait)
+    sys.stderr.flush()
+    os.dup2(process.stdin.fileno(), 2)
+    process.stdin.close()
+    at_end.callback(os.dup2, terminal, 2)  # the end of what the filter reads
+    at_end.callback(sys.stderr.flush)

@@ -11,7 +11,7 @@ from typing import TextIO, TypeVar
 
 LONGEST_SILENCE_SECS = 10.0
 """`never_silent` says something if nobody else has for this long, and `Progress` has a line as
-often; a terminal has one line that is renewed each second."""
+often."""
 
 _LOOK_EVERY_SECS = 1.0
 
@@ -127,7 +127,6 @@ class Progress:
         self._what, self._total, self._unit = what, total, unit
         self._out = out or sys.stderr
         self._clock = clock
-        self._is_terminal = self._out.isatty()
         self._start = self._shown = clock()
         self._done = 0
 
@@ -135,28 +134,17 @@ class Progress:
         """Counts more of the work as done."""
         self._done += number
         now = self._clock()
-        # Work of less than `LONGEST_SILENCE_SECS` is silent, but for a terminal.
-        if now - self._shown >= (1.0 if self._is_terminal else LONGEST_SILENCE_SECS):
+        # Work of less than that is silent.
+        if now - self._shown >= LONGEST_SILENCE_SECS:
             self._shown = now
             heard()
-            line = self.line()
-            self._out.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
-            self._out.flush()
+            print(self.line(), file=self._out, flush=True)
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields the items, and counts each as 1; ends the line after the last."""
-        try:
-            for item in items:
-                yield item
-                self.add(1)
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        """Erases the line of a terminal."""
-        if self._is_terminal and self._shown > self._start:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
+        """Yields the items, and counts each as 1."""
+        for item in items:
+            yield item
+            self.add(1)
 
     def line(self) -> str:
         """Returns the line that is shown now."""

@@ -7,11 +7,9 @@ are the unknown token, also if they spell a special token.
 """
 
 import bisect
-import functools
 import itertools
 import unicodedata
 from collections.abc import Iterable
-from typing import Any
 
 import sentencepiece
 
@@ -117,19 +115,6 @@ class SentencePieceTokenizer:
         """Returns the ids of a text's pieces, without special tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
-    def serialized_model(self) -> bytes:
-        """Returns the model as its file has it."""
-        return self._model.serialized_model_proto()
-
-    def split_again(self) -> dict[int, list[str]]:
-        """Returns the ids of the pieces that are split again -> the pieces that they become."""
-        pieces = enumerate(self.convert_ids_to_tokens(range(self.vocab_size)))
-        return {
-            number: self._without_comma(piece)
-            for number, piece in pieces
-            if self._is_number_with_comma(piece)
-        }
-
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of pieces; a piece that the model lacks gets the id of `<unk>`."""
         return [self._model.piece_to_id(token) for token in tokens]
@@ -226,66 +211,3 @@ def _replaced(chars: list[Piece], old: str, new: str) -> list[Piece]:
         following = list(itertools.islice(rest, len(old)))
         result += [offsets.merged(new, following)] if following else []
     return result
-
-
-# The package sentencepiece has a module for a model's protocol buffer, sentencepiece_model_pb2, but
-# it works with a recent protobuf only, and TensorFlow below 2.21 needs an older one. The names,
-# numbers, types and defaults of the fields below are from google/sentencepiece's
-# sentencepiece_model.proto. Fields that are not described here are kept when a model is serialized
-# again.
-
-# Values of `trainer_spec.model_type`, and of a piece's `type`.
-UNIGRAM, CHAR = 1, 4
-NORMAL, USER_DEFINED = 1, 4
-
-_PACKAGE = "bert_estimator.sentencepiece"
-# Message -> (name, number, type, default) of its fields; messages are named as types.
-_FIELDS = {
-    "Piece": [("piece", 1, "STRING", None), ("type", 3, "INT32", NORMAL)],
-    "TrainerSpec": [
-        ("model_type", 3, "INT32", UNIGRAM),
-        ("treat_whitespace_as_suffix", 24, "BOOL", "false"),
-        ("byte_fallback", 35, "BOOL", "false"),
-    ],
-    "NormalizerSpec": [
-        ("precompiled_charsmap", 2, "BYTES", None),
-        ("add_dummy_prefix", 3, "BOOL", "true"),
-    ],
-    "ModelProto": [
-        ("pieces", 1, "Piece", None),
-        ("trainer_spec", 2, "TrainerSpec", None),
-        ("normalizer_spec", 3, "NormalizerSpec", None),
-    ],
-}
-_REPEATED = {"pieces"}
-
-
-def parsed_model(model: bytes) -> Any:
-    """Returns a serialized model as a message with the fields of `_FIELDS`."""
-    return _model_class().FromString(model)
-
-
-@functools.cache
-def _model_class():
-    # Imported only for exports: tokenizers do not need it.
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    field_type = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="bert_estimator/sentencepiece_model.proto", package=_PACKAGE, syntax="proto2"
-    )
-    for name, fields in _FIELDS.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, default in fields:
-            is_repeated = field in _REPEATED
-            added = message.field.add(name=field, number=number)
-            added.label = field_type.LABEL_REPEATED if is_repeated else field_type.LABEL_OPTIONAL
-            if kind in _FIELDS:
-                added.type, added.type_name = field_type.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
-            else:
-                added.type = field_type.Type.Value(f"TYPE_{kind}")
-            if default is not None:
-                added.default_value = str(default)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.ModelProto"))

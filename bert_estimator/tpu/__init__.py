@@ -6,55 +6,20 @@ names are for a `model_fn` or a host call: `CrossShardOptimizer`, `cross_replica
 writer `summary`.
 """
 
+import ast
 import importlib
+import os
 
-# A name's module is loaded when the name is first used, because modules of this package also run
-# exported programs without TensorFlow.
-_MODULE_OF = {
-    "BestExporter": "train_eval.exporters",
-    "CrossShardOptimizer": "replicas.replica",
-    "Estimator": "base_estimator",
-    "EstimatorSpec": "spec",
-    "EvalSpec": "train_eval.train_and_evaluate",
-    "ExportSavedModelApiVersion": "serving",
-    "Exporter": "train_eval.exporters",
-    "FinalExporter": "train_eval.exporters",
-    "InMemoryEvaluatorHook": "train_eval.train_and_evaluate",
-    "InputPipelineConfig": "config",
-    "LatestExporter": "train_eval.exporters",
-    "LogListener": "verbs.progress",
-    "ModeKeys": "spec",
-    "DataEndedError": "errors",
-    "NanLossDuringTrainingError": "errors",
-    "NonFiniteWeightsError": "errors",
-    "RunConfig": "config",
-    "TPUClusterResolver": "config",
-    "TPUConfig": "config",
-    "TPUContext": "call",
-    "TPUEstimator": "estimator",
-    "TPUEstimatorSpec": "spec",
-    "TrainSpec": "train_eval.train_and_evaluate",
-    "WarmStartSettings": "warm_start",
-    "cross_replica_sum": "replicas.replica",
-    "num_replicas": "replicas.replica",
-    "outside_compilation": "replicas.replica",
-    "replica_id": "replicas.replica",
-    "update_shards": "replicas.replica",
-    "train_and_evaluate": "train_eval.train_and_evaluate",
-}
-_MODULES = ("early_stopping", "serving", "summary")
-# What other packages of this project use besides.
+# What other packages of this project use besides upstream's names.
 _OF_THIS_PROJECT = {
-    "ContinuousEvalListener": "train_eval.train_and_evaluate",
-    "EvalResult": "train_eval.train_and_evaluate",
-    "Interrupts": "verbs.interrupts",
-    "check_tensorflow": "step.xla.step_graph",
-    "train_with_listener": "train_eval.train_and_evaluate",
-}
-_MODULES_OF_THIS_PROJECT = {
-    "checkpoints": "verbs.checkpoints",
-    "compile_report": "program.compile_report",
-    "devices": "program.devices",
+    "ContinuousEvalListener",
+    "EvalResult",
+    "Interrupts",
+    "check_tensorflow",
+    "checkpoints",
+    "compile_report",
+    "devices",
+    "train_with_listener",
 }
 
 # Names of upstream that are not given, and what to use.
@@ -69,20 +34,30 @@ _ABSENT = {
     "model_to_estimator": "a model_fn",
 }
 
-__all__ = sorted([*_MODULE_OF, *_MODULES])
+
+def _read_homes():
+    """Returns name -> (module, name there) of what `__init__.pyi` imports, for editors and for
+    `__getattr__`."""
+    # A name's module is loaded when the name is first used, because modules of this package also
+    # run exported programs without TensorFlow.
+    with open(os.path.join(os.path.dirname(__file__), "__init__.pyi"), encoding="utf-8") as stub:
+        imports = ast.parse(stub.read()).body
+    return {alias.asname: (node.module, alias.name) for node in imports for alias in node.names}
+
+
+_HOMES = _read_homes()
+__all__ = sorted(_HOMES.keys() - _OF_THIS_PROJECT)
 
 
 def __getattr__(name):
-    if name in _MODULES or name in _MODULES_OF_THIS_PROJECT:
-        module = _MODULES_OF_THIS_PROJECT.get(name, name)
-        return importlib.import_module(f"bert_estimator.tpu.{module}")
     if name in _ABSENT:
         raise AttributeError(f"bert_estimator.tpu has no {name}. Use {_ABSENT[name]}")
-    home = _MODULE_OF.get(name) or _OF_THIS_PROJECT.get(name)
-    if home is None:
+    if name not in _HOMES:
         raise AttributeError(f"module 'bert_estimator.tpu' has no attribute {name!r}")
-    module = importlib.import_module(f"bert_estimator.tpu.{home}")
-    return getattr(module, name)
+    home, name = _HOMES[name]
+    if home == __name__:
+        return importlib.import_module(f"{home}.{name}")
+    return getattr(__import__(home, fromlist=[name]), name)  # of a module, or of a package
 
 
 def __dir__():

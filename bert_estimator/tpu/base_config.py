@@ -5,6 +5,7 @@ construction, so that a wrong value is found before a graph is built.
 """
 
 import copy
+import functools
 import inspect
 import itertools
 import numbers
@@ -29,13 +30,15 @@ def _not_negative(value, name, bound=">= 0"):
         raise ValueError(f"RunConfig: {name} should be {bound}, but is {value!r}")
 
 
-def _positive(value, name):
-    _not_negative(value, name, bound="> 0")
+_positive = functools.partial(_not_negative, bound="> 0")
 
 
-def _integer(value, name):
+def _integer(value, name, kind="integer"):
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"RunConfig: {name} must be integer, not {value!r}")
+        raise ValueError(f"RunConfig: {name} must be {kind}, not {value!r}")
+
+
+_delay = functools.partial(_integer, kind="an integer if set")  # in upstream's words
 
 
 def _directory(value, name):
@@ -66,11 +69,6 @@ def _device_function(value, name):
 def _protocol(value, name):
     if value not in ("grpc", "grpc+verbs"):
         raise ValueError(f"RunConfig: {name} should be grpc or grpc+verbs, not {value!r}")
-
-
-def _delay(value, name):
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"RunConfig: {name} must be an integer if set, not {value!r}")
 
 
 class _Field:

@@ -55,6 +55,15 @@ class TPUConfig(NamedTuple):
 
     Raises:
       ValueError, TypeError: a value is not allowed; the text names the argument.
+
+    Example:
+
+      >>> tpu.TPUConfig(iterations_per_loop="100").iterations_per_loop
+      100
+      >>> tpu.TPUConfig(num_cores_per_replica=3)
+      Traceback (most recent call last):
+        ...
+      ValueError: TPUConfig: num_cores_per_replica must be 1, 2, 4, 8, 16, 32, 64, 128; got 3
     """
 
     iterations_per_loop: int | str = 2
@@ -164,6 +173,12 @@ class RunConfig(base_config.RunConfig):
 
     Raises:
       ValueError, TypeError: as `base_config.RunConfig`; or both master and cluster are given.
+
+    Example, of eight virtual cores of this machine's CPU:
+
+      >>> config = tpu.RunConfig(master="rehearse:8", save_checkpoints_steps=500)
+      >>> config.replace(save_checkpoints_secs=60).save_checkpoints_steps is None
+      True
     """
 
     def __init__(

@@ -67,6 +67,12 @@ def stop_if_lower_hook(
     """Returns a hook that ends training when a metric has been below a threshold.
 
     The arguments are as in `stop_if_higher_hook`.
+
+    Example, with the estimator in the example of `TPUEstimator`, whose loss was evaluated to be 0:
+
+      >>> hook = tpu.early_stopping.stop_if_lower_hook(estimator, "loss", threshold=0.1)
+      >>> estimator.train(input_fn, [hook], max_steps=100).global_step() < 100
+      True
     """
     crossed = _crossed(estimator, metric_name, threshold, operator.lt, eval_dir, min_steps)
     return _StoppingHook(estimator, crossed, run_every_secs, run_every_steps)
@@ -168,9 +174,12 @@ def _evaluations(estimator, metric_name, eval_dir, first, last):
     by_step = read_eval_metrics(eval_dir or estimator.eval_dir())
     # There may be evaluations of later steps: a killed training goes on from its last checkpoint,
     # and somebody may go back to an earlier one.
-    return [
-        (step, metrics[metric_name]) for step, metrics in by_step.items() if first <= step <= last
-    ]
+    counted = [(step, of_step) for step, of_step in by_step.items() if first <= step <= last]
+    if counted and not any(metric_name in of_step for _, of_step in counted):
+        names = ", ".join(sorted(counted[-1][1]))
+        raise KeyError(f"{metric_name}: the evaluations give only {names}")
+    # Evaluations of earlier versions of a program may lack it.
+    return [(step, of_step[metric_name]) for step, of_step in counted if metric_name in of_step]
 
 
 def _crossed(estimator, metric_name, threshold, is_beyond, eval_dir, min_steps):

@@ -63,6 +63,28 @@ class TPUEstimator(Estimator):
 
     Raises:
       ValueError, TypeError: for arguments that cannot work, before anything is built.
+
+    Example, of a weight that learns the mean of its batches:
+
+      >>> import tensorflow.compat.v1 as tf
+      >>> from bert_estimator import tpu
+      >>> def model_fn(features, mode, params):
+      ...     weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+      ...     loss = tf.reduce_mean((features - weight) ** 2)
+      ...     optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.5))
+      ...     train_op = optimizer.minimize(loss, tf.train.get_global_step())
+      ...     return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+      >>> def input_fn(params):
+      ...     return tf.data.Dataset.from_tensors(tf.fill([params["batch_size"]], 3.0)).repeat()
+      >>> config = tpu.RunConfig(model_dir="run", tpu_config=tpu.TPUConfig(iterations_per_loop=2))
+      >>> estimator = tpu.TPUEstimator(
+      ...     model_fn, config=config, train_batch_size=8, eval_batch_size=8
+      ... )
+      >>> estimator = estimator.train(input_fn, max_steps=4)
+      >>> float(estimator.get_variable_value("weight"))
+      3.0
+      >>> float(estimator.evaluate(input_fn, steps=1)["loss"])
+      0.0
     """
 
     _is_ours = True
@@ -281,15 +303,12 @@ class TPUEstimator(Estimator):
             )
 
     def _exporting_job(self, mode):
-        return dataclasses.replace(super()._exporting_job(mode), tpu_params=True)
-
-    def _export(self, *args, **kwargs):
         if not self._export_to_cpu:
             raise ValueError(
                 "export_to_cpu=False leaves nothing to export: the graph of TensorFlow's TPU "
                 "operations (export_to_tpu) is not written here"
             )
-        return super()._export(*args, **kwargs)
+        return dataclasses.replace(super()._exporting_job(mode), tpu_params=True)
 
     def _placement(self, mode):
         """Returns (master, number of replicas), after checking what depends on them."""

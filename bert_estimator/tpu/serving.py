@@ -146,6 +146,14 @@ def build_raw_serving_input_receiver_fn(
       features: dict of name -> tensor, such as a placeholder, with the feature's dtype and shape.
         The first dimension of the shape does not matter.
       default_batch_size: number of examples at a time. None means any number.
+
+    Example:
+
+      >>> with tf.Graph().as_default():
+      ...     x = tf.placeholder(tf.float32, [None, 3])
+      ...     receiver_fn = tpu.serving.build_raw_serving_input_receiver_fn({"x": x})
+      ...     receiver_fn().features["x"].shape.as_list()
+      [None, 3]
     """
 
     def receiver_fn():

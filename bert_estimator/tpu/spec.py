@@ -165,6 +165,18 @@ class TPUEstimatorSpec(NamedTuple):
     Raises:
       ValueError, TypeError, RuntimeError: as an `EstimatorSpec`, or for a malformed pair, or for
         tensors that do not fit the function's parameters.
+
+    Example, with a metric of the tensors of all cores:
+
+      >>> def metric_fn(labels, predicted):
+      ...     return {"accuracy": tf.metrics.accuracy(labels, predicted)}
+      >>> with tf.Graph().as_default():
+      ...     loss, labels, predicted = tf.constant(0.5), tf.constant([1, 0]), tf.constant([1, 1])
+      ...     spec = tpu.TPUEstimatorSpec(
+      ...         tpu.ModeKeys.EVAL, loss=loss, eval_metrics=(metric_fn, [labels, predicted])
+      ...     )
+      ...     sorted(spec.as_estimator_spec().eval_metric_ops)
+      ['accuracy']
     """
 
     mode: str

@@ -35,6 +35,12 @@ def scalar(name: str, data, step=None, description: str | None = None) -> tf.Ten
 
     Raises:
       ValueError: `data` is not a scalar.
+
+    Example:
+
+      >>> with tpu.summary.create_file_writer("events").as_default():
+      ...     bool(tpu.summary.scalar("loss", 0.5, step=1))
+      True
     """
     metadata = _metadata("scalars", description, summary_pb2.DATA_CLASS_SCALAR)
     with _tag(name, "scalar_summary") as tag:

@@ -177,8 +177,6 @@ def _run(pool, progress, function, tasks, what, sizes=None, unit="parts") -> lis
         results[number] = result
         if line:
             line.add(sizes[number])
-    if line:
-        line.end()
     return [results[number] for number in range(len(tasks))]
 
 

@@ -145,7 +145,6 @@ def _counted(files, listed, expected, bad_records):
             else:
                 most[lengths[number]] = max(most[lengths[number]], words)
             progress.add(1)
-    progress.end()
     return lengths, most
 
 

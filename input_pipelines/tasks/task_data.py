@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -46,7 +45,7 @@ class TaskData:
       is_pair: whether an example is a pair of texts.
       vocab_file: the vocabulary of the features.
       casing: what happened to the capitals and accents of the text.
-      texts: a function that yields every text of the task's files; for tagging, every word.
+      texts: a function that yields every text of the task's files, but nothing for tagging.
       write_tags, tags_extension: for tagging, a function of the tags predicted for `predict` that
         yields the lines of their file, and the ending of this file's name.
       words: for tagging, what the words to train on are, one of `word_forms.FORMS`; None without
@@ -235,15 +234,4 @@ def _of_tagged(tags, sentences, tokenizer, vocab_file, max_seq_length):
         False,
         vocab_file,
         tokenizer.casing,
-        functools.partial(_words, list(sentences.values())),
     )
-
-
-def _words(files):
-    """Yields each word of files once."""
-    seen = set()
-    for sentences in files:
-        for word in itertools.chain.from_iterable(sentence.words for sentence in sentences):
-            if word not in seen:
-                seen.add(word)
-                yield word

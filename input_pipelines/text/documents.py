@@ -14,14 +14,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from bert_estimator.command_line import flags
 from bert_estimator.storage import reading
 from bert_estimator.system import paths
 from bert_estimator.system.ticker import Progress
 from input_pipelines.text import record_names, sentences, text_files, text_formats
 from input_pipelines.text.document_filter import DocumentFilter, in_words
-
-SPLITTING = ("auto", "yes", "no")
-"""Whether texts are split into sentences; "auto" splits texts of all formats but plain text."""
 
 MOST_SENTENCES = 1 << 18
 """A document with more sentences is cut, so that no file has to fit into memory."""
@@ -31,17 +29,34 @@ _MOST_NAMED = 3  # files in a message
 _PART_BYTES = 1 << 24
 
 
-@dataclasses.dataclass(frozen=True)
+@flags.group("Flags")
 class TextOptions:
-    """Says how text files are read; the names are flags of the commands that read them."""
+    """Says how text files are read, and which documents are left out."""
 
-    text_field: str = "text"  # the key of JSON lines, or the column of parquet
-    split_sentences: str = "auto"  # one of `SPLITTING`; by "no" each line is a sentence
-    document_per_file: bool = False  # in spite of empty lines in plain text
-    # Which documents are left out, as `DocumentFilter` says.
-    min_words: int = 0
-    min_letters: float = 0.0
-    language: str = ""
+    text_field: str = flags.field(
+        "text", "Read the text from this key of JSON lines, or from this column of parquet."
+    )
+    split_sentences: str = flags.field(
+        "auto",
+        "Split texts into sentences (yes), or take each line for a sentence (no). auto splits the "
+        "texts of all formats but plain text, which has a sentence in each line.",
+        flags.one_of(("auto", "yes", "no")),
+    )
+    document_per_file: bool = flags.field(
+        False,
+        "Take each file of plain text for one document; by default, empty lines end documents.",
+    )
+    min_words: int = flags.field(0, "Leave out documents with fewer words than this.")
+    min_letters: float = flags.field(
+        0.0,
+        "Leave out documents of which a smaller share of the characters, without spaces, are "
+        "letters.",
+    )
+    language: str = flags.field(
+        "",
+        "Leave out documents in other languages than this, such as en; py3langid detects them. By "
+        "default, take all languages.",
+    )
 
     def __post_init__(self):
         # A message begins with an option's name, so that a command can put -- before it.
@@ -49,6 +64,7 @@ class TextOptions:
             raise ValueError(f"min_words is {self.min_words}; it must be 0 or more.")
         if not 0 <= self.min_letters <= 1:
             raise ValueError(f"min_letters is {self.min_letters}; it must be from 0 to 1.")
+        self.new_filter()  # for its errors
 
     def new_filter(self) -> DocumentFilter:
         """Returns a filter of documents, which has not left out any yet; see `DocumentFilter`."""
@@ -149,8 +165,6 @@ def read_pieces(
         for piece in kept(pieces_of_file(path, options=options, progress=progress), chosen):
             is_any = True
             yield piece
-    if progress:
-        progress.end()
     if not is_any:
         raise ValueError(no_text(files, chosen.left_out, options))
 

@@ -14,9 +14,10 @@ from bert_estimator.command_line import flags as command_line_flags
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
-from input_pipelines import create_pretraining_data, create_text, create_vocabulary
+from input_pipelines.create_pretraining_data import RecordsConfig
+from input_pipelines.create_text import TextConfig
+from input_pipelines.create_vocabulary import VocabularyConfig
 from input_pipelines.tasks import task_table
-from input_pipelines.text import text_flags
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 PAGES = {
@@ -116,11 +117,9 @@ def test_the_metrics_of_own_files_are_listed():
 def our_flags():
     """Returns the flags of the scripts, and of the commands that prepare their data."""
     ours = {"flagfile"}
-    for config_class in (PretrainingConfig, ClassificationConfig, QuestionAnsweringConfig):
+    scripts = (PretrainingConfig, ClassificationConfig, QuestionAnsweringConfig)
+    for config_class in (*scripts, RecordsConfig, TextConfig, VocabularyConfig):
         ours |= set(command_line_flags.define(config_class))
-    for module in (create_pretraining_data, create_text, create_vocabulary, text_flags):
-        source = pathlib.Path(module.__file__).read_text(encoding="utf-8")
-        ours |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source))
     return ours
 
 

@@ -78,6 +78,7 @@ RUN_ELSEWHERE = {
         "benchmarks/tpu_plan.py"
     ),
     "python run_pretraining.py --use_tpu --recipe=lamb_76min": "tests/recipes/test_hand_over.py",
+    "pip install -e '.[legacy]'": "tests/legacy/stand_ins/test_keras.py",
     "python -m bert_estimator.legacy run_pretraining.py": "tests/legacy/test_scripts.py",
 }
 

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.eager import context
 from toy import Visits, make_estimator, make_model_fn, wait_until
 
 from bert_estimator import tpu
@@ -150,9 +151,9 @@ ITERATORS = [one_shot, initializable, reinitializable, by_handle]
 def check_drawn(expected, dataset_fn, iterator_fn):
     """Asks for an element as often as there are numbers, and compares what was drawn by then."""
     counted = Counted()
+    read_ahead.install()
     with tf.Graph().as_default(), tf.Session() as session:
-        with read_ahead.off():
-            element, initializer = iterator_fn(dataset_fn(counted))
+        element, initializer = iterator_fn(dataset_fn(counted))
         session.run(initializer)
         for number in expected:
             session.run(element)
@@ -177,19 +178,21 @@ def test_an_iterator_of_a_function_draws_what_is_asked_for():
     def first():
         return next(iter(counted.numbers().map(plus_one)))
 
-    with tf.Graph().as_default(), tf.Session() as session, read_ahead.off():
+    read_ahead.install()
+    with tf.Graph().as_default(), tf.Session() as session:
         assert session.run(first()) == 2
         assert counted.quiet() == 1
 
 
-def test_outside_of_the_block_tensorflow_decides(monkeypatch):
-    with read_ahead.off():
-        pass
-    dataset = tf.data.Dataset.range(3)
-    assert dataset._apply_debug_options() is dataset
-    monkeypatch.setattr(read_ahead, "_is_off_everywhere", [])
-    read_ahead.off_everywhere()
-    assert not dataset._apply_debug_options().options().autotune.enabled
+def test_in_eager_loops_tensorflow_decides():
+    for _ in range(2):
+        read_ahead.install()
+        with context.eager_mode():
+            dataset = tf.data.Dataset.range(3)
+            assert dataset._apply_debug_options() is dataset
+        with tf.Graph().as_default():
+            dataset = tf.data.Dataset.range(3)
+            assert dataset._apply_debug_options() is not dataset
 
 
 # Estimators in local mode. Each input_fn takes one number in a step.

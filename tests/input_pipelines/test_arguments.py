@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags
 
+from bert_estimator.command_line import flags
 from input_pipelines import arguments
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -37,21 +37,40 @@ def test_the_help_of_the_console_command(name):
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
-def test_the_help_of_a_flag(monkeypatch):
-    values = flags.FlagValues()
-    monkeypatch.setattr(flags, "FLAGS", values)
-    flags.DEFINE_string("path", None, "Read this.", required=True, flag_values=values)
-    flags.DEFINE_integer("count", None, "Use this number.", lower_bound=1, flag_values=values)
-    flags.DEFINE_enum("kind", "a", ["a", "b"], "Choose.", flag_values=values)
-    flags.DEFINE_bool("fast", True, "Make it fast.", flag_values=values)
-    flags.DEFINE_float("share", 0.5, "Take a part.", flag_values=values)
-    text = arguments.help_text("Does something.", ["path", "count", "kind", "fast", "share"])
-    lines = text.splitlines()
-    assert lines[:4] == ["Does something.", "", "Flags that are needed:", lines[3]]
+@flags.group(arguments.OTHERS)
+class Config:
+    path: str | None = flags.field(None, "Read this.", heading=arguments.NEEDED)
+    count: int | None = flags.field(None, "Use this number.", flags.positive)
+    fast: bool = flags.field(True, "Make it fast.")
+    share: float = flags.field(0.5, "Take a part.")
+
+    def __post_init__(self):
+        if self.share > 1:
+            raise ValueError(f"share is {self.share}; it must be at most 1.")
+
+
+def test_the_help_of_a_flag(capsys):
+    argv = ["program", "--help"]
+    assert arguments.exit_code("program", "Does something.", Config, str, argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["Does something.", "", "Flags that are needed:"]
     assert [" ".join(line.split()) for line in lines[3:-3] if line.startswith("  ")] == [
         "--path=TEXT Read this.",
         "--count=N Use this number.",
-        "--kind=a|b Choose. (default: a)",
         "--[no]fast Make it fast. (default: true)",
         "--share=X Take a part. (default: 0.5)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "--path is needed; --help lists all flags"),
+        (["--path=a", "--count=0"], "--count=0: must be positive"),
+        (["--path=a", "--share=2"], "--share is 2.0; it must be at most 1."),
+        (["--path=a", "--share=nan"], "--share=nan: "),
+    ],
+)
+def test_what_cannot_work(argv, message, capsys):
+    assert arguments.exit_code("program", "", Config, str, ["program", *argv]) == 2
+    assert capsys.readouterr().err.startswith(f"program: {message}")

@@ -1,7 +1,6 @@
 # ruff: noqa: RUF001
 
 import bz2
-import functools
 import gzip
 import os
 import subprocess
@@ -10,13 +9,13 @@ import sys
 import forked
 import locked
 import pytest
-from absl import flags
 from commands import MAINS
 
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
+from input_pipelines.arguments import parse
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records import record_lengths
 from input_pipelines.records.pretraining_features import (
@@ -29,24 +28,8 @@ from input_pipelines.text import document_filter
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-@pytest.fixture
-def values(monkeypatch):
-    """Makes the flags' values from arguments, without touching the process's own flags."""
-
-    def parse(*arguments):
-        values = flags.FlagValues()
-        monkeypatch.setattr(flags, "FLAGS", values)
-        with monkeypatch.context() as patch:
-            for kind in ("string", "bool", "integer", "float", "enum"):
-                define = getattr(flags, f"DEFINE_{kind}")
-                patch.setattr(
-                    flags, f"DEFINE_{kind}", functools.partial(define, flag_values=values)
-                )
-            create_pretraining_data.define_flags()
-        values(["program", *arguments])
-        return values
-
-    return parse
+def values(*arguments):
+    return parse(create_pretraining_data.RecordsConfig, ["program", *arguments])
 
 
 def arguments(text_file, tmp_path, vocab_file, *others):
@@ -61,9 +44,9 @@ def arguments(text_file, tmp_path, vocab_file, *others):
     ]
 
 
-def test_create(values, text_file, tmp_path, vocab_file):
+def test_create(text_file, tmp_path, vocab_file):
     flag_values = values(*arguments(text_file, tmp_path, vocab_file))
-    assert flag_values.random_seed == 12345
+    assert flag_values.examples.random_seed == 12345
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
     lengths = record_lengths.read(records, PretrainingFeatures(16, 4).kinds())
@@ -76,7 +59,7 @@ def test_create(values, text_file, tmp_path, vocab_file):
     )
 
 
-def test_shards_and_workers(values, tmp_path, documents, vocab_file, monkeypatch):
+def test_shards_and_workers(tmp_path, documents, vocab_file, monkeypatch):
     monkeypatch.setattr(create_pretraining_data, "_BYTES_OF_A_WORKER", 100)
     (tmp_path / "text.txt").write_text("\n\n".join("\n".join(d) for d in documents * 5))
     written = []
@@ -101,7 +84,7 @@ def test_shards_and_workers(values, tmp_path, documents, vocab_file, monkeypatch
     assert [entry.name for entry in manifest.files] == names
 
 
-def test_another_number_of_files_is_refused(values, text_file, tmp_path, vocab_file):
+def test_another_number_of_files_is_refused(text_file, tmp_path, vocab_file):
     def create(*others, name="train.tfrecord"):
         given = arguments(text_file, tmp_path, vocab_file)
         given[1] = f"--output_file={tmp_path}/data/{name}"
@@ -149,14 +132,14 @@ def test_another_number_of_files_is_refused(values, text_file, tmp_path, vocab_f
         (["--masking=static", "--dupe_factor=3"], 3),
     ],
 )
-def test_masking(values, text_file, tmp_path, vocab_file, others, dupe_factor):
+def test_masking(text_file, tmp_path, vocab_file, others, dupe_factor):
     create_pretraining_data.create(values(*arguments(text_file, tmp_path, vocab_file, *others)))
     manifest = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
     assert manifest.creation["dupe_factor"] == dupe_factor
     assert manifest.is_dynamic == ("--masking=static" not in others)
 
 
-def test_documents_that_are_left_out(values, text_file, tmp_path, vocab_file, monkeypatch):
+def test_documents_that_are_left_out(text_file, tmp_path, vocab_file, monkeypatch):
     monkeypatch.setattr(
         document_filter, "language_of", lambda document: "en" if "w1 " in document[0] else "de"
     )
@@ -187,7 +170,7 @@ def test_documents_that_are_left_out(values, text_file, tmp_path, vocab_file, mo
             create_pretraining_data.create(values(*given, flag))
 
 
-def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_file):
+def test_sentence_order_is_in_the_manifest(text_file, tmp_path, vocab_file):
     flag_values = values(*arguments(text_file, tmp_path, vocab_file, "--norandom_next_sentence"))
     create_pretraining_data.create(flag_values)
     path = manifests.manifest_path(str(tmp_path / "out-0.tfrecord"))
@@ -224,11 +207,10 @@ def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_fi
         ),
     ],
 )
-def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, message):
+def test_unfit_flags(text_file, tmp_path, vocab_file, changed, error, message):
     changed = changed.format(text=text_file, vocab=vocab_file, folder=tmp_path)
-    flag_values = values(*arguments(text_file, tmp_path, vocab_file, changed))
     with pytest.raises(error, match=message):
-        create_pretraining_data.create(flag_values)
+        create_pretraining_data.create(values(*arguments(text_file, tmp_path, vocab_file, changed)))
 
 
 @pytest.mark.parametrize(
@@ -236,10 +218,10 @@ def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, me
     [
         ([], "the text (documents: 1, tokens: 1) gives 0 instances"),
         (["--max_seq_length=3"], "--max_seq_length is 3"),
-        (["--max_seq_length=many"], "flag --max_seq_length=many: "),
+        (["--max_seq_length=many"], "--max_seq_length=many: must be a whole number"),
         (["--vocab_file=none.txt"], "--vocab_file: none.txt: No such file or directory"),
         (["--vocab_file=/"], "--vocab_file: /: Is a directory"),
-        (["more"], "unknown arguments: more"),
+        (["more"], "'more' is not a flag: flags are written --name=value"),
         (["--vocab_file=cased.txt"], "--vocab_file: cased.txt: 2 of its tokens have capitals"),
         (["--vocab_file=a.model"], "--vocab_file: a.model: is not a SentencePiece model"),
     ],
@@ -272,9 +254,8 @@ def test_what_cannot_work_ends_the_program_with_2(
     assert sorted(os.listdir(tmp_path)) == ["text.txt"]
 
 
-def test_two_processes_do_not_write_the_same_files(values, text_file, tmp_path, vocab_file, capsys):
+def test_two_processes_do_not_write_the_same_files(text_file, tmp_path, vocab_file, capsys):
     argv = ["name", *arguments(text_file, tmp_path, vocab_file)]
-    values(*argv[1:])
     with locked.by_another(tmp_path / ".out-0.tfrecord.lock"):
         before = sorted(os.listdir(tmp_path))
         assert create_pretraining_data.main(argv) == 2
@@ -283,9 +264,7 @@ def test_two_processes_do_not_write_the_same_files(values, text_file, tmp_path, 
         assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_remote_files_are_those_of_this_machine(
-    values, text_file, tmp_path, vocab_file, monkeypatch
-):
+def test_remote_files_are_those_of_this_machine(text_file, tmp_path, vocab_file, monkeypatch):
     url = f"ram:/{tmp_path}/data"
     upload, uploaded = remote.upload, []
 
@@ -355,7 +334,7 @@ KINDS = {  # name -> the sentences of documents, what joins them in a line
     ],
 )
 def test_a_paragraph_in_a_line_gives_the_records_of_its_sentences(
-    values, tmp_path, monkeypatch, kind, masking, workers
+    tmp_path, monkeypatch, kind, masking, workers
 ):
     """Only lines that are too long for a sentence are split."""
     monkeypatch.setattr(create_pretraining_data, "_BYTES_OF_A_WORKER", 10)
@@ -398,7 +377,7 @@ def test_a_paragraph_in_a_line_gives_the_records_of_its_sentences(
     ],
 )
 @pytest.mark.parametrize("on", [True, False])
-def test_says_how_many_words_are_whole(values, tmp_path, vocab_file, masking, text, share, on):
+def test_says_how_many_words_are_whole(tmp_path, vocab_file, masking, text, share, on):
     (tmp_path / "a.txt").write_text("\n".join([text] * 8), encoding="utf-8")
     flags_ = [f"--masking={masking}", *["--do_whole_word_mask"] * on]
     argv = arguments(tmp_path / "a.txt", tmp_path, vocab_file, *flags_)
@@ -418,7 +397,7 @@ def test_says_how_many_words_are_whole(values, tmp_path, vocab_file, masking, te
         (["--eval_fraction=0.5"], 0, 0.2),
     ],
 )
-def test_how_much_is_cut(values, tmp_path, vocab_file, flags_, least, most):
+def test_how_much_is_cut(tmp_path, vocab_file, flags_, least, most):
     """A text without the marks of sentences is cut between words."""
     texts = [" ".join(f"w{(n * step) % 40}" for n in range(700)) for step in (1, 3, 7, 9)]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))

@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 from scripts import SQUAD
-from served import check_answers
 from tiny_run import bert_config, metrics_of, questions, squad_flags, write_questions
 
 import run_squad
@@ -45,7 +44,11 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
             ["--train_file={here}", "--max_seq_length=128", "--doc_stride=128", *OWN],
             "--doc_stride=128: must be at most 61, the tokens of the context beside the longest",
         ),
-        (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be one of text, ids"),
+        (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be ids: a model that"),
+        (
+            ["--do_export", "--export_inputs=text"],
+            "--export_inputs=text: must be ids: a model that",
+        ),
         (["--export_inputs=ids"], "--export_inputs=ids: is for --do_export; add it, or leave"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
     ],
@@ -205,7 +208,7 @@ def test_the_exported_model_gives_the_logits(data, trained):
     batch = windows.batch(np.arange(3))
     with tf.Graph().as_default(), tf.Session() as session:
         graph = tf.saved_model.load(session, ["serve"], str(trained / "export" / export))
-        signature = graph.signature_def["ids:windows"]
+        signature = graph.signature_def["serving_default"]
         assert set(signature.outputs) == {"start_logits", "end_logits"}
         feed = {signature.inputs[name].name: batch[name] for name in signature.inputs}
         found = session.run({k: v.name for k, v in signature.outputs.items()}, feed)
@@ -213,12 +216,6 @@ def test_the_exported_model_gives_the_logits(data, trained):
     null = found["start_logits"][0, 0] + found["end_logits"][0, 0]
     best = next(row for row in read(trained / "nbest_predictions.json")["q0"] if row["text"])
     assert odds["q0"] == pytest.approx(null - best["start_logit"] - best["end_logit"], abs=1e-4)
-
-
-def test_the_exported_model_answers_texts(data, trained, tmp_path):
-    """Without this project, and all at once, the answers are equal to the prediction's."""
-    found = check_answers(tmp_path, trained, data / "dev2.json")
-    assert len(set(found["answer"])) > 5 and "" in found["answer"]
 
 
 def test_a_run_predicts_again_without_its_training_file(data, trained, tmp_path):

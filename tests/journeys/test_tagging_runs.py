@@ -168,32 +168,20 @@ def test_the_predictor_tags_as_the_run_did(data, trained):
             predictor([wrong])
 
 
-def test_the_exported_model_takes_strings_and_gives_words_with_tags(data, trained):
-    """The model needs TensorFlow alone, and ids go in by another signature."""
-    files = tag_files.read_sentences(str(data / "test.conll"), COLUMNS, None)
-    texts = [" ".join(sentence.words) for sentence in files]
-    texts += ["", "  w1\u3000W2,w3\tÄ\n", "\x01 w4 \u200b", "w5 " * 40, "w1w2w3w4w5w6w7w8w9 w1"]
-    predictor = Predictor(str(trained))
-    expected = predictor(texts)
-    signatures = tf.saved_model.load_v2(predictor.export_dir).signatures
-    assert sorted(signatures) == ["ids:windows", "serving_default", "windows"]
-    for part in (slice(None), slice(3, 4), slice(len(files), len(files) + 1)):
-        found = signatures["serving_default"](text_a=tf.constant(texts[part]))
-        found = {name: value.numpy() for name, value in found.items()}
-        most = max(len(answer["words"]) for answer in expected[part])
-        assert found["tags"].shape == found["words"].shape == (len(texts[part]), most)
-        assert found["probabilities"].shape == (*found["tags"].shape, 3)
-        assert [tuple(map(bytes.decode, row)) for row in found["labels"]] == [
-            TAGS for _ in texts[part]
-        ]
-        for row, answer in enumerate(expected[part]):
-            count = len(answer["words"])
-            for name in ("words", "tags"):
-                strings = [string.decode() for string in found[name][row]]
-                assert strings == answer[name] + [""] * (most - count)
-            probabilities = found["probabilities"][row].max(axis=-1)
-            np.testing.assert_allclose(probabilities[:count], answer["probabilities"], atol=1e-5)
-            assert not probabilities[count:].any()
+def test_the_exported_model_takes_ids(trained):
+    signatures = tf.saved_model.load_v2(Predictor(str(trained)).export_dir).signatures
+    assert sorted(signatures) == ["serving_default"]
+    names = ("input_ids", "input_mask", "segment_ids")
+    ids = {name: tf.constant([[2, 7, 3]] if name == "input_ids" else [[1, 1, 1]]) for name in names}
+    assert signatures["serving_default"](**ids)["probabilities"].shape == (1, 3, 3)
+
+
+def test_text_in_the_graph_is_refused_before_the_training(data, tmp_path, capsys):
+    flags = tagging_flags(data, tmp_path / "run", export_inputs="text")
+    assert main([*flags, "--do_train", "--do_export"]) == 2
+    said = capsys.readouterr().err
+    assert "--export_inputs=text: a SavedModel takes text for classes and numbers, and not" in said
+    assert not list(tmp_path.glob("run/model.ckpt*"))
 
 
 def test_training_and_evaluation_share_charts(trained):

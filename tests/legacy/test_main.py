@@ -118,6 +118,21 @@ def start(folder, script, *flags, run=forked.run):
     )
 
 
+def test_without_tf_keras_the_runner_asks_for_the_extra(tmp_path, monkeypatch, capsys):
+    (tmp_path / "script.py").write_text("print('It runs.')")
+    # With this entry Python does not find the package.
+    monkeypatch.setitem(sys.modules, "tf_keras", None)
+    assert runner.main(["tpu-legacy", str(tmp_path / "script.py")]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err == (
+        "python -m bert_estimator.legacy: Old scripts need the tf_keras package, in the release of "
+        "TensorFlow's own version: pip install 'bert-estimator[legacy]', or in a checkout "
+        "pip install -e '.[legacy]'\n"
+    )
+    with pytest.raises(ImportError, match="Old scripts need the tf_keras package"):
+        bert_estimator.legacy.install()
+
+
 def test_a_script_sees_tensorflow_1_and_its_own_flags_and_keras(tmp_path):
     """Keras has to be imported while TensorFlow is still TensorFlow 2, as in a new process."""
     (tmp_path / "helper.py").write_text("def path(file):\n    return file + '.json'\n")

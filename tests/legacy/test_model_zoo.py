@@ -4,7 +4,6 @@ Compared are names, shapes, dtypes, their order, and whether they are trainable.
 --record` wrote the goldens.
 """
 
-import importlib.util
 import sys
 
 import forked
@@ -12,10 +11,6 @@ import pytest
 import replay
 
 LEGACY = [sys.executable, "-m", "bert_estimator.legacy"]
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras"
-)
 
 
 @pytest.mark.parametrize(

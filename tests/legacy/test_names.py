@@ -21,7 +21,7 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize("module", names.MODULES)
+@pytest.mark.parametrize("module", sorted({module for module, _ in ENTRIES}))
 def test_every_name_is_where_the_table_says(module):
     missing = []
     for of_module, name in ENTRIES:
@@ -73,7 +73,9 @@ def test_objects_in_checkpoints_are_todays(module, name, home):
 def test_sources_with_a_star_exist():
     for module, sources in names.MODULES.items():
         for home, given in sources:
-            if "*" in given and module != "tensorflow.keras":
+            # Modules in the same place in tf_keras were found there.
+            found = home.replace("tf_keras.src", "tensorflow.python.keras") == module
+            if "*" in given and module != "tensorflow.keras" and not found:
                 assert importlib.import_module(home)
 
 

@@ -3,7 +3,6 @@
 `printed.py` records what `scripts/keras_tree.py` prints on TensorFlow 1.15.5.
 """
 
-import importlib.util
 import json
 import sys
 
@@ -14,10 +13,6 @@ import replay
 import test_scripts_of_2
 
 from bert_estimator.legacy import paths
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras"
-)
 
 TREE = "tensorflow.python.keras."
 # Modules that tf_keras does not have.

@@ -78,7 +78,7 @@ def test_evaluation(kind):
         spec, _ = build(kind, tpu.ModeKeys.EVAL)
         metric_fn, tensors = spec.eval_metrics
         metrics = metric_fn(**tensors)
-        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        session.run(tf.global_variables_initializer())
         loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
         found = session.run({name: metric[0] for name, metric in metrics.items()})
     losses = numpy_losses(kind, values["logits"], LABELS[kind])
@@ -91,13 +91,15 @@ def test_evaluation(kind):
         assert found["accuracy"] == pytest.approx(np.mean(predictions == LABELS[kind][:3]))
 
 
-def test_an_evaluation_keeps_the_confusion_matrix_once():
-    head = classification.Head("classification", 3, METRICS["classification"], reports=True)
-    with tf.Graph().as_default():
-        tensors = tf.zeros([4, 3]), tf.zeros([4], tf.int32), tf.zeros([4]), tf.ones([4])
-        found = head._metric_fn(*tensors)
-        assert {"accuracy", "confusion"} <= set(found)
-        assert [v.shape.as_list() for v in tf.local_variables()].count([3, 3]) == 1
+@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+def test_an_evaluation_keeps_counts_and_not_logits(kind):
+    """Otherwise a million examples of a thousand labels would need gigabytes."""
+    head, total, shapes = head_of(kind, reports=True), {}, []
+    for _ in range(2):
+        logits = np.random.default_rng(3).normal(size=[B, 3])
+        metrics.add(total, head.count(logits, LABELS[kind], np.ones(B)))
+        shapes.append({name: value.shape for name, value in total.items()})
+    assert shapes[0] == shapes[1] and {"confusion", "calibration", "thresholds"} <= set(total)
 
 
 @pytest.mark.parametrize("kind", LABELS)

@@ -9,22 +9,17 @@ import sklearn.metrics
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.model_fns import classification_report as report
-from bert_estimator.model_fns.metrics import Examples
+from bert_estimator.model_fns import metrics
+from bert_estimator.model_fns.classification import Head
 
 
 def counts_of(kind, labels, logits, weights, batch=7):
     """Returns the counts of examples that come in batches."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        feeds = [
-            tf.placeholder(value.dtype, [None, *value.shape[1:]])
-            for value in (labels, logits, weights)
-        ]
-        metrics = report.counts(kind, Examples(*feeds))
-        session.run(tf.local_variables_initializer())
-        for first in range(0, len(labels), batch):
-            values = [value[first : first + batch] for value in (labels, logits, weights)]
-            session.run([m[1] for m in metrics.values()], dict(zip(feeds, values, strict=True)))
-        return session.run({name: metric[0] for name, metric in metrics.items()})
+    head, total = Head(kind, logits.shape[1], reports=True), {}
+    for first in range(0, len(labels), batch):
+        rows = slice(first, first + batch)
+        metrics.add(total, head.count(logits[rows], labels[rows], weights[rows]))
+    return total
 
 
 def examples(kind, number=50, num_labels=3):

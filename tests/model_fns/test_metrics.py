@@ -1,4 +1,4 @@
-"""Compares streaming metrics, in batches with padding, with scikit-learn and scipy."""
+"""Compares metrics of batches with padding with scikit-learn and scipy."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import sklearn.metrics
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import choices
-from bert_estimator.model_fns import metrics, tagging
+from bert_estimator.model_fns import classification, metrics, tagging
 from input_pipelines.tasks import task_table
 
 BATCH = 7
@@ -15,26 +15,19 @@ GENERATOR = np.random.default_rng(5)
 
 
 def streamed(name, label_ids, logits):
-    """Streams examples through a metric in batches; weights of 0 pad the last batch."""
+    """Counts examples in batches, and returns a metric of all; weights of 0 pad the last batch."""
     num_examples = len(label_ids)
     padding = -num_examples % BATCH
     label_ids, logits = (
         np.concatenate([x, np.ones((padding, *x.shape[1:]), x.dtype)]) for x in (label_ids, logits)
     )
-    weights = np.arange(num_examples + padding) < num_examples
-    with tf.Graph().as_default(), tf.Session() as session:
-        holders = [
-            tf.placeholder(tf.as_dtype(label_ids.dtype), [BATCH, *label_ids.shape[1:]]),
-            tf.placeholder(tf.float32, [BATCH, *logits.shape[1:]]),
-            tf.placeholder(tf.float32, [BATCH]),
-        ]
-        value, update = metrics.METRICS[name](metrics.Examples(*holders))
-        session.run(tf.local_variables_initializer())
-        for first in range(0, num_examples + padding, BATCH):
-            rows = slice(first, first + BATCH)
-            batch = label_ids[rows], logits[rows], weights[rows]
-            session.run(update, dict(zip(holders, batch, strict=True)))
-        return session.run(value)
+    weights = np.float32(np.arange(num_examples + padding) < num_examples)
+    (kind,) = (kind for kind, names in metrics.METRICS_OF_KIND.items() if name in names)
+    head, total = classification.Head(kind, logits.shape[1], (name,)), {}
+    for first in range(0, num_examples + padding, BATCH):
+        rows = slice(first, first + BATCH)
+        metrics.add(total, head.count(logits[rows], label_ids[rows], weights[rows]))
+    return head.values_of(total)[name]
 
 
 def examples(num_labels, number=100):
@@ -120,10 +113,44 @@ def test_a_correlation_with_a_constant_is_not_a_number():
         assert np.isnan(streamed(name, labels, np.ones((10, 1), np.float32)))
 
 
-def test_a_million_examples_are_counted_exactly():
-    """The total is float64; float32 counts would stop at 2^24."""
-    with tf.Graph().as_default():
-        examples = metrics.Examples(tf.constant([1]), tf.constant([[0.0, 1.0]]), tf.constant([1.0]))
-        metrics.accuracy(examples)
-        (variable,) = tf.local_variables()
-        assert variable.dtype.base_dtype == tf.float64
+def test_millions_of_examples_are_counted_exactly():
+    """The counts are float64; float32 counts would stop at 2^24."""
+    example = metrics.count("classification", np.array([1]), np.array([[0.0, 1.0]]))
+    total = {"confusion": example["confusion"] * 2**24}
+    metrics.add(total, example)
+    assert total["confusion"][1, 1] == 2**24 + 1
+
+
+def test_each_evaluation_of_a_graph_starts_anew():
+    def count(x, y):
+        return {"sum": np.array([x.sum()]), "rows": [y * 2]}
+
+    def values_of(counts):
+        return {"sum": counts["sum"][0], "rows": np.concatenate(counts["rows"])}
+
+    dtypes = {"sum": tf.float32, "rows": tf.float64}
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = {name: tf.placeholder(tf.float32, [None]) for name in "xy"}
+        found = metrics.collected(count, values_of, dtypes, tensors)
+        assert list(found) == list(dtypes)
+        updates = [update for _, update in found.values()]
+        for batches in ([[1, 2], [4]], [[8]]):
+            session.run(tf.train.Scaffold.default_local_init_op())
+            for batch in batches:
+                session.run(updates, {tensors["x"]: batch, tensors["y"]: -np.float32(batch)})
+            for _ in range(2):  # Reading the values does not change them.
+                values = session.run({name: value for name, (value, _) in found.items()})
+                every = np.concatenate(batches)
+                assert values["sum"] == every.sum() and values["sum"].dtype == np.float32
+                np.testing.assert_array_equal(values["rows"], -2.0 * every)
+                assert values["rows"].dtype == np.float64
+
+
+def test_the_error_of_a_count_is_the_error_of_the_evaluation():
+    """Labels beyond the head's last label would be counted as other labels."""
+    head = classification.Head("classification", 2, ("accuracy",))
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = {"logits": tf.zeros([1, 2]), "label_ids": tf.constant([2])}
+        found = head._metric_fn(**tensors, losses=tf.zeros([1]), weights=tf.ones([1]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="invalid entry in coordinates"):
+            session.run(found["accuracy"][1])

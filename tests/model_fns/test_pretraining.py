@@ -325,9 +325,11 @@ def test_metrics_are_weighted_over_all_batches():
 
     masked_lm = mean("masked_lm_logits", "masked_lm_ids", masked)
     next_sentence = mean("next_sentence_logits", "next_sentence_labels", real)
+    nats = np.linspace(1, 3, CONFIG.vocab_size, dtype=np.float32)
+    ids = np.concatenate([batch["masked_lm_ids"].ravel() for batch in batches])
     with tf.Graph().as_default(), new_session() as session:
         holders = {k: tf.placeholder(v.dtype, v.shape) for k, v in batches[0].items()}
-        spec = build(holders, tpu.ModeKeys.EVAL, config=CONFIG)
+        spec = build(holders, tpu.ModeKeys.EVAL, config=CONFIG, unigram_nats=nats)
         function, tensors = spec.eval_metrics
         values, updates = zip(*function(**tensors).values(), strict=True)
         start(session)
@@ -339,6 +341,7 @@ def test_metrics_are_weighted_over_all_batches():
         "masked_lm_accuracy": pytest.approx(masked_lm[1], abs=1e-6),
         "next_sentence_loss": pytest.approx(next_sentence[0], abs=1e-5),
         "next_sentence_accuracy": pytest.approx(next_sentence[1], abs=1e-6),
+        "unigram_baseline": pytest.approx(nats[ids] @ masked / masked.sum(), abs=1e-5),
     }
 
 

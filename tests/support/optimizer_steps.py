@@ -58,8 +58,8 @@ def apply_piece(piece, value, update, name="w"):
         value, update = tf.constant(value, tf.float32), tf.constant(update, tf.float32)
         step = UpdateStep(tf.constant(1.0), size=value.shape.num_elements())
         piece = piece.of(name)
-        result = update if piece is None else piece(update, value, {}, step)[0]
-        ratio = step.reports.get("trust_ratio")
+        result, new = (update, {}) if piece is None else piece(update, value, {}, step)
+        ratio = new.get("trust_ratio")
         return session.run(result), None if ratio is None else session.run(ratio)
 
 

@@ -60,9 +60,8 @@ print("größe \\udcff")
 def test_both_streams_in_one_file_are_in_the_order_of_the_writes():
     code = """
 import sys
-from bert_estimator.system import (standard_streams, tensorflow_import)
+from bert_estimator.system import standard_streams
 standard_streams.prepare()
-tensorflow_import.quiet()
 for number in range(20):
     print("out", number)
     print("err", number, file=sys.stderr)

@@ -115,7 +115,6 @@ def test_every_command_prepares_the_import_before_anything_else(command, monkeyp
     monkeypatch.setattr(sys, "argv", [command])
     name, function = command.split(":")
     module = importlib.import_module(name)
-    monkeypatch.setattr(module, "define_flags", lambda: None, raising=False)  # absl's are global
     with pytest.raises(Prepared):
         getattr(module, function)()
 
@@ -171,8 +170,8 @@ def run(program, *arguments, **environment):
 WRITES = """
 import os, sys
 from bert_estimator.system import tensorflow_import
-tensorflow_import.quiet()
-os.write(2, sys.argv[1].encode())
+with tensorflow_import.quiet():
+    os.write(2, sys.argv[1].encode())
 """
 
 
@@ -188,39 +187,29 @@ def test_all_other_lines_arrive_whole():
 
 
 def test_what_is_written_before_a_crash_arrives():
-    ended = run(WRITES + "os.write(2, b'Check failed'); os.abort()", "last words\n")
-    assert (ended.stderr, ended.returncode) == ("last words\nCheck failed", -signal.SIGABRT)
+    ended = run(WRITES + "    os.write(2, b'Check failed'); os.abort()", "last words\n")
+    assert ended.stderr.splitlines() == ["last words", "Check failed"]
+    assert ended.returncode == -signal.SIGABRT
 
 
-def test_python_writes_directly_and_children_through_the_filter():
+def test_after_the_import_all_lines_arrive_in_order_and_no_process_is_left():
     ended = run(
-        WRITES + "import subprocess\n"
-        "print('from Python', file=sys.stderr)\n"
-        "subprocess.run(['sh', '-c', 'echo I0000 00:00:17 1 a.cc:1] hi >&2; echo child >&2'])\n"
-        "sys.exit(3)",
-        "",
+        WRITES + "print('from Python', file=sys.stderr, flush=True)\n"
+        f"os.write(2, {CHATTER[1].encode() + bytes([10])!r})\n"
+        "try:\n"
+        "    os.waitpid(-1, os.WNOHANG)\n"
+        "except ChildProcessError:\n"
+        "    sys.exit(3)",
+        "first\n",
     )
-    assert sorted(ended.stderr.splitlines()) == ["child", "from Python"]
+    assert ended.stderr.splitlines() == ["first", "from Python", CHATTER[1]]
     assert ended.returncode == 3
-
-
-def test_a_line_without_an_end_is_passed_on_while_the_process_runs():
-    program = WRITES + "sys.stdin.read()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "Password: "],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    with process:
-        assert process.stderr.read(10) == b"Password: "
-        process.stdin.close()
 
 
 def test_a_signal_to_all_of_a_terminal_s_processes_ends_the_filter_last():
     # A shell's background jobs are born with SIGINT ignored, and so may these tests be.
     heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    program = heeds + WRITES + "os.killpg(0, 2)\nos.write(2, b'never')"
+    program = heeds + WRITES + "    os.killpg(0, 2)\nos.write(2, b'never')"
     ended = subprocess.run(
         [sys.executable, "-c", program, "before\n"],
         capture_output=True,
@@ -229,24 +218,8 @@ def test_a_signal_to_all_of_a_terminal_s_processes_ends_the_filter_last():
         start_new_session=True,
         timeout=300,
     )
-    assert "before\n" in ended.stderr  # perhaps in the middle of the traceback
+    assert ended.stderr.startswith("before\n")
     assert "KeyboardInterrupt" in ended.stderr
-
-
-def test_a_signal_right_after_the_start_does_not_reach_the_filter():
-    program = """
-import os
-fork = os.fork
-def signalled():
-    child = fork()
-    if child == 0:
-        os.kill(os.getpid(), 2)
-    return child
-os.fork = signalled
-"""
-    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    ended = run(heeds + program + WRITES, "once\n")
-    assert (ended.returncode, ended.stderr) == (0, "once\n")
 
 
 @pytest.mark.parametrize("level", ["0", "1"])
@@ -254,20 +227,20 @@ def test_who_asks_for_the_messages_gets_them(level):
     assert run(WRITES, CHATTER[1], TF_CPP_MIN_LOG_LEVEL=level).stderr == CHATTER[1]
 
 
+def test_a_system_without_grep_gets_all_lines():
+    assert run(WRITES, CHATTER[1], PATH="/nowhere").stderr == CHATTER[1]
+
+
 def test_without_stderr_there_is_nothing_to_do():
+    program = WRITES.replace("os.write(2, ", "print(")
     ended = subprocess.run(
-        [
-            "sh",
-            "-c",
-            f'"{sys.executable}" -c "$0" x 2>&-; echo $?',
-            WRITES.replace("os.write", "#"),
-        ],
+        ["sh", "-c", f'"{sys.executable}" -c "$0" x 2>&-; echo $?', program],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": ROOT},
         timeout=300,
     )
-    assert ended.stdout == "0\n"
+    assert ended.stdout == "b'x'\n0\n"
 
 
 @pytest.mark.parametrize("command", [*commands(), "bert_estimator.legacy.__main__:command"])

@@ -37,8 +37,8 @@ _VERBS, _JOBS = "bert_estimator.tpu.verbs", "bert_estimator.jobs"
 PLACES = {
     "copying the values of a checkpoint": f"{_VERBS}.snapshot:Snapshot.take",
     "writing a checkpoint in the background": f"{_VERBS}.snapshot:Snapshot.run_write",
-    "naming a checkpoint": f"{_VERBS}.checkpoint_saver:_DurableSaver.save",
-    "deleting a checkpoint": "tensorflow.python.checkpoint.checkpoint_management:remove_checkpoint",
+    "naming a checkpoint": f"{_VERBS}.checkpoint_saver:Keeping.add",
+    "deleting a checkpoint": f"{_VERBS}.checkpoint_saver:delete",
     "fsync of a checkpoint": f"{_VERBS}.checkpoint_saver:sync",
     "evaluating": "bert_estimator.tpu.base_estimator:Estimator.evaluate",
     "copying the best checkpoint": f"{_JOBS}.best_checkpoint:BestCheckpoint._copy",
@@ -216,7 +216,7 @@ def _watch_events(output_dir, blow, news):
     count = 0
     delete_file = file_io.delete_file
 
-    def deleting(path):  # TensorFlow's savers delete by C++, which Python does not hear of.
+    def deleting(path):  # C++ deletes, which Python does not hear of.
         hook(_EVENTS[0], [path])
         delete_file(path)
 

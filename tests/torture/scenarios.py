@@ -188,7 +188,6 @@ def _text_data(path):
 
 def _creation(data, output_dir):
     os.makedirs(output_dir, exist_ok=True)
-    create_pretraining_data.define_flags()
     # So small that a short text has several tasks of each kind, and work for two processes.
     stages._GROUP_TOKENS, stages._BUCKET_TOKENS = 2000, 8000
     create_pretraining_data._BYTES_OF_A_WORKER = 1

@@ -9,11 +9,11 @@ from bert_estimator.tpu import early_stopping
 LOSSES = {10: 5.0, 20: 3.0, 30: 4.0, 40: 3.0, 50: 3.5}
 
 
-def write_events(folder, losses):
+def write_events(folder, losses, tag="loss"):
     with tf.Graph().as_default():
-        writer = tf.summary.FileWriter(str(folder / "eval"))
+        writer = tf.summary.FileWriter(str(folder / "eval"), filename_suffix=tag)
         for step, loss in losses.items():
-            value = tf.Summary.Value(tag="loss", simple_value=loss)
+            value = tf.Summary.Value(tag=tag, simple_value=loss)
             writer.add_summary(tf.Summary(value=[value]), step)
         writer.close()
 
@@ -69,6 +69,16 @@ def test_evaluations_of_later_steps_do_not_count(tmp_path, rules):
     stuck = early_stopping.stop_if_no_decrease_hook(estimator, "loss", 4, **arguments)
     estimator.train(input_fn, max_steps=8, hooks=[stuck])
     assert estimator.global_step() == 6
+
+
+def test_evaluations_without_the_metric_do_not_count(estimator, tmp_path):
+    """A program may have got another metric since."""
+    write_events(tmp_path, {45: 1.0}, "f1")
+    arguments = {"run_every_secs": None, "run_every_steps": 1}
+    assert stops(estimator, early_stopping.stop_if_higher_hook(estimator, "f1", 0.5, **arguments))
+    hook = early_stopping.stop_if_higher_hook(estimator, "accuracy", 0.5, **arguments)
+    with pytest.raises(KeyError, match="accuracy: the evaluations give only loss"):
+        estimator.train(input_fn, steps=4, hooks=[hook])
 
 
 def test_another_directory(estimator, tmp_path):

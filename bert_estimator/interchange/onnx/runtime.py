@@ -3,7 +3,7 @@
 import importlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,18 @@ class Model:
         }
         outputs = list(outputs or self.outputs)
         return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))
+
+
+class Session:
+    """Has the methods of a `tf.Session`: `run` is a function of what is fetched and of what is fed,
+    which holds a `Model`."""
+
+    def __init__(self, run: Callable[[Any, Mapping[str, np.ndarray]], Any]):
+        self.run = run
+
+    def close(self) -> None:
+        """Frees the memory of the model."""
+        del self.run
 
 
 def write_quantized(folder: str) -> None:

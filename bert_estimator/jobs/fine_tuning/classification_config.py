@@ -11,7 +11,6 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import (
     EMBEDDED_TAGGING_TASKS,
     EMBEDDED_TASKS,
-    EXPORT_INPUTS,
     LEAST_TOKENS,
     TASK_KINDS,
 )
@@ -19,7 +18,6 @@ from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs import used_network
 from bert_estimator.jobs.fine_tuning.fine_tuning_config import (
     FineTuningConfig,
-    ResultFlags,
     TextFlags,
     plan_of_embedded,
 )
@@ -133,18 +131,6 @@ class ExampleFlags(TextFlags):
     )
 
 
-@flags.group(flags.CHECKPOINTS, may_differ=True)
-class LabelingFlags(ResultFlags):
-    """Says how a run evaluates and predicts, and what it exports."""
-
-    export_inputs: str | None = flags.field(
-        None,
-        "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
-        "vocabulary without tensorflow-text.",
-        flags.one_of(EXPORT_INPUTS),
-    )
-
-
 @flags.group(may_differ=True)
 class ClassificationConfig(FineTuningConfig):
     """Holds the flags of a run of run_classifier.py, with one seed."""
@@ -157,7 +143,6 @@ class ClassificationConfig(FineTuningConfig):
         heading=flags.COMMON,
     )
     data: ExampleFlags = flags.member(ExampleFlags)
-    evaluation: LabelingFlags = flags.member(LabelingFlags)
     do_predict: bool = flags.field(
         False,
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",

@@ -188,11 +188,9 @@ class Classification(FineTuning):
         scores = classification.scores(head, batches)
         return self.data.deciding_metric, float(scores[self.data.deciding_metric])
 
-    def takes_text(self) -> bool:
-        return export.labels_take_text(self.config.evaluation.export_inputs, self.data.task)
-
-    def text_parts(self) -> export.TextParts:
-        return export.labels_of_text(self.data.task, self.config.data.max_seq_length)
+    def text_parts(self) -> export.TextParts | None:
+        inputs = self.config.evaluation.export_inputs
+        return export.text_parts(inputs, self.data.task, self.config.data.max_seq_length)
 
 
 def _tags(task, features, predictions):

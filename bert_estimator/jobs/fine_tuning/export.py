@@ -1,35 +1,23 @@
-"""The SavedModels of fine-tuned networks: whether they take text, and what they consist of.
+"""The SavedModels of fine-tuned networks: whether they take text besides ids, and their weights.
 
 What the graph does with text is compared with what training does, on every text of the task's files
-and before step 0, so that a difference is not found after the training; and for SentencePiece, on
-probes of the model's features. `serving.graph.text_model`, `tag_model` and `answer_model` list
-signatures and outputs.
+and before step 0, so that a difference is not found after the training. `serving.graph.text_model`
+lists signatures and outputs.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision, tokenization, tpu
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import weights
-from bert_estimator.serving.graph import (
-    answer_model,
-    graph_sentencepiece,
-    graph_tokenizer,
-    tag_model,
-    text_model,
-)
-from bert_estimator.serving.graph.answer_model import AnswerText
-from bert_estimator.serving.graph.text_model import TextDifferenceError, check_texts
+from bert_estimator.serving.graph import text_model
 from bert_estimator.tpu import checkpoints
 from input_pipelines.tasks.task_data import TaskData
-from input_pipelines.tasks.windows import Windows
 
 _DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-_WINDOWS = "windows"  # the signature of the ids of windows
-_TAGGING = "tagging"
 
 
 class TextParts(NamedTuple):
@@ -40,106 +28,43 @@ class TextParts(NamedTuple):
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class WindowedText(Protocol):
-    """Says what a model that splits long texts into windows adds to a graph."""
-
-    texts: dict[str, tf.Tensor]  # placeholders by name
-    ids: dict[str, tf.Tensor]  # the features of the windows, which may be fed instead
-
-    def outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `serving_default`, from the predictions for the windows."""
-
-
-def why_not(vocab_file: str, casing: tokenization.Casing, with_offsets: bool = False) -> str:
-    """Returns why a graph cannot split text by a vocabulary, or ""; `with_offsets`, it has to tell,
-    too, which characters a token comes from."""
-    reason = graph_sentencepiece.load_operations() if vocab_file.endswith(".model") else ""
-    if reason:
-        return reason
-    tokenizer = tokenization.reopen_tokenizer(vocab_file, casing)
-    reason = graph_tokenizer.why_not(tokenizer)
-    if with_offsets:
-        reason = reason or graph_tokenizer.why_not_offsets(tokenizer)
-    if reason:
-        return reason
+def text_parts(export_inputs: str | None, task: TaskData, max_seq_length: int) -> TextParts | None:
+    """Returns what makes the export of a task with labels take text, cut to a length in tokens, or
+    None if it is to take ids alone; prints which, and raises FlagError if it cannot do as asked."""
+    if export_inputs == "ids":
+        print("The SavedModel takes ids.")
+        return None
+    # Without the flag, an export that cannot take text takes ids; with it, that is an error.
+    if reason := _why_not(task):
+        rule = (
+            f"{reason}; give --export_inputs=ids: bert-predict and bert-serve turn texts into ids"
+        )
+        flags.check(export_inputs is None, "export_inputs", export_inputs, rule)
+        print(f"The SavedModel takes ids: {reason}.")
+        return None
+    tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
     try:
-        check_texts(tokenizer, graph_tokenizer.probes(tokenizer), with_offsets)
-    except TextDifferenceError as error:
-        return f"tensorflow-text cannot do the same as {vocab_file}; for example, {error}"
+        number = text_model.check_texts(tokenizer, task.texts())
+    except text_model.TextDifferenceError as error:
+        raise flags.FlagError(f"--export_inputs=text: {error}; give --export_inputs=ids") from None
+    checked = f"splits all {number} texts of the task as training does"
+    if not number:
+        checked = "is not compared with training, since the task's files do not have texts"
+    print(f"The SavedModel takes text, and {checked}.")
+    return _parts(tokenizer, task, max_seq_length)
+
+
+def _why_not(task):
+    """Returns why a graph cannot take the texts of a task, or ""."""
+    if task.kind == "tagging":
+        return "a SavedModel takes text for classes and numbers, and not for tags"
+    if task.vocab_file.endswith(".model"):
+        return f"a SavedModel splits text by WordPiece, and {task.vocab_file} is SentencePiece"
     return ""
 
 
-def takes_text(
-    export_inputs: str | None, why_not: Callable[[], str], check: Callable[[], str]
-) -> bool:
-    """Returns whether an export is to take text, and prints whether it will.
-
-    Args:
-      why_not: returns why the export cannot take text, or "".
-      check: compares the graph with training; returns what it has compared.
-    """
-    if export_inputs == "ids":
-        print("The SavedModel takes ids.")
-        return False
-    # Without the flag, an export that cannot take text takes ids; with it, that is an error.
-    reason = why_not()
-    if reason:
-        rule = f"{reason}; give --export_inputs=ids"
-        flags.check(export_inputs is None, "export_inputs", export_inputs, rule)
-        print(f"The SavedModel takes ids: {reason}.")
-        return False
-    try:
-        checked = check()
-    except TextDifferenceError as error:
-        raise flags.FlagError(f"--export_inputs=text: {error}; give --export_inputs=ids") from None
-    print(f"The SavedModel takes text, and {checked}.")
-    return True
-
-
-def windowed(make: Callable[[], WindowedText]) -> TextParts:
-    """Returns the parts of an export whose texts become windows, which `make` adds to the graph."""
+def _parts(tokenizer, task, max_seq_length):
     # The estimator calls the receiver before the model_fn, in the same graph.
-    made: list[WindowedText] = []
-
-    def receiver():
-        made[:] = [make()]
-        return tpu.serving.ServingInputReceiver(made[0].ids, made[0].texts, {"ids": made[0].ids})
-
-    def wrap(model_fn):
-        def with_outputs(features, labels, mode, params):
-            spec = model_fn(features, labels, mode, params)
-            outputs = {
-                _DEFAULT: made[0].outputs(spec.predictions),
-                _WINDOWS: dict(spec.predictions),
-            }
-            outputs = {name: tpu.serving.PredictOutput(values) for name, values in outputs.items()}
-            return spec._replace(export_outputs=outputs)
-
-        return with_outputs
-
-    return TextParts(receiver, wrap)
-
-
-def labels_take_text(export_inputs: str | None, task: TaskData) -> bool:
-    """Returns whether the export of a task with labels is to take text; see `takes_text`."""
-
-    def check():
-        tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
-        number = check_texts(tokenizer, task.texts())
-        if not number:
-            return "is not compared with training, since the task's files do not have texts"
-        what = "words" if task.kind == _TAGGING else "texts"
-        return f"splits all {number} {what} of the task as training does"
-
-    return takes_text(export_inputs, lambda: why_not(task.vocab_file, task.casing), check)
-
-
-def labels_of_text(task: TaskData, max_seq_length: int) -> TextParts:
-    """Returns what makes the export of a task with labels take text, of a length in tokens."""
-    tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
-    if task.kind == _TAGGING:
-        # Texts to tag are split into windows of this length; other texts are cut to it.
-        return windowed(lambda: tag_model.TaggedText(tokenizer, max_seq_length, task.labels))
     made = []
 
     def receiver():
@@ -186,29 +111,6 @@ def _export_outputs(kind, inputs, named):
         name, requests = "classify", _Classification(named["probabilities"], named["labels"])
     requests.inputs = inputs
     return {_DEFAULT: tpu.serving.PredictOutput(named), name: requests}
-
-
-def answers_take_text(
-    export_inputs: str | None,
-    settings: answer_model.Settings,
-    vocab_file: str,
-    sets: Sequence[Windows | None],
-) -> bool:
-    """Returns whether the export of a network for answers is to take text; see `takes_text`."""
-
-    def check():
-        # Evaluation and prediction may have the same windows.
-        different = {id(windows): windows for windows in sets if windows}.values()
-        number = sum(answer_model.check_questions(settings, windows) for windows in different)
-        return f"answers all {number} questions of the task as prediction does from the same logits"
-
-    casing = settings.tokenizer.casing
-    return takes_text(export_inputs, lambda: why_not(vocab_file, casing, with_offsets=True), check)
-
-
-def answers_of_text(settings: answer_model.Settings) -> TextParts:
-    """Returns what makes the export of a network for answers take text."""
-    return windowed(lambda: AnswerText(settings))
 
 
 class RoundingSaver(tf.train.Saver):

@@ -126,7 +126,10 @@ class ResultFlags(EvaluationFlags):
         8, "Predict global batches of this many examples.", *BATCH_CHECKS
     )
     export_inputs: str | None = flags.field(
-        None, "Export a model that takes text or ids.", flags.one_of(EXPORT_INPUTS)
+        None,
+        "Export a model that takes text or ids; the default is text, but ids for tags, and for a "
+        "SentencePiece vocabulary.",
+        flags.one_of(EXPORT_INPUTS),
     )
     export_format: str = flags.field(
         SAVED_MODEL,

@@ -84,12 +84,9 @@ class FineTuning(abc.ABC):
         task; the first of them is [number of outputs, hidden]."""
 
     @abc.abstractmethod
-    def takes_text(self) -> bool:
-        """Returns, before step 0, whether the export is to take text; `export.takes_text`."""
-
-    @abc.abstractmethod
-    def text_parts(self) -> TextParts:
-        """Returns what makes the export take text, if it is to take text."""
+    def text_parts(self) -> TextParts | None:
+        """Returns, before step 0, what makes the SavedModel take text, or None if it takes ids
+        alone; prints which; raises FlagError if it cannot do as asked."""
 
     @abc.abstractmethod
     def examples(self) -> Sequence[BatchesOfLength]:
@@ -141,8 +138,10 @@ class FineTuning(abc.ABC):
         return Run(self.config, self.directory, self.estimator())
 
     @functools.cached_property
-    def _export_takes_text(self):
-        return self.config.do_export and not self._exports_onnx() and self.takes_text()
+    def _text_parts(self):
+        """Is None also if there is no SavedModel to write."""
+        is_written = self.config.do_export and not self._exports_onnx()
+        return self.text_parts() if is_written else None
 
     def _exports_onnx(self):
         return self.config.do_export and self.config.evaluation.export_format != SAVED_MODEL
@@ -163,7 +162,7 @@ class FineTuning(abc.ABC):
             self.run.check_restorable()
         else:
             self._check_is_trained()
-        _ = self._export_takes_text  # it says so now
+        _ = self._text_parts  # it is said now what the SavedModel takes
         if self._exports_onnx():
             with flags.named(f"export_format={config.evaluation.export_format}"):
                 onnx_export.check(data.bert_config)
@@ -322,27 +321,19 @@ class FineTuning(abc.ABC):
             onnx_export.write(base, source, task, self.examples(), score)
 
     def _export_saved_model(self):
-        """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.
-
-        Ids are `input_ids`, `input_mask` and `segment_ids`, int32 [any, any]. A reader finds what
-        it needs in `assets.extra`: the vocabulary, and `task.json`.
-        """
+        """Writes a SavedModel whose `serving_default` takes text or ids, `input_ids`, `input_mask`
+        and `segment_ids`, int32 [any, any], with the vocabulary and task.json in assets.extra."""
         task = self.task()
         # Not the run's own file, which has the length of its training.
         task_file = os.path.join(staging.temporary_folder(), "task.json")
         write_lines(task_file, [json.dumps(task, indent=2)])
         assets_extra = {task["vocab_file"]: self.data.vocab_file, "task.json": task_file}
-        receiver, wrap = _receive_ids, rounded
-        if self._export_takes_text:
-            receiver, with_text = self.text_parts()
-
-            def wrap(model_fn):
-                return rounded(with_text(model_fn))
-
+        receiver, with_text = self._text_parts or (_receive_ids, lambda model_fn: model_fn)
         # XLA would compile each shape by itself, and requests have any number of examples of any
         # length. So the graph consists of TensorFlow's own operations.
         with primitives.portable():
-            self.run.export(self.estimator(wrap), receiver, assets_extra)
+            exporting = self.estimator(lambda model_fn: rounded(with_text(model_fn)))
+            self.run.export(exporting, receiver, assets_extra)
 
     def num_train_steps(self) -> int:
         """Returns the steps of the training."""

@@ -19,6 +19,11 @@ from bert_estimator.jobs.job_config import find_output_dir
 from bert_estimator.recipes import embedded
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
+_ids = flags.rule(
+    lambda inputs: inputs == "ids",
+    "must be ids: a model that answers questions takes texts in bert-predict and bert-serve, which "
+    "turn them into ids",
+)
 
 
 @flags.group(flags.COMMON)
@@ -82,6 +87,9 @@ class QuestionFlags(TextFlags):
 class AnswerFlags(ResultFlags):
     """Says how a run evaluates and predicts, and what it exports."""
 
+    export_inputs: str | None = flags.field(
+        None, "Export a model that takes ids, which is the default.", _ids
+    )
     n_best_size: int = flags.field(
         20,
         "Look at this many starts and ends of each window, and keep as many answers.",

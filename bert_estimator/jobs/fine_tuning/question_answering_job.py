@@ -7,20 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from bert_estimator import tokenization, tpu
+from bert_estimator import tpu
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs.fine_tuning import (
-    export,
     onnx_export,
     opened_network,
     question_answering_data,
 )
 from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, network_in_use
 from bert_estimator.model_fns import fine_tuning, question_answering, update
-from bert_estimator.serving.graph.answer_model import Settings
 from bert_estimator.storage import remote
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Search
@@ -104,24 +102,8 @@ class QuestionAnswering(FineTuning):
         metric = self.data.deciding_metric
         return metric, dict(zip(scorer.names, scorer.scores(), strict=True))[metric]
 
-    def takes_text(self) -> bool:
-        data = self.data
-        sets = data.train, data.evaluate, data.predict
-        inputs = self.config.evaluation.export_inputs
-        return export.answers_take_text(inputs, self._settings(), data.vocab_file, sets)
-
-    def text_parts(self) -> export.TextParts:
-        return export.answers_of_text(self._settings())
-
-    def _settings(self):
-        questions = self.config.data
-        return Settings(
-            tokenization.reopen_tokenizer(self.data.vocab_file, self.data.casing),
-            questions.max_seq_length,
-            questions.doc_stride,
-            questions.max_query_length,
-            self._search(),
-        )
+    def text_parts(self) -> None:
+        print("The SavedModel takes ids.")
 
     def _search(self):
         evaluation = self.config.evaluation

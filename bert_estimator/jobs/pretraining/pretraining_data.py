@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tokenization
@@ -43,18 +43,13 @@ class PretrainingData:
     vocab_file: str | None = None
     casing: tokenization.Casing | None = None
     vocab_sha256: str | None = None
-    token_counts: Any = None  # how often each token occurs in training, [vocab_size]
+    # How often each token occurs in training, [vocab_size]; only evaluations need it.
+    token_counts: np.ndarray | None = None
     lengths: record_lengths.RecordLengths | None = None  # of the training; None if not needed
 
-    def baseline(self, max_records: int, max_bad_records: int) -> dict[str, float]:
-        """Returns the masked-LM loss of a model that only knows how frequent each token is, by its
-        metric's name; empty if the frequencies are not known."""
-        if self.token_counts is None:
-            return {}
-        loss = unigram.unigram_cross_entropy(
-            self.eval_files, self.token_counts, max_records, max_bad_records
-        )
-        return {"unigram_baseline": loss}
+    def unigram_nats(self) -> np.ndarray | None:
+        """Returns `unigram.nats` of the training text; None if its frequencies are not known."""
+        return None if self.token_counts is None else unigram.nats(self.token_counts)
 
     def evaluated(self, max_records: int) -> str:
         """Returns a sentence that says which records are evaluated on, at most `max_records`."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,6 @@ from bert_estimator.jobs.run import Run
 from bert_estimator.model_fns import pretraining, update
 from bert_estimator.tokenization import Casing
 from input_pipelines.records import pretraining_input
-from input_pipelines.records.record_lengths import RecordLengths
 
 
 def make_estimator(
@@ -25,13 +25,18 @@ def make_estimator(
     network: BertConfig,
     rule: update.UpdateRule,
     master: str = "",
-    lengths: RecordLengths | None = None,
+    records: PretrainingData | None = None,
 ) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a network, whose weights a rule updates."""
     model_fn = pretraining.model_fn_builder(
-        network, rule, random_seed=config.training.random_seed, **config.network.options()
+        network,
+        rule,
+        random_seed=config.training.random_seed,
+        unigram_nats=records and records.unigram_nats(),
+        **config.network.options(),
     )
     # The log counts the tokens of packed rows by the lengths of the records, without padding.
+    lengths = records and records.lengths
     is_packed = config.data.pack and lengths is not None
     tokens = config.data.max_seq_length * (lengths.token_share if is_packed else 1)
     return job_estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
@@ -159,7 +164,7 @@ class Pretraining:
         # The directory may have evaluations of other networks if it has no checkpoint.
         is_own = self.run.network_read_alone() is None
         first = self.directory.evaluations()[0] if is_own else None
-        print(_scores(what, evaluation_record({**results, **self._baseline}), first))
+        print(_scores(what, evaluation_record(results), first))
 
     def input_fn(
         self, is_training: bool, skipped: Sequence[tuple[int, int]] = ()
@@ -187,7 +192,7 @@ class Pretraining:
     def _evaluate(self, checkpoint=None):
         """Evaluates a checkpoint, by default the newest; returns the metrics."""
         results = self.run.evaluate(self.input_fn(False), self._eval_steps(), checkpoint)
-        self.directory.add_evaluation({**results, **self._baseline})
+        self.directory.add_evaluation(results)
         return results
 
     def _evaluate_and_log(self):
@@ -213,10 +218,6 @@ class Pretraining:
         spread = "" if number == self.data.num_eval_records else "spread, "
         return f"{spread}{number} of {self.data.eval_digest}"
 
-    @functools.cached_property
-    def _baseline(self):
-        return self.data.baseline(self.most_evaluated(), self.config.data.max_bad_records)
-
     def most_evaluated(self) -> int:
         """Returns how many records an evaluation reads at most."""
         return self._eval_steps() * self.config.evaluation.eval_batch_size
@@ -236,10 +237,12 @@ def _scores(what, last, first):
         f"{last['eval_next_sentence_loss']:.3f}, accuracy "
         f"{last['eval_next_sentence_accuracy']:.3f}."
     ]
-    # Other text has another baseline, and losses of different texts are not compared.
+    # Other text has another baseline, and losses of different texts are not compared. Batches of
+    # another size round the baseline of the same text in another way.
     of_text = "eval_unigram_baseline"
     is_start = first is not None and first["step"] == 0 and last["step"] > 0
-    if is_start and of_text in first and first[of_text] == last.get(of_text):
+    baselines = [record.get(of_text, math.nan) for record in (first or {}, last)]
+    if is_start and math.isclose(*baselines, rel_tol=1e-4):
         start = first["eval_masked_lm_loss"]
         lines.append(f"  masked-LM loss at the start: {start:.3f} ({_apart(start, loss)})")
     if of_text in last:

@@ -7,9 +7,12 @@ A graph is built for one of three targets, each a module with the same functions
     program    one XLA program for each core, which XLA compiles as a whole
     portable   TensorFlow's own operations and gradients alone, for exports (`primitives.portable`)
 
-The functions are `attention`, `bias_add`, `cross_entropy`, `draw_mask`, `first_token`, `gather`,
-`gelu`, `gelu_erf`, `layer_norm`, `look_up_types`, `mask_and_scale` and `used_rows`. session.py
-describes them.
+Attention is defined in `modeling.self_attention`, of `heads`, `products`, `masked_logits`,
+`softmax` and `means`; `SCALES_QUERY` says whether the query is scaled instead of the scores.
+
+The functions are `bias_add`, `cross_entropy`, `draw_mask`, `first_token`, `gather`, `gelu`,
+`gelu_erf`, `heads`, `layer_norm`, `look_up_types`, `mask_and_scale`, `masked_logits`, `means`,
+`products`, `softmax` and `used_rows`. session.py describes them.
 """
 
 from types import ModuleType

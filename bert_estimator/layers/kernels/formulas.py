@@ -1,11 +1,10 @@
-"""What every target computes, as plain functions of tensors: GELU, layer norm, logits.
+"""What targets compute alike, as plain functions of tensors: logits, GELU, layer norm.
 
-All of them compute in float32, whatever the dtype of their arguments.
+All but `heads` compute in float32, whatever the dtype of their arguments.
 """
 
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -24,54 +23,55 @@ LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715 * LINEAR
 
 
-def masked_logits(
-    scores: tf.Tensor,
-    input_mask: tf.Tensor,
-    is_packed: bool,
-    scale: float | None = None,
-    call: Callable[..., tf.Tensor] = lambda function, *tensors: function(*tensors),
-) -> tf.Tensor:
-    """Returns the logits of attention, float32 [B, N, F, T].
+# Pairs of a kernel [H, H] and a bias [H].
+Projections = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
-    Args:
-      scores: [B, N, F, T], the products of queries and keys.
-      input_mask: int32 [B, T]: 1 for positions that may be attended to; or, in packed rows, the
-        number of each position's sequence, within which it attends.
-      scale: a factor of the scores; None means 1.
-      call: calls a function with the scores and one more tensor; it may compile it.
-    """
+
+def heads(
+    bias_add: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    x: tf.Tensor,
+    projections: Projections,
+    length: int | tf.Tensor,
+    num_heads: int,
+) -> list[tf.Tensor]:
+    """Projects x [B * F, H], and divides each result among the heads: [B, N, F, D]."""
+    head_size = x.shape.as_list()[1] // num_heads
+    all_heads = []
+    for kernel, bias in projections:
+        values = bias_add(tf.matmul(x, kernel), bias)
+        values = tf.reshape(values, [-1, length, num_heads, head_size])
+        all_heads.append(tf.transpose(values, [0, 2, 1, 3]))
+    return all_heads
+
+
+def masked_logits(scores: tf.Tensor, input_mask: tf.Tensor, is_packed: bool) -> tf.Tensor:
+    """Returns the logits of attention, float32 [B, N, F, T], from scores of this shape."""
+    function, tensor = masking(input_mask, is_packed)
+    return function(scores, tensor)
+
+
+def masking(
+    input_mask: tf.Tensor, is_packed: bool
+) -> tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], tf.Tensor]:
+    """Returns a function of scores and a tensor that returns `masked_logits`, and the tensor."""
     if is_packed:
         # The comparisons are part of the pass over the scores, which reads F numbers for a row and
         # not F * T.
-        return call(_add_between_sequences(scale), scores, input_mask)
+        return _mask_other_sequences, input_mask
     adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
-    return call(_scale_and_add(scale), scores, adder)  # `adder` = [B, 1, 1, T]
+    return _add, adder  # [B, 1, 1, T]
 
 
-@functools.cache
-def _scale_and_add(scale):
-    """Returns a function of (scores, adder) that returns the logits."""
-
-    def scaled(scores, adder):
-        scores = tf.cast(scores, tf.float32)
-        return (scores if scale is None else scores * scale) + adder
-
-    return scaled
+def _add(scores, adder):
+    return tf.cast(scores, tf.float32) + adder
 
 
-@functools.cache
-def _add_between_sequences(scale):
-    """Returns a function of (scores, numbers of sequences) that returns the logits."""
-
-    def scaled(scores, numbers):
-        # Padding, number 0, attends to padding, so that each position attends to something.
-        is_other = tf.not_equal(
-            numbers[:, tf.newaxis, :, tf.newaxis], numbers[:, tf.newaxis, tf.newaxis, :]
-        )
-        adder = tf.cast(is_other, tf.float32) * _MASK_ADDER
-        return _scale_and_add(scale)(scores, adder)
-
-    return scaled
+def _mask_other_sequences(scores, numbers):
+    # Padding, number 0, attends to padding, so that each position attends to something.
+    is_other = tf.not_equal(
+        numbers[:, tf.newaxis, :, tf.newaxis], numbers[:, tf.newaxis, tf.newaxis, :]
+    )
+    return _add(scores, tf.cast(is_other, tf.float32) * _MASK_ADDER)
 
 
 def _exponential_and_sigmoid(v):

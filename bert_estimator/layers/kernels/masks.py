@@ -69,8 +69,6 @@ BITS = np.left_shift(1, np.arange(BLOCK_ELEMENTS)).astype(np.uint8)  # 1, 2, 4 t
 
 # The rows of a batch, and the shape of a row's blocks.
 Shape = Sequence[int | tf.Tensor]
-# A function (name, dtype to request or None) that returns a kernel and a bias.
-Weights = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
 class Mask(NamedTuple):
@@ -82,15 +80,6 @@ class Mask(NamedTuple):
     keep: tf.Tensor
     # A scalar of that tensor's dtype: 1 / (1 - rate), after rounding.
     scale: tf.Tensor
-
-
-class Drop(NamedTuple):
-    """Drops elements of tensors at a rate above 0."""
-
-    apply: Callable[[tf.Tensor], tf.Tensor]  # of [B, ...]; keeps shape and dtype
-    # Returns the mask that `apply` would apply to a tensor, or None if that drops nothing. It is
-    # None if the caller has a dropout of another kind.
-    mask: Callable[[tf.Tensor], Mask | None] | None = None
 
 
 def parts(words: list[tf.Tensor], threshold: tf.Tensor) -> list[tf.Tensor]:

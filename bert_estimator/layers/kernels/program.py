@@ -7,8 +7,6 @@ fro. So in attention the positions come last, where the product itself puts them
 Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
 """
 
-import math
-
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
@@ -25,58 +23,57 @@ gather = session.gather
 # A table with at most so many rows is looked up by comparisons.
 _FEW_ROWS = 4
 
+# The scores are scaled, which costs nothing here: weights that are only cast are gathered from the
+# cores in the compute dtype.
+SCALES_QUERY = False
 
-def attention(
-    x: tf.Tensor,
-    weights: masks.Weights,
-    input_mask: tf.Tensor,
-    is_packed: bool,
-    num_heads: int,
-    drop: masks.Drop | None,
-) -> tf.Tensor:
-    """Does what `session.attention` does; the result can be differentiated only once."""
+
+def heads(
+    x: tf.Tensor, projections: formulas.Projections, length: int | tf.Tensor, num_heads: int
+) -> list[tf.Tensor]:
+    """Does what `session.heads` does, but in another layout: [B, N, D, F]."""
     width = x.shape.as_list()[1]
-    length = primitives.length_of(input_mask)
     examples = tf.reshape(x, [-1, length, width])
-
-    def heads(name):
-        kernel, bias = weights(name)
+    all_heads = []
+    for kernel, bias in projections:
         # The product wants its kernel in another layout than its gradient. Without the barrier, the
         # compiler would choose this layout for the variable and all that is updated with it, and
         # move all of these in float32.
-        kernel = primitives.barrier(kernel)
-        values = tf.einsum("nu,bfn->buf", kernel, examples) + bias[:, tf.newaxis]
-        return tf.reshape(values, [-1, num_heads, width // num_heads, length])
-
-    # The scores are scaled, which costs nothing here: weights that are only cast are gathered from
-    # the cores in the compute dtype.
-    scale = 1.0 / math.sqrt(width // num_heads)
-    return attend(heads("query"), heads("key"), heads("value"), input_mask, is_packed, drop, scale)
+        (held,) = primitives.barrier(kernel)
+        held = primitives.with_gradient("BertEstimatorBarrier", held, kernel)
+        values = tf.einsum("nu,bfn->buf", held, examples) + bias[:, tf.newaxis]
+        all_heads.append(tf.reshape(values, [-1, num_heads, width // num_heads, length]))
+    return all_heads
 
 
-def used_rows(input_mask: tf.Tensor) -> tf.Tensor | None:
-    """Does what `session.used_rows` does: the shapes of a program are static."""
-    return None
+@tf.RegisterGradient("BertEstimatorBarrier")
+def _barrier_gradient(op, gradient, *_):
+    return None, gradient
 
 
-def attend(
-    query: tf.Tensor,
-    key: tf.Tensor,
+def products(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Does what `session.products` does."""
+    return tf.matmul(query, key, transpose_a=True)
+
+
+masked_logits = formulas.masked_logits
+
+
+def softmax(logits: tf.Tensor) -> tf.Tensor:
+    """Returns the softmax of the last dimension, whose gradient `means` completes."""
+    return primitives.with_gradient("BertEstimatorSoftmax", tf.nn.softmax(logits), logits)
+
+
+def means(
+    dropped: tf.Tensor,
     value: tf.Tensor,
-    input_mask: tf.Tensor,
-    is_packed: bool,
-    drop: masks.Drop | None,
-    scale: float,
+    scores: tf.Tensor,
+    logits: tf.Tensor,
+    probs: tf.Tensor,
+    mask: masks.Mask | None,
 ) -> tf.Tensor:
-    """Returns the means of the values [B, N, D, T], with softmax(query key^T * scale) as weights,
-    [B, F, N, D]; the query is [B, N, D, F]."""
-    scores = tf.matmul(query, key, transpose_a=True)  # [B, N, F, T]
-    logits = formulas.masked_logits(scores, input_mask, is_packed, scale)
-    probs = tf.nn.softmax(logits)
-    probs = primitives.with_gradient("BertEstimatorSoftmax", probs, logits)
-    dropped = tf.cast(drop.apply(probs) if drop else probs, value.dtype)
-    # `context` = [B, N, D, F]
-    context = tf.matmul(value, dropped, transpose_b=True)
+    """Does what `session.means` does; the result can be differentiated only once."""
+    context = tf.matmul(value, dropped, transpose_b=True)  # [B, N, D, F]
     context = primitives.with_gradient("BertEstimatorContext", context, context, logits, probs)
     return tf.transpose(context, [0, 3, 1, 2])
 
@@ -104,6 +101,11 @@ def _not_differentiable(gradient):
     return tf.raw_ops.PreventGradient(
         input=gradient, message="attention in a program for XLA has no second derivative"
     )
+
+
+def used_rows(input_mask: tf.Tensor) -> tf.Tensor | None:
+    """Does what `session.used_rows` does: the shapes of a program are static."""
+    return None
 
 
 def mask_and_scale(mask: masks.Mask, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.graph import bias_gradient
 from bert_estimator.layers import primitives
 from bert_estimator.layers.kernels import formulas, masks
-from bert_estimator.layers.kernels.masks import Drop, Mask
+from bert_estimator.layers.kernels.masks import Mask
 
 # The least numbers of elements for which a pass is compiled.
 _LEAST_SCORES = 1 << 20
@@ -29,66 +29,49 @@ _LEAST_LOGITS = 1 << 22
 _USUAL_TOKENS, _USUAL_EXAMPLES = 4096, 16
 
 
-def attention(
-    x: tf.Tensor,
-    weights: masks.Weights,
-    input_mask: tf.Tensor,
-    is_packed: bool,
-    num_heads: int,
-    drop: Drop | None,
-) -> tf.Tensor:
-    """Attends from each position of x to the others (Vaswani et al., 2017, section 3.2).
-
-    Args:
-      x: [B * F, H] in the compute dtype.
-      weights: function (name, dtype to request or None) that returns the kernel [H, H] and the bias
-        [H] of "query", "key" or "value".
-      input_mask: int32 [B, T], 1 for positions that may be attended to; in packed rows, the number
-        of each position's sequence, within which it attends.
-      drop: the `Drop` of the weights of attention, float32 [B, N, F, T]; None drops nothing. A drop
-        without a mask must multiply each weight by a factor that does not depend on the weights.
-
-    Returns:
-      [B, F, N, D] in x's dtype.
-    """
-    head_size = x.shape.as_list()[1] // num_heads
-    length = primitives.length_of(input_mask)
-
-    def heads(kernel, bias):
-        values = bias_add(tf.matmul(x, kernel), bias)
-        values = tf.reshape(values, [-1, length, num_heads, head_size])
-        return tf.transpose(values, [0, 2, 1, 3])
-
-    # The factor 1 / sqrt(D) of the scores is applied to the query's weights, in float32: that takes
-    # H * H products instead of B * N * F * T.
-    scale = 1.0 / math.sqrt(head_size)
-    query = [tf.cast(stored * scale, x.dtype) for stored in weights("query", tf.float32)]
-    key, value = heads(*weights("key")), heads(*weights("value"))
-    return attend(heads(*query), key, value, input_mask, is_packed, drop)
+# This takes H * H products instead of B * N * F * T.
+SCALES_QUERY = True
 
 
-def attend(
-    query: tf.Tensor,
-    key: tf.Tensor,
+def heads(
+    x: tf.Tensor, projections: formulas.Projections, length: int | tf.Tensor, num_heads: int
+) -> list[tf.Tensor]:
+    """Returns the queries, keys and values of all heads at positions x [B * F, H]: [B, N, F, D]."""
+    query, key, value = projections
+    # TensorFlow's optimizer sums the gradients of x in the order of their names, that is, of the
+    # products. Another order would change the last bits of a run that goes on.
+    in_order = key, value, query
+    key, value, query = formulas.heads(bias_add, x, in_order, length, num_heads)
+    return [query, key, value]
+
+
+def products(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Returns the products of queries and keys, [B, N, F, T]."""
+    return tf.matmul(query, key, transpose_b=True)
+
+
+def masked_logits(scores: tf.Tensor, input_mask: tf.Tensor, is_packed: bool) -> tf.Tensor:
+    """Returns scores, in float32, to which a bias is added where the mask does not allow a key."""
+    function, tensor = formulas.masking(input_mask, is_packed)
+    return _fused_if_large(_LEAST_SCORES, function, scores, tensor)
+
+
+softmax = tf.nn.softmax
+
+
+def means(
+    dropped: tf.Tensor,
     value: tf.Tensor,
-    input_mask: tf.Tensor,
-    is_packed: bool,
-    drop: Drop | None,
+    scores: tf.Tensor,
+    logits: tf.Tensor,
+    probs: tf.Tensor,
+    mask: Mask | None,
 ) -> tf.Tensor:
-    """Returns the means of the values [B, N, T, D], with softmax(query key^T) as weights,
-    [B, F, N, D]; the query [B, N, F, D] is scaled."""
-    scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-    call = functools.partial(_fused_if_large, _LEAST_SCORES)
-    logits = formulas.masked_logits(scores, input_mask, is_packed, call=call)
-    probs = tf.nn.softmax(logits)
-    if drop and drop.mask is None:
-        context = tf.matmul(tf.cast(drop.apply(probs), value.dtype), value)
-        return tf.transpose(context, [0, 2, 1, 3])
-    mask = drop.mask(probs) if drop else None
-    dropped = mask_and_scale(mask, probs, value.dtype) if mask else tf.cast(probs, value.dtype)
+    """Returns the means of the values, weighted by what dropout leaves of the probabilities,
+    [B, F, N, D]; the other arguments are what `dropped` is computed from."""
     context = tf.matmul(dropped, value)
     # Gradients reach x and the weights of the network, but `tf.gradients` with respect to the
-    # weights of attention returns None.
+    # probabilities returns None.
     inputs = (scores, value, dropped, context, probs, *(mask or ()))
     context = primitives.with_gradient("BertEstimatorAttention", context, *inputs)
     return tf.transpose(context, [0, 2, 1, 3])

@@ -19,8 +19,8 @@ from bert_estimator.graph import read_ahead
 
 
 def put_back() -> None:
-    """Makes all datasets of the process draw ahead only what the program asks for, as they did."""
-    read_ahead.off_everywhere()
+    """Makes all datasets in graphs draw ahead only what the program asks for, as they did."""
+    read_ahead.install()
     dataset = interleave_op._ParallelInterleaveDataset
     dataset.__init__ = _reading_two_blocks(dataset.__init__)
 

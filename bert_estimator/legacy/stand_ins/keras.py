@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as _tf
 
+from bert_estimator.legacy import NEEDS_KERAS
 from bert_estimator.legacy import modules as _modules
 
 try:
@@ -26,10 +27,7 @@ try:
     from tf_keras.src.optimizers.legacy import adagrad as _adagrad
     from tf_keras.src.utils import generic_utils as _generic_utils
 except ImportError as error:
-    raise ImportError(
-        "tf.keras of TensorFlow 1 needs the tf_keras package: pip install 'bert-estimator[legacy]' "
-        "(a tf_keras of TensorFlow's own version)"
-    ) from error
+    raise ImportError(NEEDS_KERAS) from error
 
 
 class _Instead:

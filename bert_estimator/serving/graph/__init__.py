@@ -1,1 +1,1 @@
-"""What is built into graphs that take texts: tokenizers, windows, search."""
+"""What is built into graphs that take texts: WordPiece, and the inputs and outputs around it."""

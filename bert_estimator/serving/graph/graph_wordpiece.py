@@ -1,8 +1,9 @@
 """WordPiece as operations of a TensorFlow graph: the tokens of `tokenization.FullTokenizer`.
 
-The operations are TensorFlow's own, so an exported model needs neither this project nor
-tensorflow-text. Cleaning, lower-casing, decomposition and the removal of accents are a table of the
-characters that they change.
+The operations are TensorFlow's own, so an exported model needs nothing else. TensorFlow has none
+for Unicode's normal forms, and other libraries know other versions of Unicode. So cleaning,
+lower-casing, decomposition and the removal of accents are a table of the characters that they
+change, which Python's own functions make.
 
 A single text takes the time of the number of operations. So texts, words and pieces are flat
 tensors here, since ragged operations check their arguments with many more. Many texts take the time
@@ -11,19 +12,19 @@ of the operations on strings, so characters stay numbers until the words are kno
 The canonical order of several marks on one letter is not done here. It matters only for the few
 marks that are not removed with the accents, such as the tone marks of old Hangul.
 
-Letters: T texts, N characters of all texts, W words of all texts, C characters of all words,
-P pieces of all words.
+Letters: T texts, N characters of all texts, W words of all texts, P pieces of all words.
 """
 
 import functools
+import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import graph_characters
-from bert_estimator.serving.graph.graph_characters import Tokens
 from bert_estimator.tokenization import UNK, FullTokenizer
+from bert_estimator.tokenization.casing import case_beside_sigma
 from bert_estimator.tokenization.wordpiece import (
     CONTINUATION,
     cleaned,
@@ -31,10 +32,11 @@ from bert_estimator.tokenization.wordpiece import (
     without_accents,
 )
 
+_CODES, _SURROGATES = 0x110000, range(0xD800, 0xE000)
 _HASHES = (1 << 63) - 1
 _MOST_CHARACTERS_OF_A_WORD = 200
 _SPACE = ord(" ")
-_SMALL_SIGMA, _FINAL_SIGMA = 0x3C3, 0x3C2
+_SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
 # In the rows of a table: the character itself, and nothing.
 _ITSELF, _NOTHING = -2, -1
 # Among the pieces of a word: pieces cannot cover the word.
@@ -42,50 +44,31 @@ _LOST = -2
 
 
 class _Table(NamedTuple):
-    """Says what characters become.
+    """Says what characters become."""
 
-    Attributes:
-      starts, rows: int32, the first code of each range of codes, and the range's row.
-      codes: int32 [rows, most characters], the codes that a character becomes.
-    """
-
+    # int32, the first code of each range of codes, and the range's row.
     starts: np.ndarray
     rows: np.ndarray
-    codes: np.ndarray
+    codes: np.ndarray  # int32 [rows, most characters], the codes that a character becomes
 
 
 class _Words(NamedTuple):
-    """Holds the words of texts.
+    """Holds the words of texts."""
 
-    Attributes:
-      strings: strings [W].
-      lengths: int64 [W], the number of characters of each.
-      texts: int64 [W], the number of each word's text.
-      sources: int64 [C], which of the N characters each character of the words comes from.
-    """
-
-    strings: tf.Tensor
-    lengths: tf.Tensor
-    texts: tf.Tensor
-    sources: tf.Tensor
+    strings: tf.Tensor  # [W]
+    lengths: tf.Tensor  # int64 [W], the number of characters of each
+    texts: tf.Tensor  # int64 [W], the number of each word's text
 
 
 class _Pieces(NamedTuple):
-    """Holds the pieces of words: their ids, int32 [P], and the number of each one's word, int64."""
+    """Holds the pieces of words."""
 
-    ids: tf.Tensor
-    words: tf.Tensor
+    ids: tf.Tensor  # int32 [P]
+    words: tf.Tensor  # int64 [P], the number of each piece's word
 
 
 class GraphWordPiece:
-    """Adds a tokenizer to the current graph.
-
-    Args:
-      tokenizer: the tokenizer to do the same as.
-
-    Raises:
-      ValueError: two tokens have the same hash; this does not happen by chance.
-    """
+    """Adds to graphs what does the same as a tokenizer."""
 
     def __init__(self, tokenizer: FullTokenizer):
         self._tokenizer = tokenizer
@@ -93,12 +76,12 @@ class GraphWordPiece:
         tokens = np.array([token.encode() for token in tokenizer.vocab], object)
         with tf.Graph().as_default(), tf.Session() as session:
             hashes = session.run(tf.strings.to_hash_bucket_fast(tf.constant(tokens), _HASHES))
+        # It does not happen by chance.
         if len(np.unique(hashes)) < len(hashes):
             raise ValueError("two tokens of the vocabulary have the same hash")
         self._order = np.argsort(hashes)
         self._hashes, self._tokens = hashes[self._order], tokens[self._order]
         sizes = [len(token.removeprefix(CONTINUATION)) for token in tokenizer.vocab]
-        self._sizes = np.array([len(token) for token in tokenizer.vocab], np.int64)
         self._longest = min(max(sizes), _MOST_CHARACTERS_OF_A_WORD)
 
     def __call__(self, texts: tf.Tensor, most_words: int | None = None) -> tf.RaggedTensor:
@@ -113,34 +96,15 @@ class GraphWordPiece:
         words = self._words(codes)
         if most_words is not None:
             words = _first_words(words, most_words)
-        return _by_text(self._pieces(words), words, codes.nrows())
-
-    def with_offsets(self, codes: tf.RaggedTensor) -> Tokens:
-        """Returns the tokens of texts with the characters that they come from.
-
-        Args:
-          codes: the characters of the texts, int32 [T, (characters)].
-        """
-        words = self._words(codes)
         pieces = self._pieces(words)
-        ids = _by_text(pieces, words, codes.nrows())
-        # Pieces share the characters of all words among them.
-        sizes = tf.gather(self._sizes, pieces.ids)
-        is_first = tf.not_equal(pieces.words, tf.concat([[-1], pieces.words], axis=0)[:-1])
-        sizes = tf.where_v2(is_first, sizes, sizes - len(CONTINUATION))
-        is_unknown = tf.equal(pieces.ids, self._tokenizer.unk_id)
-        sizes = tf.where_v2(is_unknown, tf.gather(words.lengths, pieces.words), sizes)
-        after = tf.cumsum(sizes)
-        before = tf.gather(codes.row_starts(), ids.value_rowids())
-        starts = tf.gather(words.sources, after - sizes) - before
-        ends = tf.gather(words.sources, after - 1) + 1 - before
-        tokens = Tokens(ids, ids.with_values(starts), ids.with_values(ends))
-        return graph_characters.with_marks(codes, tokens)
+        return tf.RaggedTensor.from_value_rowids(
+            pieces.ids, tf.gather(words.texts, pieces.words), codes.nrows(), validate=False
+        )
 
     def _words(self, codes):
         """Returns the `_Words` of texts, which have the characters int32 [T, (characters)]."""
         flat, table = codes.flat_values, self._table
-        rows = graph_characters.in_ranges(flat, table.starts, table.rows)
+        rows = _in_ranges(flat, table.starts, table.rows)
         characters = tf.gather(tf.constant(table.codes), rows)
         characters = tf.where_v2(tf.equal(characters, _ITSELF), flat[:, tf.newaxis], characters)
         if self._tokenizer.do_lower_case:
@@ -151,14 +115,14 @@ class GraphWordPiece:
         is_inside = tf.where_v2(tf.not_equal(characters, _SPACE))
         characters = tf.gather_nd(characters, is_inside)
         sources = tf.gather_nd(place[:, 0], is_inside)
-        texts = graph_characters.upper_bound(codes.row_splits, sources) - 1
+        texts = _upper_bound(codes.row_splits, sources) - 1
         number = is_inside[:, 0] + texts  # the next one within a word, and more between words
         starts = tf.where_v2(tf.not_equal(number, tf.concat([[-2], number], axis=0)[:-1] + 1))
         splits = tf.concat([starts[:, 0], tf.shape(characters, out_type=tf.int64)], axis=0)
         strings = tf.raw_ops.UnicodeEncode(
             input_values=characters, input_splits=splits, output_encoding="UTF-8"
         )
-        return _Words(strings, splits[1:] - splits[:-1], tf.gather_nd(texts, starts), sources)
+        return _Words(strings, splits[1:] - splits[:-1], tf.gather_nd(texts, starts))
 
     def _pieces(self, words):
         """Returns the `_Pieces` of `_Words`."""
@@ -181,15 +145,10 @@ class GraphWordPiece:
         return _Pieces(tf.gather_nd(table, place), place[:, 0])
 
     def _split(self, words, lengths):
-        """Splits words that are not tokens.
+        """Splits words that are not tokens, strings [number], with `lengths` characters, int64.
 
-        Args:
-          words: strings [number].
-          lengths: int64 [number], the number of characters of each.
-
-        Returns:
-          int32 [number, steps]: the ids of the pieces of each word, then _NOTHING; _LOST among them
-          if no piece fits.
+        Returns int32 [number, steps]: the ids of the pieces of each word, then _NOTHING; _LOST
+        among them if no piece fits.
         """
         number = tf.size(words)
         vocab_size = len(self._tokens)
@@ -229,60 +188,69 @@ class GraphWordPiece:
     def _lookup(self, strings):
         """Returns the ids of strings [number], int32; -1 for a string that is not a token."""
         hashes = tf.strings.to_hash_bucket_fast(strings, _HASHES)
-        place = tf.maximum(graph_characters.upper_bound(self._hashes, hashes) - 1, 0)
+        place = tf.maximum(_upper_bound(self._hashes, hashes) - 1, 0)
         is_token = tf.equal(tf.gather(tf.constant(self._tokens), place), strings)
         return tf.where_v2(is_token, tf.gather(tf.constant(self._order, tf.int32), place), -1)
 
 
 def _first_words(words, most):
-    """Returns the first words of each text, at most `most`; their `sources` are of all words."""
+    """Returns the first words of each text, at most `most`."""
     number = tf.range(tf.size(words.texts, out_type=tf.int64))
-    first = graph_characters.lower_bound(words.texts, words.texts)
+    first = _lower_bound(words.texts, words.texts)
     kept = tf.where_v2(number - first < most)
-    parts = (tf.gather_nd(part, kept) for part in (words.strings, words.lengths, words.texts))
-    return _Words(*parts, words.sources)
-
-
-def _by_text(pieces, words, number):
-    """Returns the ids of pieces by text, int32 [T, (tokens)]; `number` is T."""
-    texts = tf.gather(words.texts, pieces.words)
-    return tf.RaggedTensor.from_value_rowids(pieces.ids, texts, number, validate=False)
+    return _Words(*(tf.gather_nd(part, kept) for part in words))
 
 
 def _with_final_sigmas(codes, replacements):
-    """Makes final sigmas of small ones where `str.lower` does.
-
-    Args:
-      codes: the characters of texts, int32 [T, (characters)].
-      replacements: int32 [N, most characters], what each becomes.
-    """
+    """Makes final sigmas of small ones where `str.lower` does; `replacements`, int32 [N, most
+    characters], are what each of the characters `codes`, int32 [T, (characters)], becomes."""
 
     def with_final():
         is_kept = replacements[:, 0] >= 0
-        final = graph_characters.final_sigmas(
-            tf.ragged.boolean_mask(codes, codes.with_values(is_kept))
-        )
+        final = _final_sigmas(tf.ragged.boolean_mask(codes, codes.with_values(is_kept)))
         is_final = tf.scatter_nd(tf.where_v2(is_kept), final, tf.shape(is_kept, out_type=tf.int64))
         is_sigma = is_final[:, tf.newaxis] & tf.equal(replacements, _SMALL_SIGMA)
         return tf.where_v2(is_sigma, _FINAL_SIGMA, replacements)
 
-    has_sigma = tf.reduce_any(tf.equal(codes.flat_values, graph_characters.SIGMA))
+    has_sigma = tf.reduce_any(tf.equal(codes.flat_values, _SIGMA))
     return tf.cond(has_sigma, with_final, lambda: replacements)
+
+
+def _final_sigmas(codes):
+    """Returns which characters of texts [T, (characters)] are a capital sigma at the end of a word,
+    whose lower case is the final sigma: bool, for the characters of all texts."""
+    # That is the one rule of lower-casing that looks at more than one character.
+    flat = codes.flat_values
+    cases = _in_ranges(flat, *_cases())
+    cases = tf.where_v2(tf.equal(flat, _SIGMA), tf.fill(tf.shape(flat), "S"), cases)
+    joined = tf.strings.reduce_join(codes.with_values(cases), axis=-1)
+    marked = tf.strings.regex_replace(joined, "([cS]i*)S(i*(?:o|$))", r"\1F\2")
+    return tf.equal(tf.strings.bytes_split(marked).flat_values, "F")
+
+
+@functools.cache
+def _cases():
+    """Returns the `_ranges` of codes with a letter each: "c" has a case, "i" is ignored when cases
+    are looked at, "o" is anything else."""
+    cases = np.full(_CODES, "o")
+    for code in _assigned():
+        cases[code] = case_beside_sigma(chr(code))
+    return _ranges(cases)
 
 
 @functools.cache
 def _table(do_lower_case, strips_accents):
     """Returns the `_Table`, made by the functions that `FullTokenizer` calls."""
     rows: dict[tuple[int, ...], int] = {(_ITSELF,): 0}
-    row_of = np.zeros(graph_characters.CODES, np.int32)
-    for code in graph_characters.assigned():
+    row_of = np.zeros(_CODES, np.int32)
+    for code in _assigned():
         text = _replacement(code, do_lower_case, strips_accents)
         row = tuple(_ITSELF if c == chr(code) else ord(c) for c in text)
         row_of[code] = rows.setdefault(row, len(rows))
     codes = np.full([len(rows), max(map(len, rows))], _NOTHING, np.int32)
     for row, number in rows.items():
         codes[number, : len(row)] = row
-    return _Table(*graph_characters.ranges(row_of), codes)
+    return _Table(*_ranges(row_of), codes)
 
 
 def _replacement(code, do_lower_case, strips_accents):
@@ -298,3 +266,40 @@ def _replacement(code, do_lower_case, strips_accents):
     if strips_accents:
         text = without_accents(text)
     return "".join(f" {c} " if is_punctuation(c) else c for c in text)
+
+
+def _assigned() -> Iterator[int]:
+    """Yields the codes of characters that tables look at; all other codes are kept as they are."""
+    # UTF-8 does not have surrogates. Beyond all CJK blocks, codes without a character are left out.
+    for code in range(_CODES):
+        if code not in _SURROGATES and not (
+            code > 0x30000 and unicodedata.category(chr(code)) in "CnCo"
+        ):
+            yield code
+
+
+def _ranges(values: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (first places of the runs of equal values, int32; the values of the runs)."""
+    values = np.array(values)
+    starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    return starts.astype(np.int32), values[starts]
+
+
+def _in_ranges(codes: tf.Tensor, starts: np.ndarray, values: np.ndarray) -> tf.Tensor:
+    """Returns the value of the range that each code is in; see `_ranges`."""
+    return tf.gather(tf.constant(values), _upper_bound(starts, codes) - 1)
+
+
+def _lower_bound(row: np.ndarray | tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns how many items of an ascending row are less than each of `values`, int64."""
+    # `tf.searchsorted` does the same with many more operations.
+    return tf.raw_ops.LowerBound(
+        sorted_inputs=row[np.newaxis], values=values[tf.newaxis], out_type=tf.int64
+    )[0]
+
+
+def _upper_bound(row: np.ndarray | tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns how many items of an ascending row are at most each of `values`, int64."""
+    return tf.raw_ops.UpperBound(
+        sorted_inputs=row[np.newaxis], values=values[tf.newaxis], out_type=tf.int64
+    )[0]

@@ -18,14 +18,14 @@ Outputs are the model's own, `logits` and `probabilities`; and besides
 Letters: B texts, F sequence length, L labels. F is the length of the request's longest text.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import graph_characters, graph_tokenizer
-from bert_estimator.serving.graph.graph_tokenizer import GraphTokenizer
-from bert_estimator.tokenization import Tokenizer
+from bert_estimator.serving.graph.graph_wordpiece import GraphWordPiece
+from bert_estimator.tokenization import FullTokenizer
 
 _BATCH = 256
 
@@ -35,35 +35,23 @@ class TextDifferenceError(ValueError):
 
 
 class Inputs(NamedTuple):
-    """What a model may be fed; each is computed from the one before it unless it is fed.
+    """Holds what a model may be fed; each is computed from the one before it unless it is fed."""
 
-    Attributes:
-      examples: serialized `tf.Example`s, strings [B], which have the texts as features.
-      texts: the texts by name, strings [B].
-      ids: the features of the network by name.
-    """
-
-    examples: tf.Tensor
-    texts: dict[str, tf.Tensor]
-    ids: dict[str, tf.Tensor]
+    examples: tf.Tensor  # serialized `tf.Example`s, strings [B], which have the texts as features
+    texts: dict[str, tf.Tensor]  # by name, strings [B]
+    ids: dict[str, tf.Tensor]  # the features of the network by name
 
 
-def inputs(tokenizer: Tokenizer, is_pair: bool, max_seq_length: int) -> Inputs:
-    """Adds the inputs of a model to the current graph.
-
-    Args:
-      tokenizer: the tokenizer of the training.
-      is_pair: whether an example is a pair of texts.
-      max_seq_length: the greatest F; longer examples are cut.
-    """
+def inputs(tokenizer: FullTokenizer, is_pair: bool, max_seq_length: int) -> Inputs:
+    """Adds the inputs of a model of texts or pairs to the current graph; longer examples are cut to
+    `max_seq_length` tokens."""
     names = ("text_a", "text_b")[: 2 if is_pair else 1]
     examples = tf.placeholder(tf.string, [None], "examples")
     parsed = tf.io.parse_example(
         examples, {name: tf.io.FixedLenFeature([], tf.string) for name in names}
     )
     texts = {name: tf.placeholder_with_default(parsed[name], [None], name) for name in names}
-    in_graph = graph_tokenizer.of(tokenizer)
-    features = features_of(in_graph, list(texts.values()), tokenizer, max_seq_length)
+    features = features_of(tokenizer, list(texts.values()), max_seq_length)
     ids = {
         name: tf.placeholder_with_default(value, [None, None], name)
         for name, value in features.items()
@@ -72,28 +60,18 @@ def inputs(tokenizer: Tokenizer, is_pair: bool, max_seq_length: int) -> Inputs:
 
 
 def features_of(
-    in_graph: GraphTokenizer,
-    texts: Sequence[tf.Tensor],
-    tokenizer: Tokenizer,
-    max_seq_length: int,
+    tokenizer: FullTokenizer, texts: Sequence[tf.Tensor], max_seq_length: int
 ) -> dict[str, tf.Tensor]:
-    """Returns the features of texts or pairs, as `tasks.features.Features` makes them.
-
-    They are padded to the longest example only, since padding would take as much time as tokens.
-
-    Args:
-      in_graph: the tokenizer in the graph.
-      texts: one or two tensors of strings [B].
-      tokenizer: the tokenizer of the special tokens.
-      max_seq_length: the greatest F.
-
-    Returns:
-      `input_ids`, `input_mask`, `segment_ids`, int32 [B, F].
-    """
+    """Returns the features of texts or pairs, one or two tensors of strings [B], as
+    `tasks.features.Features` makes them: `input_ids`, `input_mask`, `segment_ids`, int32 [B, F]."""
     number = tf.size(texts[0], out_type=tf.int64)
-    tokens = in_graph(tf.concat(texts, axis=0), most_words=max_seq_length)
+    tokens = GraphWordPiece(tokenizer)(tf.concat(texts, axis=0), most_words=max_seq_length)
     kept = _lengths(tf.split(tokens.row_lengths(), len(texts)), max_seq_length - 1 - len(texts))
-    mask = graph_tokenizer.input_mask(sum(kept) + 1 + len(texts))
+    lengths = sum(kept) + 1 + len(texts)
+    # Examples are padded to the longest only, since padding would take as much time as tokens. F is
+    # 2 without any.
+    longest = tf.reduce_max(tf.pad(lengths, [[0, 1]], constant_values=2))
+    mask = tf.sequence_mask(lengths, longest, tf.int32)
     position = tf.range(tf.shape(mask, out_type=tf.int64)[1])[tf.newaxis]
     firsts = [tf.ones_like(kept[0]), kept[0] + 2][: len(texts)]  # where a text begins
     ids = tf.where_v2(tf.equal(position, 0), tokenizer.cls_id, tf.zeros_like(mask))
@@ -113,12 +91,10 @@ def features_of(
 
 
 def _lengths(lengths, room):
-    """Returns how many pieces are kept of each text, int64 [B].
-
-    A pair loses pieces from the end of its longer text, or of the second text if both are as long.
-    """
+    """Returns how many pieces are kept of each text, int64 [B]."""
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]
+    # A pair loses pieces from the end of its longer text, or of the second if both are as long.
     first, second = lengths
     second = tf.minimum(second, tf.maximum(tf.cast(room // 2, tf.int64), room - first))
     return [tf.minimum(first, room - second), second]
@@ -136,61 +112,23 @@ def named_outputs(kind: str, labels: Sequence[str], outputs: dict[str, tf.Tensor
     return {**outputs, **named}
 
 
-def check_texts(tokenizer: Tokenizer, texts: Iterable[str], with_offsets: bool = False) -> int:
-    """Compares the tokens of texts in the graph with the tokenizer's own.
-
-    Args:
-      tokenizer: the tokenizer.
-      texts: the texts.
-      with_offsets: whether the characters that tokens come from are compared, too.
-
-    Returns:
-      The number of texts.
-
-    Raises:
-      TextDifferenceError: the tokens of a text differ.
-    """
-    number, waiting = 0, []
+def check_texts(tokenizer: FullTokenizer, texts: Iterable[str]) -> int:
+    """Compares the tokens of texts in the graph with the tokenizer's own; returns the number of
+    texts, or raises TextDifferenceError."""
+    number = 0
     with tf.Graph().as_default(), tf.Session() as session:
         placeholder = tf.placeholder(tf.string, [None])
-        in_graph = graph_tokenizer.of(tokenizer)
-        if with_offsets:
-            tokens = in_graph.with_offsets(graph_characters.characters(placeholder).codes)
-        else:
-            tokens = [in_graph(placeholder)]
-
-        def compare():
-            encoded = [text.encode(errors="surrogatepass") for text in waiting]
-            parts = session.run(list(tokens), {placeholder: encoded})
-            rows = zip(*(part.to_list() for part in parts), strict=True)
-            for text, row in zip(waiting, rows, strict=True):
-                if list(row) != _expected(tokenizer, text, with_offsets):
-                    raise TextDifferenceError(_difference(tokenizer, text, row))
-
-        for text in texts:
-            waiting.append(text)
-            number += 1
-            if len(waiting) == _BATCH:
-                compare()
-                waiting.clear()
-        if waiting:
-            compare()
+        in_graph = GraphWordPiece(tokenizer)(placeholder)
+        rest = iter(texts)
+        while batch := list(itertools.islice(rest, _BATCH)):
+            encoded = [text.encode(errors="surrogatepass") for text in batch]
+            rows = session.run(in_graph, {placeholder: encoded}).to_list()
+            for text, ids in zip(batch, rows, strict=True):
+                if ids != tokenizer.encode(text):
+                    raise TextDifferenceError(
+                        f"the graph of the exported model splits the text {text!r} into "
+                        f"{tokenizer.convert_ids_to_tokens(ids)}, but training into "
+                        f"{tokenizer.tokenize(text)}"
+                    )
+            number += len(batch)
     return number
-
-
-def _expected(tokenizer, text, with_offsets):
-    """Returns [ids] of a text, or [ids, starts, ends]."""
-    if not with_offsets:
-        return [tokenizer.encode(text)]
-    pieces = tokenizer.tokenize_with_offsets(text)
-    ids = tokenizer.convert_tokens_to_ids([piece.string for piece in pieces])
-    return [ids, [piece.start for piece in pieces], [piece.end for piece in pieces]]
-
-
-def _difference(tokenizer, text, row):
-    ids, *places = row
-    return (
-        f"the graph of the exported model splits the text {text!r} into "
-        f"{tokenizer.convert_ids_to_tokens(ids)}, but training into {tokenizer.tokenize(text)}"
-        + (", or takes them from other characters" if places else "")
-    )

@@ -9,11 +9,11 @@ checkpoint, if it has no exported model; any other network gives vectors.
 | multi_label | the same | `labels`, `probabilities`, `logits` |
 | regression | the same | `number`, `logits` |
 | tagging | `text_a`, with words at white space | `words`, `tags`, `labels`, `probabilities` |
-| question_answering | `question` and `context` | see `serving.graph.answer_model` |
+| question_answering | `question` and `context` | `answer`, `start`, `end`, `score`, ... |
 | vectors | `text_a`, and `text_b` if the text is a pair | `vector` |
 
-Names and values are what the signature `serving_default` of an exported model gives, so that a
-request gets the same from TensorFlow Serving.
+Names and values of the first three are what the signature `serving_default` of an exported model
+that takes text gives, so that a request gets the same from TensorFlow Serving.
 """
 
 import asyncio
@@ -183,7 +183,7 @@ def _answers(predictor: AnswerPredictor) -> Opened:
         answers = predictor(texts)
         for of_text in answers:
             listed = of_text.pop("n_best")
-            # The outputs of the exported graph have one length; it fills them with empty answers.
+            # The lists of all texts have one length; empty answers fill them.
             listed += [empty] * (num_listed - len(listed))
             for name in empty:
                 of_text[_N_BEST[name]] = [span[name] for span in listed]

@@ -249,6 +249,16 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
     Raises:
       TypeError: an argument has another type.
       ValueError: this process is a second evaluator.
+
+    Example, with the estimator in the example of `TPUEstimator`:
+
+      >>> results, exports = tpu.train_and_evaluate(
+      ...     estimator,
+      ...     tpu.TrainSpec(input_fn, max_steps=8),
+      ...     tpu.EvalSpec(input_fn, steps=1, throttle_secs=0),
+      ... )
+      >>> int(results["global_step"])
+      8
     """
     return train_with_listener(estimator, train_spec, eval_spec, ContinuousEvalListener())
 
@@ -353,9 +363,7 @@ class _Evaluator(tf.train.CheckpointSaverListener):
         """Evaluates what another process's training writes, until max_steps."""
         time.sleep(self._spec.start_delay_secs)
         goes_on = True
-        while goes_on and (
-            self._max_steps is None or (self._evaluated_step or 0) < self._max_steps
-        ):
+        while goes_on:
             if not self._listener.before_eval():
                 return
             newest, before = self._estimator.latest_checkpoint(), self._evaluated_step
@@ -376,6 +384,8 @@ class _Evaluator(tf.train.CheckpointSaverListener):
                 status = "no new checkpoint" if step else "missing checkpoint"
                 goes_on = self._listener.after_eval(EvalResult(status, None, None))
                 wait = _POLL_SECS
+            # The last checkpoint is followed by none to wait for.
+            goes_on = goes_on and not self._is_final(self._evaluated_step or 0)
             if goes_on:
                 time.sleep(max(0, wait))
 

@@ -1,9 +1,9 @@
 """Writes checkpoints: only finite weights, durably, and without leftovers.
 
-A saver deletes a checkpoint file by file, and does not say before what it deletes. After a kill,
-the files that are left look like a damaged checkpoint, or like a checkpoint that is to be kept. So
-an empty file, `model.ckpt-N.deleting.tmp`, marks a checkpoint from before the state file drops it
-until its last file is gone.
+A checkpoint is written with the tensors that a saver's `SaverDef` names. Then older ones may be
+deleted, and the state file names it, last: until then, a kill leaves what the next training
+completes (`settle`). Of a checkpoint, the index is deleted first, and the data last. So data
+without an index, before the newest complete checkpoint, are always a leftover.
 """
 
 import contextlib
@@ -12,14 +12,13 @@ import inspect
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.saver_pb2 import SaverDef
-from tensorflow.python.checkpoint import checkpoint_management
-from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.lib.io import file_io
 
@@ -27,19 +26,21 @@ from bert_estimator.system import disk_files
 from bert_estimator.system.errors import listed
 from bert_estimator.tpu import errors, summary
 from bert_estimator.tpu.verbs import checkpoints
-from bert_estimator.tpu.verbs.snapshot import PendingWrite
+from bert_estimator.tpu.verbs.snapshot import PendingWrite, saves_in_its_own_way
 
 # TensorFlow writes these first, and then renames them.
 _FOLDER = re.compile(rf"{checkpoints.BASENAME}-\d+_temp")
 _FILE = re.compile(
     rf"{checkpoints.BASENAME}-\d+\..*\.tempstate\d+|"
-    rf"({checkpoints.BASENAME}-\d+\.meta|graph\.pbtxt|checkpoint)\.tmp[0-9a-f]+"
+    rf"({checkpoints.BASENAME}-\d+\.meta|graph\.pbtxt|checkpoint)\.tmp[0-9a-f]+|"
+    # Version 0.2's mark of a checkpoint that it was deleting.
+    rf"{checkpoints.BASENAME}-\d+\.deleting\.tmp"
 )
 
-_MARK = ".deleting.tmp"  # no such file is uploaded to remote storage
 _OF_CHECKPOINT = re.compile(
-    rf"({checkpoints.BASENAME}-(\d+))(?:\.(index|meta|data-\d+-of-\d+|deleting\.tmp)|-\d+-of-\d+)?"
+    rf"({checkpoints.BASENAME}-(\d+))(?:\.(index|meta|data)(?:-\d+-of-\d+)?|-\d+-of-\d+)?"
 )
+_IN_ORDER_OF_DELETION = (r"\.index", r"\.meta", r"\.data-\d+-of-\d+")
 
 
 def remove_unwritten(model_dir: str) -> None:
@@ -59,58 +60,26 @@ def remove_half_deleted(model_dir: str, newest: str | None) -> None:
     matched = _OF_CHECKPOINT.fullmatch(os.path.basename(newest or ""))
     if matched is None or matched[0] != matched[1]:  # It is not a name that this project gives.
         return
-    last_step = int(matched[2])
-    kinds = {}  # name of a checkpoint before the last step -> its files: {name: kind}
+    kinds = {}  # checkpoint -> kinds of its files; None: of format V1
     for file in filter(None, map(_OF_CHECKPOINT.fullmatch, _names(model_dir))):
         # A saver deletes only what is older than its newest checkpoint, so newer files stay.
-        if int(file[2]) < last_step:
-            kinds.setdefault(file[1], {})[file[0]] = file[3]  # None: a file of format V1
-    listed = checkpoints.listed_names(model_dir)
-    for checkpoint, files in kinds.items():
-        mark, found = checkpoint + _MARK, set(files.values())
-        # TensorFlow's own savers, which do not set marks, leave data files without an index.
-        cannot_be_restored = not found & {None, "index"} and any("data" in kind for kind in found)
-        names = {mark} & files.keys()  # alone, if a kill came before the deletion was decided
-        if checkpoint not in listed and (names or cannot_be_restored):
-            names = files
-        for name in sorted(names, key=lambda name: name == mark):  # The mark is the last to go.
-            file_io.delete_file(os.path.join(model_dir, name))
+        if int(file[2]) < int(matched[2]):
+            kinds.setdefault(file[1], set()).add(file[3])
+    for checkpoint, found in kinds.items():
+        # Somebody may keep a .meta file, for its graph.
+        if "data" in found and not found & {None, "index"}:
+            delete(os.path.join(model_dir, checkpoint))
 
 
-@contextlib.contextmanager
-def marking(saver: tf.train.Saver) -> Iterator["Marks"]:
-    """Gives the `Marks` of a saver, and removes them after the block, unless it fails."""
-    marks = Marks(saver)
-    yield marks
-    marks.remove()
-
-
-class Marks:
-    """Holds the marks of checkpoints that a saver is about to delete."""
-
-    def __init__(self, saver):
-        self._saver, self._paths = saver, []
-
-    def add(self, newest: str) -> None:
-        """Marks what the saver deletes when it has written the checkpoint of this path prefix."""
-        saver = self._saver
-        if not isinstance(getattr(saver, "_last_checkpoints", None), list):
-            return  # A program's own saver, which wraps one, does not say what it deletes.
-        # The saver has not recorded the newest checkpoint yet, unless it saves it again.
-        earlier = [entry for entry in saver._last_checkpoints if entry[0] != newest]
-        due = list(saver._checkpoints_to_be_deleted)
-        if 0 < (saver.saver_def.max_to_keep or 0) <= len(earlier):
-            due.append(earlier[0])
-        # The saver keeps a checkpoint every few hours, and deletes one at a time.
-        for prefix, secs in due[:1]:
-            if secs <= saver._next_checkpoint_time:
-                self._paths.append(prefix + _MARK)
-                file_io.write_string_to_file(self._paths[-1], "")
-
-    def remove(self) -> None:
-        """Removes the marks."""
-        while self._paths:
-            file_io.delete_file(self._paths.pop())
+def delete(prefix: str) -> None:
+    """Deletes the files of a checkpoint, the index first: without it, nobody takes the rest for a
+    checkpoint."""
+    folder, name = os.path.split(prefix)
+    files = sorted(_names(folder))
+    for ending in _IN_ORDER_OF_DELETION:
+        for file in files:
+            if re.fullmatch(re.escape(name) + ending, file):
+                file_io.delete_file(os.path.join(folder, file))
 
 
 def _names(model_dir):
@@ -118,37 +87,53 @@ def _names(model_dir):
     return [name.rstrip("/") for name in names]
 
 
+class Keeping:
+    """Decides which checkpoints of a directory are kept, as `tf.train.Saver` does."""
+
+    def __init__(self, model_dir: str):
+        self._model_dir = model_dir
+        self._start, self._num_for_good = time.time(), 0
+        self._added_at = {}  # a checkpoint of this process -> when it was written
+
+    def add(self, newest: str, earlier: Iterable[str], settings: SaverDef) -> list[str]:
+        """Takes in a checkpoint that is on the disk: deletes the oldest of the earlier ones if they
+        are too many, and names it in the state file; returns all that are listed there."""
+        kept = [path for path in earlier if path != newest and checkpoints.is_there(path)]
+        kept.append(newest)
+        self._added_at[newest] = time.time()
+        # One at a time, as TensorFlow does: after the loss of the state file, all would count.
+        if 0 < settings.max_to_keep < len(kept):
+            oldest = kept.pop(0)
+            try:
+                if not self._is_for_good(oldest, settings.keep_checkpoint_every_n_hours * 3600):
+                    delete(oldest)
+            except (OSError, tf.errors.OpError) as error:  # Training need not end for that.
+                tf.logging.warning("Could not delete the checkpoint %s: %s", oldest, error)
+        checkpoints.write_state(self._model_dir, kept)
+        return kept
+
+    def _is_for_good(self, path, every_secs):
+        """Returns whether a checkpoint stays, as the first one after a further `every_secs`."""
+        # Of an earlier process's checkpoints, only that process knew it.
+        due = self._start + (self._num_for_good + 1) * every_secs
+        is_kept = self._added_at.pop(path, self._start) > due
+        self._num_for_good += is_kept
+        return is_kept
+
+
 _NEVER_HOURS = 10_000  # TensorFlow's default of keep_checkpoint_every_n_hours
 
-# The settings of a saver of which nothing else is known. It has no operations.
-_KEEPS_ALL = SaverDef(
-    version=SaverDef.V2,
-    max_to_keep=0,
-    filename_tensor_name="unknown",
-    save_tensor_name="unknown",
-    restore_op_name="unknown",
-)
 
-
-def complete_save(model_dir: str | None, newest: str | None) -> None:
-    """Does what a kill kept a saver from doing after it had written the newest checkpoint: the
-    state file names it, and the oldest checkpoint is deleted if the saver keeps fewer."""
-    if newest is None or checkpoints.is_named(model_dir, newest):
+def settle(model_dir: str, newest: str | None) -> None:
+    """Does what a kill kept a saver from doing after it had written the newest checkpoint: deletes
+    the oldest one if the saver keeps fewer, and names the newest in the state file."""
+    named = checkpoints.named(model_dir)
+    if newest is None or named == os.path.basename(newest):
         return
-    # Nothing is deleted if we do not know what the saver would keep.
-    settings = _settings_of_saver(newest)
-    deletes = settings is not None and checkpoints.has_state(model_dir)
-    with tf.Graph().as_default():
-        saver = tf.train.Saver(saver_def=settings if deletes else _KEEPS_ALL)
-        checkpoints.remember_earlier(saver, model_dir)
-        sync(newest)
-        with marking(saver) as marks:
-            marks.add(newest)
-            saver._RecordLastCheckpoint(newest)
-            checkpoint_management.update_checkpoint_state_internal(
-                model_dir, newest, saver.last_checkpoints, save_relative_paths=True
-            )
-            saver._MaybeDeleteOldCheckpoints()
+    # Nothing is deleted if we do not know what counts, or what the saver would keep.
+    settings = _settings_of_saver(newest) if named else None
+    sync(newest)
+    Keeping(model_dir).add(newest, checkpoints.earlier(model_dir), settings or SaverDef())
 
 
 def _settings_of_saver(prefix):
@@ -157,10 +142,8 @@ def _settings_of_saver(prefix):
         settings = meta_graph.read_meta_graph_file(f"{prefix}.meta").saver_def
     except (OSError, ValueError, DecodeError, tf.errors.OpError):
         return None
-    is_whole = settings.save_tensor_name and settings.restore_op_name
-    hours = settings.keep_checkpoint_every_n_hours
     # Which checkpoints it keeps every few hours, only the killed process knew.
-    return settings if is_whole and hours >= _NEVER_HOURS else None
+    return settings if settings.keep_checkpoint_every_n_hours >= _NEVER_HOURS else None
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):
@@ -190,6 +173,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         self._finite, self._snapshot = finite, snapshot
         self._meta_graph = None  # serialized, once there is a session
         self._write = None  # the last `PendingWrite`
+        self._keeping = Keeping(config.model_dir)
         # An event writer starts with the default graph, which would be written twice.
         with tf.Graph().as_default():
             summary.event_writer(config.model_dir)
@@ -203,7 +187,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         graph_def = tf.get_default_graph().as_graph_def(add_shapes=True)
         if self._save_graph_def:
             path = os.path.join(self._model_dir, "graph.pbtxt")
-            with self._without_leftovers(None):
+            with self._without_leftovers():
                 file_io.atomic_write_string_to_file(path, str(graph_def))
         meta_graph_def = meta_graph.create_meta_graph_def(
             graph_def=graph_def, saver_def=self._get_saver().saver_def
@@ -282,35 +266,63 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
     def _write_files(self, session, step, snapshot=None):
         """Writes a checkpoint of the session's variables, or of a snapshot, which it releases."""
-        saver = _DurableSaver(self._get_saver(), snapshot)
+        saver = self._get_saver()
         try:
-            with self._without_leftovers(step):
-                saver.save(session, self._save_path, step, self._meta_graph)
+            with self._without_leftovers():
+                if saves_in_its_own_way(saver):
+                    self._save_in_its_own_way(saver, session, step)
+                else:
+                    self._save_with(saver, session, step, snapshot)
         finally:
             if snapshot is not None:
                 snapshot.release(session)
         status = tf.SessionLog(status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._save_path)
         self._summary_writer.add_session_log(status, step)
 
+    def _save_with(self, saver, session, step, snapshot):
+        """Writes a checkpoint with a saver's tensors, and then does what the saver would do."""
+        settings = saver.as_saver_def()
+        # No public name of a saver says how it writes the number.
+        number = f"{step:08d}" if saver._pad_step_number else str(step)
+        prefix = f"{self._save_path}-{number}"
+        try:
+            # The .meta file comes first. The index, which makes a checkpoint complete, is the last
+            # file.
+            if self._meta_graph is not None:
+                file_io.atomic_write_string_to_file(f"{prefix}.meta", self._meta_graph)
+            if snapshot is not None:
+                snapshot.run_write(session, prefix)
+            else:
+                session.run(settings.save_tensor_name, {settings.filename_tensor_name: prefix})
+            sync(prefix)
+        except (OSError, tf.errors.OpError):
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                delete(prefix)
+            raise
+        kept = self._keeping.add(prefix, saver.last_checkpoints, settings)
+        if settings.max_to_keep:  # or else a saver does not remember any
+            checkpoints.remember(saver, kept)
+
+    def _save_in_its_own_way(self, saver, session, step):
+        # The method of a TF1 program's own saver may not have the argument.
+        parameters = inspect.signature(saver.save).parameters
+        takes_it = "write_meta_graph" in parameters or any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+        )
+        options = {"write_meta_graph": self._meta_graph is not None} if takes_it else {}
+        prefix = saver.save(session, self._save_path, global_step=step, **options)
+        if prefix:
+            sync(prefix)
+
     @contextlib.contextmanager
-    def _without_leftovers(self, step):
-        """Surrounds a write, and cleans up if it fails; `step` is None if it is not a
-        checkpoint's."""
+    def _without_leftovers(self):
+        """Surrounds a write, and removes the unfinished files if it fails."""
         try:
             yield
         except (OSError, tf.errors.OpError):
             with contextlib.suppress(OSError, tf.errors.OpError):
-                self._remove_unfinished(step)
+                remove_unwritten(self._model_dir)
             raise
-
-    def _remove_unfinished(self, step):
-        """Removes what was written of a checkpoint that the state file does not name."""
-        remove_unwritten(self._model_dir)
-        prefix = f"{self._save_path}-{step}"
-        known = getattr(self._get_saver(), "last_checkpoints", None)
-        if step is not None and isinstance(known, list) and prefix not in known:
-            for path in _files_of(prefix):
-                os.remove(path)
 
 
 def _reads(listener, step):
@@ -366,81 +378,10 @@ def _names_of_bad(session, squares):
     ]
 
 
-class _DurableSaver:
-    """Wraps a `tf.train.Saver`: a checkpoint is on the disk before the state file names it."""
-
-    def __init__(self, saver, snapshot):
-        self._saver, self._snapshot = saver, snapshot
-
-    def save(self, session, path, global_step, meta_graph):
-        """Writes a checkpoint, with a serialized `MetaGraphDef`, if it is not None."""
-        # The .meta file comes first. The index, which makes a checkpoint complete, is the last
-        # file.
-        if meta_graph is not None:
-            # A program's own saver may have public names alone, or have any name, as mocks do.
-            is_padded = getattr(self._saver, "_pad_step_number", False) is True
-            number = f"{global_step:08d}" if is_padded else str(global_step)
-            file_io.atomic_write_string_to_file(f"{path}-{number}.meta", meta_graph)
-        # The method of a TF1 program's own saver may not have the argument.
-        takes_it = _takes_write_meta_graph(self._saver.save)
-        without_meta = {"write_meta_graph": False} if takes_it else {}
-        # A thread of its own does not have a graph, and a saver without a graph runs eagerly.
-        with session.graph.as_default(), marking(self._saver) as marks:
-            prefix = self._saver.save(
-                _SyncingSession(session, self._snapshot, marks),
-                path,
-                global_step=global_step,
-                **without_meta,
-            )
-        if prefix:
-            sync(prefix)
-
-
-def _takes_write_meta_graph(save):
-    parameters = inspect.signature(save).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    return "write_meta_graph" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
-
-
-class _SyncingSession(SessionInterface):
-    """Wraps the session for a saver: the saver's files reach the disk as soon as they are
-    written."""
-
-    def __init__(self, session, snapshot, marks):
-        self._session, self._snapshot, self._marks = session, snapshot, marks
-
-    def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
-        if self._snapshot is not None:
-            result = self._snapshot.run_write(self._session, fetches, feed_dict)
-        else:
-            result = self._session.run(fetches, feed_dict, options, run_metadata)
-        # The saver has written the files. It names them in the state file next, and then deletes an
-        # earlier checkpoint, which is marked here.
-        if isinstance(result, bytes | str):
-            prefix = os.fsdecode(result)
-            sync(prefix)
-            self._marks.add(prefix)
-        return result
-
-    def as_default(self):
-        return self._session.as_default()
-
-    @property
-    def graph(self) -> tf.Graph:
-        return self._session.graph
-
-    def __getattr__(self, name):
-        return getattr(self._session, name)
-
-
 def sync(prefix: str) -> None:
     """Brings the files of a checkpoint, if they are on this machine, to the disk, so that they
     survive a power loss."""
     folder = os.path.dirname(prefix) or "."
     if os.path.isdir(folder):
-        for path in [*sorted(_files_of(prefix)), folder]:
+        for path in [*sorted(glob.glob(glob.escape(prefix) + ".*")), folder]:
             disk_files.sync(path)
-
-
-def _files_of(prefix):
-    return glob.glob(glob.escape(prefix) + ".*")

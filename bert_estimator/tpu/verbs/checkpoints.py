@@ -15,8 +15,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
+from google.protobuf import text_format
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.python.checkpoint import graph_view
+from tensorflow.python.lib.io import file_io
+from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
 from bert_estimator.system.errors import listed
 from bert_estimator.system.paths import is_remote
@@ -249,48 +252,50 @@ def saver_of(scaffold: tf.train.Scaffold) -> tf.train.Saver | None:
     return scaffold.saver
 
 
-def has_state(model_dir: str) -> bool:
-    """Returns whether a directory has a state file that can be read."""
-    return _state(model_dir) is not None
-
-
-def is_named(model_dir: str, prefix: str) -> bool:
-    """Returns whether the state file of a directory names this checkpoint as the newest."""
+def named(model_dir: str) -> str | None:
+    """Returns the name of the checkpoint that the state file of a directory names as the newest;
+    None if there is no state file that can be read."""
     state = _state(model_dir)
-    named = "" if state is None else state.model_checkpoint_path
-    return os.path.basename(named) == os.path.basename(prefix)
+    return state and os.path.basename(state.model_checkpoint_path)
 
 
-def is_listed(model_dir: str, prefix: str | None) -> bool:
-    """Returns whether the state file of a directory lists a checkpoint; so it does None."""
-    return prefix is None or os.path.basename(prefix) in listed_names(model_dir)
+def write_state(model_dir: str, prefixes: list[str]) -> None:
+    """Writes the state file, which lists checkpoints in the directory and names the last one."""
+    names = [os.path.basename(prefix) for prefix in prefixes]  # relative: a run may be moved
+    state = CheckpointState(model_checkpoint_path=names[-1], all_model_checkpoint_paths=names)
+    path = os.path.join(model_dir, _STATE)
+    file_io.atomic_write_string_to_file(path, text_format.MessageToString(state))
 
 
-def listed_names(model_dir: str) -> set[str]:
-    """Returns the names of all checkpoints that the state file lists; none if it has no state."""
-    state = _state(model_dir)
-    paths = () if state is None else state.all_model_checkpoint_paths
-    return {os.path.basename(path) for path in paths}
-
-
-def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
-    """Tells a saver which checkpoints there are when training resumes, so that it deletes old
-    ones."""
+def earlier(model_dir: str) -> list[str]:
+    """Returns the checkpoints of a directory among which a saver deletes the oldest, oldest
+    first."""
     # Earlier checkpoints than the listed ones, that the file does not list, are kept for good,
     # because of `keep_checkpoint_every_n_hours`; later ones were written before a kill. All count
-    # if the state file cannot be read.
-    paths = [p for p in reversed(_candidates(model_dir)[0]) if tf.io.gfile.exists(p + ".index")]
-    if has_state(model_dir):
-        names = listed_names(model_dir)
+    # if the state file cannot be read. What the file names in another directory is not ours.
+    paths = [
+        path
+        for path in reversed(_candidates(model_dir)[0])
+        if is_there(os.path.join(model_dir, os.path.basename(path)))
+    ]
+    state = _state(model_dir)
+    if state is not None:
+        names = {os.path.basename(path) for path in state.all_model_checkpoint_paths}
         listed = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
         last = listed[-1] if listed else -1
         paths = [p for number, p in enumerate(paths) if number in listed or number > last]
+    return paths
+
+
+def remember(saver: tf.train.Saver, prefixes: list[str]) -> None:
+    """Tells a saver which checkpoints there are, the oldest first, which it is to delete first."""
     if not hasattr(saver, "set_last_checkpoints_with_time"):  # a program's own saver
-        saver.recover_last_checkpoints(paths)
+        saver.recover_last_checkpoints(prefixes)
         return
     now = time.time()  # A time to come is from a clock that has been set back since.
+    times = [tf.io.gfile.stat(f"{prefix}.index").mtime_nsec / 1e9 for prefix in prefixes]
     saver.set_last_checkpoints_with_time(
-        [(path, min(now, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9)) for path in paths]
+        [(prefix, min(now, secs)) for prefix, secs in zip(prefixes, times, strict=True)]
     )
 
 
@@ -340,7 +345,7 @@ def _candidates(model_dir):
     if state is None and _STATE in names:
         doubt = "cannot be read"
     elif state is not None and named not in numbers:
-        if not prefixes and _is_there(state.model_checkpoint_path):  # It is in another directory.
+        if not prefixes and is_there(state.model_checkpoint_path):  # It is in another directory.
             return [state.model_checkpoint_path], None
         doubt = f"names {named}, which is not there"
     elif state is not None and named != ordered[0]:
@@ -348,7 +353,7 @@ def _candidates(model_dir):
     return prefixes, doubt
 
 
-def _is_there(prefix):
+def is_there(prefix: str) -> bool:
     """Returns whether a checkpoint exists at this path, which may be any string."""
     try:
         return tf.io.gfile.exists(prefix + ".index")

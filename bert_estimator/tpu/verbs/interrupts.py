@@ -16,7 +16,7 @@ import weakref
 from typing import Any
 
 from bert_estimator.cluster import hosts
-from bert_estimator.storage.mirror import Termination
+from bert_estimator.system.termination import Termination
 
 # How long the process waits for a daemon thread, which may be in a step.
 WAIT_SECS = 5

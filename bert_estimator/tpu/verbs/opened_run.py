@@ -28,13 +28,13 @@ _GLOBAL_STEP_READS = "global_step_read_op_cache"
 
 
 class BuiltStep:
-    """Builds a job's step in a graph of its own, with the random seed and the global step; no
-    session is open yet."""
+    """Builds a job's step in a graph of its own, with the random seed and the global step; after
+    `add_hooks`, sessions of the graph may be opened."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
-        self.graph = tf.Graph()
-        self._device_fn = job.config.device_fn
-        with self.building():
+        read_ahead.install()
+        self.job, self.graph = job, tf.Graph()
+        with memory.paused(), self._saying("Building the model"), self.building():
             tf.set_random_seed(job.config.tf_random_seed)
             # By the TPU's rules the global step is a resource, even after
             # tf.disable_v2_behavior(). In local mode it is what all other variables are.
@@ -45,31 +45,106 @@ class BuiltStep:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Makes the graph the default graph, on the devices that the configuration asks for;
-        datasets give its iterators nothing ahead of time."""
-        with self.graph.as_default(), tf.device(self._device_fn), read_ahead.off():
+        """Makes the graph the default graph, on the devices that the configuration asks for."""
+        with self.graph.as_default(), tf.device(self.job.config.device_fn):
             yield
+
+    def _saying(self, doing):
+        return ticker.every(self.job.config.log_every_secs, ticker.so_far(doing))
+
+    def add_hooks(self, checkpoint: str | None, make_hooks: Callable) -> None:
+        """Adds what sessions run besides the step: the saver, and what the hooks add."""
+        step = self.step
+        with memory.paused(), self.building():
+            if checkpoint is None:
+                # It replaces initializers, so it comes before the saver and the hooks take them.
+                warm_start.apply(self.job.warm_start)
+            self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, self.job.config)
+            steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
+            self._hooks = make_hooks(step)
+            self._init_ops = feeds.summary_writer_init_ops()
+            # After the model_fn and the hooks, which make the writers.
+            self.flush_ops = feeds.summary_writer_flush_ops()
+            self._driver().begin()
+            if checkpoint is None:
+                warm_start.read_after_restoring()
+            # A hook may have given operations, too.
+            self._scaffold = _scaffold_of(self.job, step)
+            self._is_default = self._holds_all and _skip_readiness(step.spec.scaffold)
+            # A fetch that hooks run, too, takes no time when it is run again. A read that the
+            # model_fn made is not taken: it may wait for something of the step.
+            reads = [] if steps_read_before else tf.get_collection(_GLOBAL_STEP_READS)
+            self.global_step = reads[0] if reads else self.global_step
+
+    def _driver(self):
+        return HookDriver(self._hooks, self.step.element_of_step, self.job.hosts.number == 1)
+
+    @contextlib.contextmanager
+    def session(self, checkpoint: str | None) -> Iterator[tf.Session]:
+        """Gives a session with the variables of a checkpoint, or with their initial values."""
+        with contextlib.ExitStack() as at_end:
+            with self._having_values_of(checkpoint):
+                opened = opened_session(self.job, self._scaffold, checkpoint, self._is_default)
+                session = at_end.enter_context(opened)
+            # The graph is not the default graph in the caller's block: a generator may leave the
+            # block for a while.
+            yield session
+
+    def restore(self, session: tf.Session, checkpoint: str) -> None:
+        """Gives the variables of a session the values that a new session would have."""
+        with self._having_values_of(checkpoint):
+            self._scaffold.saver.restore(session, checkpoint)
+            session.run(self._scaffold.local_init_op, self._scaffold.local_init_feed_dict)
+
+    @contextlib.contextmanager
+    def _having_values_of(self, checkpoint):
+        """Surrounds the restoring of a checkpoint, which is checked before."""
+        what = "Initializing" if checkpoint is None else "Restoring"
+        with self.graph.as_default(), self._saying(f"{what} the variables"):
+            if checkpoint and self._holds_all:
+                checkpoints.check_restorable(checkpoint, tf.global_variables())
+            if checkpoint:
+                checkpoints.warn_unless_finite(checkpoint, tf.global_variables())
+            yield
+
+    @contextlib.contextmanager
+    def running(
+        self, session: tf.Session, finishing: Callable = contextlib.nullcontext
+    ) -> Iterator["OpenedRun"]:
+        """Gives the `OpenedRun` in a session whose variables have their values."""
+        driver = self._driver()
+        with contextlib.ExitStack() as at_end:
+            with self.graph.as_default():
+                session = self.step.host_session(session)
+                # The callbacks run in the reverse order: the hooks' context ends first, then the
+                # queues' threads, then the step's.
+                at_end.callback(self.step.stop, session)
+                session.run(self._init_ops)
+                coordinator = _start_coordinator(session)
+                at_end.callback(coordinator.request_stop)
+                at_end.enter_context(finishing())
+                driver.after_create_session(session, coordinator)
+            yield OpenedRun(self, session, driver)
 
 
 class OpenedRun:
     """Holds a built step in an open session, with its hooks; `opened_run` makes it."""
 
-    def __init__(self, job, built, session, driver, global_step, flush_ops):
-        self.job, self.step, self.graph = job, built.step, built.graph
+    def __init__(self, built: BuiltStep, session: tf.Session, driver: HookDriver):
+        self.job, self.step, self.graph = built.job, built.step, built.graph
         # The session is what hooks see; its variables are restored, or initialized.
-        self.session, self.driver = session, driver
-        self._global_step, self._flush_ops = global_step, flush_ops
+        self.session, self.driver, self._built = session, driver, built
         # Runs one loop of steps between two visits of the hooks; see `HookDriver.around`.
         self.around = functools.partial(driver.around, session)
 
     def global_step(self) -> int:
         """Returns the present value of the global step."""
-        return int(self.session.run(self._global_step))
+        return int(self.session.run(self._built.global_step))
 
     def end(self) -> None:
         """Calls the hooks' `end`, and flushes the event writers."""
         self.driver.end(self.session)
-        self.session.run(self._flush_ops)
+        self.session.run(self._built.flush_ops)
 
 
 @contextlib.contextmanager
@@ -92,10 +167,9 @@ def opened_run(
         values. It surrounds all that the hooks do in the session, and is left before the session is
         closed.
     """
-    prepared = _PreparedGraph(job, step_class, input_fn, checkpoint, make_hooks)
-    # The graph is the default graph at the `yield` only, not inside of the caller's block: a
-    # generator may leave the block for a while.
-    with prepared.session(checkpoint) as session, prepared.running(session, finishing) as run:
+    built = BuiltStep(job, step_class, input_fn, checkpoints.global_step_of(checkpoint))
+    built.add_hooks(checkpoint, make_hooks)
+    with built.session(checkpoint) as session, built.running(session, finishing) as run:
         yield run
 
 
@@ -106,7 +180,7 @@ class KeptRun:
     def __init__(self, job, step_class: type, input_fn: Callable):
         self._job, self._step_class, self._input_fn = job, step_class, input_fn
         self._session = None  # while it is open
-        self._prepared, self._release = None, []
+        self._built, self._release = None, []
         self._at_end = contextlib.ExitStack()
         interrupts.close(self)
 
@@ -121,8 +195,8 @@ class KeptRun:
                 self.close()
                 self._open(checkpoint, make_hooks)
             else:
-                self._prepared.restore(self._session, checkpoint)
-            with self._prepared.running(self._session) as run:
+                self._built.restore(self._session, checkpoint)
+            with self._built.running(self._session) as run:
                 yield run
             # Between two checkpoints the memory of the variables is free.
             self._session.run(self._release)
@@ -143,100 +217,15 @@ class KeptRun:
             self._release = [tf.raw_ops.DestroyResourceOp(resource=handle) for handle in variables]
             return make_hooks(step)
 
-        self._prepared = _PreparedGraph(
-            self._job, self._step_class, self._input_fn, checkpoint, make_hooks_and_release
-        )
-        self._session = self._at_end.enter_context(self._prepared.session(checkpoint))
+        start_step = checkpoints.global_step_of(checkpoint)
+        self._built = BuiltStep(self._job, self._step_class, self._input_fn, start_step)
+        self._built.add_hooks(checkpoint, make_hooks_and_release)
+        self._session = self._at_end.enter_context(self._built.session(checkpoint))
 
     def close(self) -> None:
         """Closes the session, if it is open."""
-        self._session, self._prepared, self._release = None, None, []
+        self._session, self._built, self._release = None, None, []
         self._at_end.close()
-
-
-class _PreparedGraph:
-    """Holds a graph with all that its sessions run: a step, the saver, and what the hooks add."""
-
-    def __init__(self, job, step_class, input_fn, checkpoint, make_hooks):
-        with memory.paused():
-            self._prepare(job, step_class, input_fn, checkpoint, make_hooks)
-
-    def _prepare(self, job, step_class, input_fn, checkpoint, make_hooks):
-        self._job, self._log_secs = job, job.config.log_every_secs
-        start_step = checkpoints.global_step_of(checkpoint)
-        with ticker.every(self._log_secs, ticker.so_far("Building the model")):
-            self._built = BuiltStep(job, step_class, input_fn, start_step)
-        step = self._built.step
-        with self._built.building():
-            if checkpoint is None:
-                # It replaces initializers, so it comes before the saver and the hooks take them.
-                warm_start.apply(job.warm_start)
-            self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, job.config)
-            steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
-            self._hooks = make_hooks(step)
-            self._init_ops = feeds.summary_writer_init_ops()
-            # After the model_fn and the hooks, which make the writers.
-            self._flush_ops = feeds.summary_writer_flush_ops()
-            self._driver().begin()
-            if checkpoint is None:
-                warm_start.read_after_restoring()
-            # A hook may have given operations, too.
-            self._scaffold = _scaffold_of(job, step)
-            self._is_default = self._holds_all and _skip_readiness(step.spec.scaffold)
-            # A fetch that hooks run, too, takes no time when it is run again. A read that the
-            # model_fn made is not taken: it may wait for something of the step.
-            reads = [] if steps_read_before else tf.get_collection(_GLOBAL_STEP_READS)
-            self._global_step = reads[0] if reads else self._built.global_step
-
-    def _driver(self):
-        alone = self._job.hosts.number == 1
-        return HookDriver(self._hooks, self._built.step.element_of_step, alone)
-
-    @contextlib.contextmanager
-    def session(self, checkpoint):
-        """Gives a session with the variables of a checkpoint, or with their initial values."""
-        with contextlib.ExitStack() as at_end:
-            with self._built.graph.as_default(), self._saying(checkpoint):
-                self._check(checkpoint)
-                opened = opened_session(self._job, self._scaffold, checkpoint, self._is_default)
-                session = at_end.enter_context(opened)
-            yield session
-
-    def restore(self, session, checkpoint):
-        """Gives the variables of a session the values that a new session would have."""
-        with self._built.graph.as_default(), self._saying(checkpoint):
-            self._check(checkpoint)
-            self._scaffold.saver.restore(session, checkpoint)
-            session.run(self._scaffold.local_init_op, self._scaffold.local_init_feed_dict)
-
-    def _saying(self, checkpoint):
-        what = "Initializing" if checkpoint is None else "Restoring"
-        return ticker.every(self._log_secs, ticker.so_far(f"{what} the variables"))
-
-    def _check(self, checkpoint):
-        if checkpoint and self._holds_all:
-            checkpoints.check_restorable(checkpoint, tf.global_variables())
-        if checkpoint:
-            checkpoints.warn_unless_finite(checkpoint, tf.global_variables())
-
-    @contextlib.contextmanager
-    def running(self, session, finishing=contextlib.nullcontext):
-        """Gives the `OpenedRun` in a session whose variables have their values."""
-        step, driver = self._built.step, self._driver()
-        with contextlib.ExitStack() as at_end:
-            with self._built.graph.as_default():
-                session = step.host_session(session)
-                # The callbacks run in the reverse order: the hooks' context ends first, then the
-                # queues' threads, then the step's.
-                at_end.callback(step.stop, session)
-                session.run(self._init_ops)
-                coordinator = _start_coordinator(session)
-                at_end.callback(coordinator.request_stop)
-                at_end.enter_context(finishing())
-                driver.after_create_session(session, coordinator)
-            yield OpenedRun(
-                self._job, self._built, session, driver, self._global_step, self._flush_ops
-            )
 
 
 def _skip_readiness(scaffold):

@@ -108,15 +108,14 @@ class Snapshot(tf.train.SessionRunHook):
         """Adds the operations, if the saver writes enough bytes."""
         # Other hooks may add variables, which the saver writes too, in their `begin` before this.
         saver = self._scaffold.saver or next(iter(tf.get_collection(tf.GraphKeys.SAVERS)), None)
-        if not isinstance(saver, tf.train.Saver) or saves_in_its_own_way(saver):
+        if not isinstance(saver, tf.train.Saver):
             return
         saver.build()  # The session would build it later, when the graph is complete.
-        if saver.saver_def is None:  # There is nothing to save.
+        if saves_in_its_own_way(saver):
             return
-        graph = tf.get_default_graph()
-        self._save_name = saver.saver_def.save_tensor_name
-        self._filename_name = saver.saver_def.filename_tensor_name
-        operations = _operations_of_write(graph.get_tensor_by_name(self._save_name).op)
+        graph, definition = tf.get_default_graph(), saver.as_saver_def()
+        save, filename = definition.save_tensor_name, definition.filename_tensor_name
+        operations = _operations_of_write(graph.get_tensor_by_name(save).op)
         tensors = list(dict.fromkeys(t for op in operations for t in _data_of(op)))
         if sum(map(_num_bytes, tensors)) < LEAST_BYTES or not _is_known(operations):
             return
@@ -129,12 +128,12 @@ class Snapshot(tf.train.SessionRunHook):
             values = tf.raw_ops.Unstage(dtypes=dtypes, shared_name="snapshot")
             self._release = tf.raw_ops.StageClear(dtypes=dtypes, shared_name="snapshot")
         # A second set of the saver's operations, which takes the copies in place of the variables.
-        definition = tf.GraphDef(versions=graph.graph_def_versions)
-        definition.node.extend(op.node_def for op in operations)
+        graph_def = tf.GraphDef(versions=graph.graph_def_versions)
+        graph_def.node.extend(op.node_def for op in operations)
         self._save, self._filename = tf.import_graph_def(
-            definition,
+            graph_def,
             {tensor.name: value for tensor, value in zip(tensors, values, strict=True)},
-            [self._save_name, self._filename_name],
+            [save, filename],
             name="snapshot",
         )
         self.is_possible = True
@@ -147,22 +146,20 @@ class Snapshot(tf.train.SessionRunHook):
         """Frees the memory of a copy that was not written."""
         session.run(self._release)
 
-    def run_write(self, session: tf.Session, fetches, feed_dict):
-        """Runs what the saver runs to write its files, but with the values of the copy."""
-        # The saver runs something else than when the copy was added.
-        if fetches != self._save_name or list(feed_dict) != [self._filename_name]:
-            raise ValueError(
-                f"the saver runs {fetches} with {list(feed_dict)}, not {self._save_name} with "
-                f"{[self._filename_name]}"
-            )
+    def run_write(self, session: tf.Session, prefix: str) -> None:
+        """Writes the copy to the files of a checkpoint."""
         # The write waits for the disk. In a thread of TensorFlow, training's steps would lack it.
         here = tf.RunOptions(inter_op_thread_pool=-1)
-        return session.run(self._save, {self._filename: feed_dict[self._filename_name]}, here)
+        session.run(self._save, {self._filename: prefix}, here)
 
 
 def saves_in_its_own_way(saver: tf.train.Saver) -> bool:
-    """Returns whether a saver has another method `save` than TensorFlow's."""
-    return getattr(saver.save, "__func__", None) is not tf.train.Saver.save
+    """Returns whether a saver has another method `save` than TensorFlow's, writes another format
+    than V2, or has nothing to save."""
+    if getattr(saver.save, "__func__", None) is not tf.train.Saver.save:
+        return True
+    settings = saver.as_saver_def()
+    return settings is None or settings.version != settings.V2
 
 
 def _operations_of_write(operation):

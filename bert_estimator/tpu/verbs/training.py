@@ -39,9 +39,7 @@ def train(
     restored = checkpoints.newest_whole(model_dir)
     if job.is_chief:
         checkpoint_saver.remove_half_deleted(model_dir, restored)
-        # If the state file does not list the checkpoint, a kill came before the saver named it.
-        if checkpoints.has_state(model_dir) and not checkpoints.is_listed(model_dir, restored):
-            checkpoint_saver.complete_save(model_dir, restored)
+        checkpoint_saver.settle(model_dir, restored)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps
@@ -51,9 +49,6 @@ def train(
         iterations_per_loop=job.tpu_config.iterations_per_loop,
     )
     if stop_step is not None and start_step >= stop_step:
-        # No saver will run, which would name the last checkpoint in the state file.
-        if job.is_chief:
-            checkpoint_saver.complete_save(model_dir, restored)
         tf.logging.info(
             "Nothing to train: %s is at step %d, max_steps is %d.", model_dir, start_step, stop_step
         )
@@ -134,7 +129,7 @@ class _Observers:
         """Returns the context manager that completes the last checkpoint if training fails."""
         # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.
         # This runs before the first hook sees the session: a caller's saver saves right then.
-        checkpoints.remember_earlier(self._scaffold.saver, self._config.model_dir)
+        checkpoints.remember(self._scaffold.saver, checkpoints.earlier(self._config.model_dir))
         return self._saver.finishing() if self._saver is not None else contextlib.nullcontext()
 
     def _log_start(self):
@@ -261,11 +256,12 @@ class _TrainingLoop:
         not_finite = [i for i, loss in enumerate(result.losses) if not np.isfinite(loss)]
         if not not_finite:
             return
+        # If gradients are summed over several steps, the global step rises in the last of them.
+        rise = self._run.global_step() - self.now
+        failed_step = self.now + (not_finite[0] + 1) * rise // len(result.losses)
         # Only the last step's scalars are known.
-        failed_step = self.now + not_finite[0] + 1
-        of_last_step = (
-            result.scalars.items() if failed_step == self.now + len(result.losses) else ()
-        )
+        is_last = not_finite[0] == len(result.losses) - 1
+        of_last_step = result.scalars.items() if is_last else ()
         scalars = "".join(f", {name} = {value:.6g}" for name, value in of_last_step)
         bad_variables = self._finite.names_of_bad(self._run.session)
         raise errors.NanLossDuringTrainingError(

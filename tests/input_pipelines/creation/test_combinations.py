@@ -13,11 +13,11 @@ import os
 import numpy as np
 import pairwise
 import pytest
-from absl import flags
 from kills import Killed
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 from input_pipelines import create_pretraining_data
+from input_pipelines.arguments import parse
 from input_pipelines.creation import stages
 from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.records import manifest as manifests
@@ -105,12 +105,7 @@ class KilledPool:
 def create(row, data, output, pool):
     """Creates the records of a row; returns the files by name."""
     output.mkdir(exist_ok=True)
-    values = flags.FlagValues()
     with pytest.MonkeyPatch.context() as patch:
-        for kind in ("string", "bool", "integer", "float", "enum"):
-            define = getattr(flags, f"DEFINE_{kind}")
-            patch.setattr(flags, f"DEFINE_{kind}", functools.partial(define, flag_values=values))
-        create_pretraining_data.define_flags()
         (text_file,) = data.glob(f"{row['text']}*")
         (vocab_file,) = data.glob(f"{row['vocabulary']}.*")
         chosen = [
@@ -119,10 +114,11 @@ def create(row, data, output, pool):
             if isinstance(choices[row[name]], list)
             for flag in choices[row[name]]
         ]
-        values(
+        config = parse(
+            create_pretraining_data.RecordsConfig,
             ["name", f"--input_file={text_file}", f"--vocab_file={vocab_file}",
              f"--output_file={output}/train.tfrecord", "--max_seq_length=16",
-             "--max_predictions_per_seq=4", *chosen]
+             "--max_predictions_per_seq=4", *chosen],
         )  # fmt: skip
         # Many groups, buckets and parts of a short text.
         patch.setattr(stages, "_GROUP_TOKENS", 100)
@@ -130,7 +126,7 @@ def create(row, data, output, pool):
         split = functools.partial(split_files, part_bytes=400)
         patch.setattr(create_pretraining_data, "split_files", split)
         patch.setattr(create_pretraining_data, "_pool", lambda *_: pool)
-        create_pretraining_data.create(values)
+        create_pretraining_data.create(config)
     names = [name for name in os.listdir(output) if not name.endswith(".lock")]
     return {name: (output / name).read_bytes() for name in names}
 

@@ -3,14 +3,12 @@ import os
 import re
 
 import locked
-import numpy as np
 import pytest
 
 from bert_estimator.system import lock
 from input_pipelines.embedded import default_data, embedded_corpus
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.pretraining_features import open_pretraining_records
-from input_pipelines.records.unigram import unigram_cross_entropy
 
 NOUNS = ["spam", "egg", "ham", "bacon", "sausage", "bean"]
 
@@ -65,8 +63,6 @@ def test_what_is_made(tmp_path, masking):
     assert held_out_manifest.corpus["documents"] == 1
     counts = manifests.read_token_counts(data.token_counts_file)
     assert counts.sum() == manifest.corpus["tokens"]
-    baseline = unigram_cross_entropy(data.held_out_files, counts)
-    assert 0 < baseline < np.log(70)
     with open(data.vocab_file, encoding="utf-8") as file:
         assert len(file.readlines()) == 70
     assert os.listdir(tmp_path) == ["data"]

@@ -19,7 +19,6 @@ from input_pipelines.records import manifest as manifests
 from input_pipelines.records.order import record_order
 from input_pipelines.records.pretraining_input import cast_features, input_fn_builder
 from input_pipelines.records.record_reader import RecordFiles, record_offsets
-from input_pipelines.records.unigram import unigram_cross_entropy
 
 
 @pytest.fixture
@@ -391,18 +390,6 @@ def test_masks_of_an_evaluation_belong_to_its_records(unmasked_files):
     assert_equal([rows(7), rows(4, random_seed=9)], [rows(5)] * 2)
 
 
-def test_the_unigram_baseline_is_of_the_evaluations_masks(unmasked_files):
-    counts = np.arange(50)
-    probabilities = (counts + 1) / (counts + 1).sum()
-    found = batches(checked_input_fn(unmasked_files, False), {"batch_size": 8})
-    ids, weights = (
-        np.concatenate([batch[name].reshape(-1) for batch in found])
-        for name in ("masked_lm_ids", "masked_lm_weights")
-    )
-    expected = -(np.log(probabilities[ids]) @ weights) / weights.sum()
-    assert unigram_cross_entropy(unmasked_files, counts) == pytest.approx(expected, abs=1e-12)
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_precision(unmasked_files, precision):
     (batch,) = batches(
@@ -524,15 +511,6 @@ def test_each_host_counts_its_own_bad_records(bad_file, caplog):
         assert len(caplog.records) == 2
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"bad\.tfrecord: record \d"):
             batches(checked_input_fn([bad_file], False, max_bad_records=1), params)
-
-
-def test_the_unigram_baseline_leaves_out_damaged_records(files):
-    whole = unigram_cross_entropy(files, np.ones(50))
-    damage(files[0], 2)
-    with pytest.raises(ValueError, match=r"-0\.tfrecord: record 2 \(byte \d+\) is damaged"):
-        unigram_cross_entropy(files, np.ones(50))
-    found = unigram_cross_entropy(files, np.ones(50), max_bad_records=1)
-    assert found == pytest.approx(whole)  # all tokens are as frequent as each other
 
 
 def test_a_negative_number_of_bad_records(record_files):

@@ -83,7 +83,7 @@ NULLS = b'{"body": null}\n{"body": " "}\n'
 def test_files_without_text_are_refused(tmp_path, contents, message):
     files = [write(tmp_path, name, content) for name, content in contents.items()]
     with pytest.raises(ValueError, match=message):
-        list(read_documents(files, options=TextOptions("body")))
+        list(read_documents(files, options=TextOptions(text_field="body")))
 
 
 def test_a_file_counts_once_however_it_is_spelled(tmp_path, monkeypatch):

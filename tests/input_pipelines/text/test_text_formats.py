@@ -87,7 +87,9 @@ def test_another_field(tmp_path):
     rows = [{"body": "One. Two."}]
     for name, content in (("a.jsonl", json_lines(rows)), ("b", json_lines(rows))):
         path = write(tmp_path, name, content)
-        assert list(read_documents([path], options=TextOptions("body"))) == [["One.", "Two."]]
+        assert list(read_documents([path], options=TextOptions(text_field="body"))) == [
+            ["One.", "Two."]
+        ]
     # A wrong key is an error without the name of a format, too.
     with pytest.raises(ValueError, match=r"b:1: has no key 'text' \(it has body\)"):
         list(read_documents([path]))
@@ -233,9 +235,9 @@ def test_damaged_files(tmp_path, name, content, message):
 def test_columns_of_parquet(tmp_path):
     path = write(tmp_path, "a.parquet", parquet())
     with pytest.raises(ValueError, match=r"a\.parquet: has no column 'body' \(it has id, text\)"):
-        list(read_documents([path], options=TextOptions("body")))
+        list(read_documents([path], options=TextOptions(text_field="body")))
     with pytest.raises(ValueError, match=r"a\.parquet: the column 'id' holds int64, not strings"):
-        list(read_documents([path], options=TextOptions("id")))
+        list(read_documents([path], options=TextOptions(text_field="id")))
 
 
 PLAIN = (

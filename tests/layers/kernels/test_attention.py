@@ -1,5 +1,7 @@
 """Attention and its gradients, in both layouts, equal a float64 twin."""
 
+import contextlib
+import functools
 import re
 
 import numpy as np
@@ -7,10 +9,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops, control_flow_v2_toggles
 
+from bert_estimator import modeling
 from bert_estimator.layers import kernels, primitives
-from bert_estimator.layers.dropout import Dropout, at_rate
+from bert_estimator.layers.dropout import Dropout
 from bert_estimator.layers.kernels import portable, program, session
-from bert_estimator.layers.kernels.masks import Drop, Mask
+from bert_estimator.layers.kernels.masks import Mask
 
 BATCH, HEADS, LENGTH, SIZE = 3, 2, 5, 4
 RNG = np.random.RandomState(0)
@@ -45,31 +48,36 @@ def twin(factors, is_packed=False):
     return np.swapaxes(context, 1, 2), *slopes, np.swapaxes(probs * factors, 2, 3) @ gradient
 
 
-@pytest.fixture(params=["with a mask", "other function"])
-def drop_of(request):
-    """Returns a function of factors that returns a `Drop` with these factors."""
+def drop_of(factors):
+    """Returns a function that draws a mask with these factors."""
 
-    def make(factors):
-        def mask(x):
-            return Mask(tf.constant(factors != 0), tf.constant(factors.max(), tf.float32))
+    def drop(probs):
+        return Mask(tf.constant(factors != 0), tf.constant(factors.max(), tf.float32))
 
-        return Drop(
-            lambda x: x * tf.constant(factors, tf.float32),
-            mask if request.param == "with a mask" else None,
-        )
+    return drop
 
-    return make
+
+@contextlib.contextmanager
+def building(target):
+    """Builds for a target."""
+    context = control_flow_ops.XLAControlFlowContext()
+    with primitives.portable() if target == "portable" else contextlib.nullcontext():
+        if target == "program":
+            context.Enter()
+        yield
+        if target == "program":
+            context.Exit()
 
 
 def attended(drop, target, query, key, value, is_packed=False):
     """Attends as a target does, which has the scores or the query scaled, and its own layout."""
-    mask = tf.constant(NUMBERS if is_packed else MASK)
+    mask, scale = tf.constant(NUMBERS if is_packed else MASK), 0.5
     if target == "session":
-        return session.attend(query / 2, key, value, mask, is_packed, drop)
-    if target == "portable":
-        return portable.attend(query, key, value, mask, is_packed, drop, 0.5)
-    laid_out = [tf.transpose(tensor, [0, 1, 3, 2]) for tensor in (query, key, value)]
-    return program.attend(*laid_out, mask, is_packed, drop, 0.5)
+        query, scale = query / 2, None
+    if target == "program":
+        query, key, value = [tf.transpose(x, [0, 1, 3, 2]) for x in (query, key, value)]
+    with building(target):
+        return modeling._attend(query, key, value, mask, is_packed, scale, drop)
 
 
 def run(drop, target, dtype, is_packed=False):
@@ -93,7 +101,7 @@ def least_scores(request, monkeypatch):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("factors", list(ALL_FACTORS))
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_values_and_gradients_equal_the_twins(is_packed, factors, target, drop_of):
+def test_values_and_gradients_equal_the_twins(is_packed, factors, target):
     factors = ALL_FACTORS[factors]
     drop = None if factors.min() == 1 else drop_of(factors)
     values = run(drop, target, tf.float32, is_packed)
@@ -102,14 +110,14 @@ def test_values_and_gradients_equal_the_twins(is_packed, factors, target, drop_o
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_bfloat16_they_are_as_near_as_its_digits(target, drop_of):
+def test_in_bfloat16_they_are_as_near_as_its_digits(target):
     found = run(drop_of(FACTORS), target, tf.bfloat16)
     for value, expected in zip(found, twin(FACTORS), strict=True):
         error = np.sqrt(np.mean((value - expected) ** 2) / np.mean(expected**2))
         assert 1e-5 < error < 2**-5
 
 
-def test_portable_graphs_have_the_same_values_and_gradients(drop_of):
+def test_portable_graphs_have_the_same_values_and_gradients():
     for dtype, tolerance in ((tf.float32, 2e-6), (tf.bfloat16, 0.05)):
         expected = run(drop_of(FACTORS), "session", dtype)
         actual = run(drop_of(FACTORS), "portable", dtype)
@@ -125,7 +133,7 @@ def second_derivatives(drop, target):
         return tf_session.run(tf.gradients(tf.add_n([tf.nn.l2_loss(x) for x in slopes]), inputs))
 
 
-def test_second_derivatives_equal_tensorflows(drop_of):
+def test_second_derivatives_equal_tensorflows():
     found = second_derivatives(drop_of(FACTORS), "session")
     expected = second_derivatives(drop_of(FACTORS), "portable")
     for value, other in zip(found, expected, strict=True):
@@ -143,8 +151,8 @@ def test_layers_in_a_loop_of_tensorflow_1(dropout_rate):
 
     def turn(x):
         tensors = [tf.transpose(x * factor, [0, 2, 1, 3]) for factor in (0.5, 0.5, 2.0)]
-        drop = at_rate(Dropout(1, 2), dropout_rate)
-        return x + session.attend(*tensors, tf.constant(MASK), False, drop)
+        drop = functools.partial(Dropout(1, 2).mask, rate=dropout_rate)
+        return x + modeling._attend(*tensors, tf.constant(MASK), False, None, drop)
 
     def loop(x):
         x.set_shape(OUT_GRADIENT.shape)
@@ -190,6 +198,6 @@ def test_a_graph_has_the_kernels_of_its_target():
 
 def test_all_targets_have_the_same_functions():
     names = re.findall(r"`([a-z_]+)`", kernels.__doc__.rpartition("The functions are")[2])
-    assert len(names) == 12
+    assert len(names) == 16
     for target in (session, program, portable):
         assert [name for name in names if not callable(getattr(target, name, None))] == []

@@ -1,11 +1,9 @@
 """Tests that a model_fn of a TF1 script can use layers and losses of the tf_keras package."""
 
-import importlib.util
 import os
 import sys
 
 import forked
-import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
@@ -40,20 +38,18 @@ print(sorted(name for name in estimator.get_variable_names() if "Adam" not in na
 """
 
 
-def run(tmp_path, text, *runner):
-    """Runs a script by the legacy runner, or by other arguments of Python that start the runner."""
+def run(tmp_path, text):
+    """Runs a script by the legacy runner."""
     script = tmp_path / "script.py"
     script.write_text(text, encoding="utf-8")
-    runner = runner or ("-m", "bert_estimator.legacy")
     return forked.run(
-        [sys.executable, *runner, str(script), str(tmp_path / "model")],
+        [sys.executable, "-m", "bert_estimator.legacy", str(script), str(tmp_path / "model")],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_keras_layers_train_under_their_names_of_tensorflow_1(tmp_path):
     done = run(tmp_path, SCRIPT)
     assert done.returncode == 0, done.stderr
@@ -71,48 +67,10 @@ print([op.get_attr("seed2") for op in graph.get_operations() if op.type == "Rand
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_a_layer_with_a_seed_has_it_in_every_call(tmp_path):
     done = run(tmp_path, SEEDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[4, 4]"
-
-
-WITHOUT = """
-import tensorflow as tf
-from tensorflow.python.layers import base, normalization
-
-x = tf.layers.dense(tf.zeros([2, 3]), 4)
-x = tf.layers.batch_normalization(x, training=True)
-x, _ = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(3), x[:, None], dtype=tf.float32)
-tf.contrib.slim.conv2d(x[:, :, None], 2, 1, normalizer_fn=tf.contrib.slim.batch_norm)
-print([v.op.name for v in tf.trainable_variables()])
-assert isinstance(tf.layers.Dense(2), base.Layer) and tf.layers.Layer is base.Layer
-assert normalization.BatchNormalization is tf.layers.BatchNormalization
-try:
-    tf.keras.layers
-except ImportError as error:
-    print(error)
-"""
-
-WITHOUT_TF_KERAS = """
-import runpy, sys
-assert 'tf_keras' not in sys.modules
-sys.modules['tf_keras'] = None  # with this entry Python does not find the package
-runpy.run_module('bert_estimator.legacy', run_name='__main__', alter_sys=True)
-"""
-
-
-def test_without_tf_keras_layers_remain_and_the_error_says_what_to_install(tmp_path):
-    done = run(tmp_path, WITHOUT, "-c", WITHOUT_TF_KERAS)
-    assert done.returncode == 0, done.stderr
-    names, error = done.stdout.splitlines()
-    assert names == (
-        "['dense/kernel', 'dense/bias', 'batch_normalization/gamma', 'batch_normalization/beta', "
-        "'rnn/gru_cell/gates/kernel', 'rnn/gru_cell/gates/bias', 'rnn/gru_cell/candidate/kernel', "
-        "'rnn/gru_cell/candidate/bias', 'Conv/weights', 'Conv/BatchNorm/beta']"
-    )
-    assert "needs the tf_keras package: pip install 'bert-estimator[legacy]'" in error
 
 
 # Programs for TPUs take the moments over all cores in such a class. MOMENTS is what TensorFlow
@@ -151,7 +109,6 @@ MOMENTS = """\
 [1.0567, 1.0567]"""
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_a_batch_normalization_may_override_methods_that_knew_no_mask(tmp_path):
     done = run(tmp_path, OLD_OVERRIDES)
     assert done.returncode == 0, done.stderr
@@ -211,7 +168,6 @@ def fits(tmp_path, imported, expected, runs):
     assert done.stdout.splitlines() == [str(losses) for losses in expected]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_tf_keras_has_the_defaults_of_tensorflow_1(tmp_path):
     """The start of Adagrad's sums, and the sign of losses of cosines."""
     runs = [("of_waves", arguments) for arguments in OF_TF_KERAS]
@@ -219,7 +175,6 @@ def test_tf_keras_has_the_defaults_of_tensorflow_1(tmp_path):
     fits(tmp_path, imported, OF_TF_KERAS.values(), runs)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_the_package_keras_has_its_own_defaults(tmp_path):
     """Learning rates of optimizers that are named by strings, and the sign of losses of cosines."""
     runs = [
@@ -228,7 +183,6 @@ def test_the_package_keras_has_its_own_defaults(tmp_path):
     fits(tmp_path, "tensorflow as tf, keras", OF_KERAS.values(), runs)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_the_package_keras_clips_the_norm_of_all_gradients(tmp_path):
     done = run(
         tmp_path,
@@ -251,7 +205,6 @@ for clips in ({"clipnorm": 0.05}, {"clipvalue": 0.05, "nesterov": True}):
     assert done.stdout.splitlines() == of_keras
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_members_that_were_removed_and_names_of_layers(tmp_path):
     done = run(
         tmp_path,

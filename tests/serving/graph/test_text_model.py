@@ -3,28 +3,22 @@
 import dataclasses
 import json
 import re
+import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from served import answers_of
 from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs.fine_tuning import export
-from bert_estimator.serving.graph import graph_sentencepiece, graph_tokenizer, text_model
+from bert_estimator.serving.graph import text_model
 from bert_estimator.serving.predictor import Predictor
-from bert_estimator.tokenization import (
-    SPECIAL_TOKENS,
-    FullTokenizer,
-    SentencePieceTokenizer,
-    train_sentencepiece,
-    write_vocab,
-)
+from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
-from tests.serving.graph.test_graph_sentencepiece import needs_fast
 from tests.serving.graph.test_graph_wordpiece import NASTY
 
 
@@ -52,9 +46,8 @@ def test_features_are_those_of_training(tokenizer, is_pair, length):
     expected = Features(examples, tokenizer, length).batch(np.arange(len(examples)))
     columns = [strings, others] if is_pair else [strings]
     with tf.Graph().as_default(), tf.Session() as session:
-        in_graph = graph_tokenizer.of(tokenizer)
         texts = [tf.constant([text.encode() for text in column]) for column in columns]
-        found = session.run(text_model.features_of(in_graph, texts, tokenizer, length))
+        found = session.run(text_model.features_of(tokenizer, texts, length))
     assert set(found) == {"input_ids", "input_mask", "segment_ids"}
     longest = expected["input_mask"].sum(axis=1).max()
     for name, value in found.items():
@@ -76,6 +69,39 @@ def test_a_text_whose_tokens_differ_is_shown(tokenizer, monkeypatch):
 
 # Exported by the script
 
+LOADS_A_SAVED_MODEL = """
+import json, sys
+import tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+signature = model.signatures["serving_default"]
+texts = json.load(open(sys.argv[2]))
+found = signature(**{name: tf.constant(column) for name, column in texts.items()})
+def example(values):
+    lists = {name: tf.train.BytesList(value=[value.encode()]) for name, value in values.items()}
+    features = {name: tf.train.Feature(bytes_list=values) for name, values in lists.items()}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+examples = [example(dict(zip(texts, row))) for row in zip(*texts.values())]
+for name in {"classify", "regress"} & set(model.signatures):
+    answers = model.signatures[name](inputs=tf.constant(examples))
+    found |= {f"{name} {key}": value for key, value in answers.items()}
+
+def as_json(value):
+    value = value.numpy().tolist() if hasattr(value, "numpy") else value
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+json.dump({name: as_json(value) for name, value in found.items()}, open(sys.argv[3], "w"))
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+"""
+
+
+def answers_of(path, model, texts):
+    """Returns the outputs of a process that knows TensorFlow alone."""
+    (path / "texts.json").write_text(json.dumps(texts))
+    arguments = [model, str(path / "texts.json"), str(path / "found.json")]
+    forked.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
+    return json.loads((path / "found.json").read_text())
+
 
 def write_data(path):
     write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
@@ -83,15 +109,6 @@ def write_data(path):
     (path / "bert_config.json").write_text(json.dumps(config))
     for name, number, seed in (("train", 16, 1), ("dev", 7, 2)):
         write_pairs(path / f"{name}.tsv", pairs(number, seed))
-
-
-def use_sentencepiece(path, kind="unigram"):
-    """Writes a SentencePiece model of the data, and a network that fits it."""
-    texts = [part for a, b, _ in pairs(16, 1) for part in (a, b)]
-    train_sentencepiece(texts, str(path / "spm.model"), 30, kind)
-    config = json.loads((path / "bert_config.json").read_text())
-    size = SentencePieceTokenizer(str(path / "spm.model")).vocab_size
-    (path / "bert_config.json").write_text(json.dumps({**config, "vocab_size": size}))
 
 
 def exported(path, capsys, **changes):
@@ -149,17 +166,9 @@ def check_signatures(model, of_examples):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "vocabulary", ["wordpiece", pytest.param("unigram", marks=needs_fast), "bpe"]
-)
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
-def test_single_texts(tmp_path, capsys, kind, vocabulary):
+def test_single_texts(tmp_path, capsys, kind):
     write_data(tmp_path)
-    options = ()
-    if vocabulary != "wordpiece":
-        pytest.importorskip("tensorflow_text")
-        options = ("with tensorflow_text",)
-        use_sentencepiece(tmp_path, vocabulary)
     label = {
         "classification": lambda text: text[:2],
         "multi_label": lambda text: text.split()[:2],
@@ -170,11 +179,9 @@ def test_single_texts(tmp_path, capsys, kind, vocabulary):
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = {f"{f}_file": tmp_path / f"{n}.jsonl" for f, n in (("train", "train"), ("eval", "dev"))}
-    if vocabulary != "wordpiece":
-        files["vocab_file"] = tmp_path / "spm.model"
     model, out = exported(tmp_path, capsys, task_kind=kind, **files)
     assert "The SavedModel takes text" in out
-    found = answers_of(tmp_path, model, {"text_a": texts}, *options)
+    found = answers_of(tmp_path, model, {"text_a": texts})
     predictor = Predictor(str(tmp_path / "run"))
     expected = predictor.predict(texts)
     np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
@@ -201,20 +208,33 @@ class _Task:
         return ["a b"]
 
 
-def test_what_cannot_take_text_takes_ids(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        (
+            _Task("vocab.txt", "tagging"),
+            "a SavedModel takes text for classes and numbers, and not f",
+        ),
+        (
+            _Task("a/vocab.model"),
+            "a SavedModel splits text by WordPiece, and a/vocab.model is Sent",
+        ),
+    ],
+)
+def test_what_cannot_take_text_takes_ids(capsys, task, why):
+    with pytest.raises(FlagError, match=rf"^--export_inputs=text: {why}.*; give --export_inputs=i"):
+        export.text_parts("text", task, 16)
+    assert export.text_parts(None, task, 16) is None
+    assert capsys.readouterr().out.startswith(f"The SavedModel takes ids: {why}")
+    assert export.text_parts("ids", task, 16) is None
+    assert capsys.readouterr().out == "The SavedModel takes ids.\n"  # why it must does not matter
+
+
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
+def test_wordpiece_takes_text(tmp_path, capsys, kind):
     vocab_file = str(tmp_path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
-    why = "the graph of a SentencePiece vocabulary needs tensorflow-text"
-    monkeypatch.setattr(graph_sentencepiece, "load_operations", lambda: why)
-    task = _Task("vocab.model")
-    with pytest.raises(FlagError, match=rf"^--export_inputs=text: .*{why}.*; give --export_in"):
-        export.labels_take_text("text", task)
-    assert not export.labels_take_text(None, task)
-    assert capsys.readouterr().out == f"The SavedModel takes ids: {why}.\n"
-    assert not export.labels_take_text("ids", task)
-    assert capsys.readouterr().out == "The SavedModel takes ids.\n"  # why it must does not matter
-    assert export.labels_take_text(None, _Task(vocab_file))
-    assert "splits all 1 texts of the task as training does" in capsys.readouterr().out
-    assert export.labels_take_text("text", _Task(vocab_file, "tagging"))
-    assert "splits all 1 words of the task as training does" in capsys.readouterr().out
-    assert not export.labels_take_text("ids", _Task(vocab_file))
+    for asked in (None, "text"):
+        assert export.text_parts(asked, _Task(vocab_file, kind), 16) is not None
+        assert "splits all 1 texts of the task as training does" in capsys.readouterr().out
+    assert export.text_parts("ids", _Task(vocab_file, kind), 16) is None

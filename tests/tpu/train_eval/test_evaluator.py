@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import time
+import types
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -134,3 +136,18 @@ def test_waiting_reads_a_damaged_checkpoint_once(tmp_path, polls, monkeypatch):
     listener = polls(f"file://{tmp_path}/run", damage)
     assert listener.seen == ["evaluated"] + ["no new checkpoint"] * (2 * _POLLS - 1)
     assert listener.num_bytes[-1] - listener.num_bytes[_POLLS] < (_POLLS - 1) * _FEW_BYTES
+
+
+def test_it_does_not_wait_after_the_last_checkpoint(tmp_path, monkeypatch):
+    estimator, slept = make_estimator(tmp_path), []
+    estimator.train(input_fn, steps=2)
+    monkeypatch.setenv("TF_CONFIG", json.dumps(_TF_CONFIG))
+    fake = types.SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)
+    monkeypatch.setattr(train_and_evaluate, "time", fake)
+    results, _ = tpu.train_and_evaluate(
+        make_estimator(tmp_path),
+        tpu.TrainSpec(input_fn, max_steps=2),
+        tpu.EvalSpec(input_fn, steps=1, start_delay_secs=3, throttle_secs=600),
+    )
+    assert results["global_step"] == 2
+    assert slept == [3]

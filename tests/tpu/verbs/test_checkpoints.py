@@ -324,7 +324,7 @@ def test_a_saver_learns_which_checkpoints_are_there(folder):
     saver = tf.train.Saver([tf.Variable(0)])
 
     def remembered():
-        checkpoints.remember_earlier(saver, folder)
+        checkpoints.remember(saver, checkpoints.earlier(folder))
         return [int(path.rsplit("-", 1)[1]) for path in saver.last_checkpoints]
 
     assert remembered() == [0, 2, 4]

@@ -14,7 +14,7 @@ import pytest
 from toy import checkpoint_steps, wait_until, weight_at
 
 from bert_estimator.cluster import hosts
-from bert_estimator.storage.mirror import Termination
+from bert_estimator.system.termination import Termination
 from bert_estimator.tpu.verbs import interrupts
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 

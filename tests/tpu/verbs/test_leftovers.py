@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import types
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -9,10 +10,9 @@ from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.lib.io import file_io
 from toy import input_fn, make_estimator, make_model_fn
 
-from bert_estimator.tpu.verbs import checkpoint_saver
+from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
 
 DATA = ".data-00000-of-00001"
-ORDERS = [(".meta", ".index", DATA), (DATA, ".index", ".meta"), (".index", DATA, ".meta")]
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def test_leftovers_of_a_killed_save_are_removed_and_nothing_else(folder):
         "checkpoint.tmp0123456789abcdef",
         "graph.pbtxt.tmp0123456789abcdef",
         "model.ckpt-6.meta.tmp0123456789abcdef",
+        "model.ckpt-0.deleting.tmp",
     ]
     for name in files:
         open(f"{folder}/{name}", "w").close()
@@ -66,9 +67,8 @@ def estimator_of(folder, own_saver, keep, **config):
     )
 
 
-@pytest.mark.parametrize("order", ORDERS, ids="-".join)
 @pytest.mark.parametrize(("own_saver", "keep"), [(False, 1), (False, 2), (True, 2)])
-def test_a_kill_between_any_two_calls_of_a_deletion(tmp_path, monkeypatch, order, own_saver, keep):
+def test_a_kill_between_any_two_calls_of_a_deletion(tmp_path, monkeypatch, own_saver, keep):
     run, copies = tmp_path / "run", []
     estimator = estimator_of(run, own_saver, keep)
     estimator.train(input_fn, max_steps=2 * keep)
@@ -83,23 +83,18 @@ def test_a_kill_between_any_two_calls_of_a_deletion(tmp_path, monkeypatch, order
 
         return copied_around
 
-    def remove(prefix, *_):
-        for ending in order:
-            file_io.delete_file(prefix + ending)
-
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint_management, "remove_checkpoint", remove)
         patched.setattr(file_io, "delete_file", copy(file_io.delete_file))
-        change = checkpoint_management.update_checkpoint_state_internal
-        patched.setattr(checkpoint_management, "update_checkpoint_state_internal", copy(change))
+        patched.setattr(checkpoints, "write_state", copy(checkpoints.write_state))
         estimator.train(input_fn, max_steps=2 * keep + 2)
-    assert len(copies) == 2 + 2 * 4  # the state file; three files, and the mark
+    assert len(copies) == 2 * 3 + 2  # three files, and the state file
     for steps in (2 * keep + 2, 2 * keep + 4):  # The training goes on for no step, or for two.
         estimator.train(input_fn, max_steps=steps)
         for number, copied in enumerate(copies):
             killed = shutil.copytree(copied, tmp_path / f"{number}-{steps}")
             estimator_of(killed, own_saver, keep).train(input_fn, max_steps=steps)
             assert checkpoint_files(killed) == checkpoint_files(run), number
+            assert (killed / "checkpoint").read_text() == (run / "checkpoint").read_text(), number
             assert len(checkpoint_files(killed)) == 3 * keep
 
 
@@ -129,7 +124,6 @@ KEPT = {
     "another name": [f"mine.ckpt-1{DATA}", f"ckpt-1{DATA}", f"model.ckpt{DATA}"],
     "a copy": [f"model.ckpt-1{DATA}.bak", f"model.ckpt-1{DATA}.tmp", f"old-model.ckpt-1{DATA}"],
     "the data of a later step": [f"model.ckpt-6{DATA}"],
-    "a mark of a later step": ["model.ckpt-6.deleting.tmp", "model.ckpt-6.index"],
     "other folders": [f"best/model.ckpt-1{DATA}", f"export/1/variables/model.ckpt-1{DATA}"],
 }
 
@@ -156,7 +150,6 @@ def test_damaged_checkpoints_stay_if_no_later_one_is_complete(folder, newest):
 
 def test_evaluations_and_predictions_remove_nothing(folder):
     open(f"{folder}/model.ckpt-1{DATA}", "w").close()
-    open(f"{folder}/model.ckpt-0.deleting.tmp", "w").close()
     before = checkpoint_files(folder)
     estimator = make_estimator(
         folder, make_model_fn(lambda features, loss: {"predictions": features})
@@ -165,15 +158,57 @@ def test_evaluations_and_predictions_remove_nothing(folder):
     assert checkpoint_files(folder) == before
 
 
-def test_a_checkpoint_kept_every_few_hours_is_not_marked(tmp_path, monkeypatch):
-    marked = []
-    add = checkpoint_saver.Marks.add
-    monkeypatch.setattr(
-        checkpoint_saver.Marks,
-        "add",
-        lambda self, newest: (add(self, newest), marked.append(list(self._paths))),
-    )
-    estimator_of(tmp_path, False, 1, keep_checkpoint_every_n_hours=1e-9).train(input_fn, steps=6)
-    kept = [name for name in checkpoint_files(tmp_path) if name.endswith(".index")]
-    assert len(marked) == 4
-    assert len(kept) + len([paths for paths in marked if paths]) == 4
+def steps_in(folder):
+    return [name[11:-6] for name in checkpoint_files(folder) if name.endswith(".index")]
+
+
+def test_a_checkpoint_is_kept_every_few_hours(tmp_path, monkeypatch):
+    """A checkpoint an hour is written, from the start on, and one in two hours is kept."""
+    clock = types.SimpleNamespace(now=0.0)
+
+    class Hours(tf.train.CheckpointSaverListener):
+        def before_save(self, session, global_step_value):
+            clock.now = 60 + 1800.0 * int(global_step_value)
+
+    monkeypatch.setattr(checkpoint_saver, "time", types.SimpleNamespace(time=lambda: clock.now))
+    estimator = estimator_of(tmp_path, False, 1, keep_checkpoint_every_n_hours=2)
+    estimator.train(input_fn, steps=12, saving_listeners=[Hours()])
+    assert sorted(steps_in(tmp_path), key=int) == ["4", "8", "12"]
+    clock.now = 10**6  # What an earlier process has written is not kept for that.
+    estimator.train(input_fn, steps=2)
+    assert sorted(steps_in(tmp_path), key=int) == ["4", "8", "14"]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_training(
+    tmp_path, monkeypatch, warned
+):
+    def fail(path):
+        raise tf.errors.PermissionDeniedError(None, None, f"{path}; Operation not permitted")
+
+    monkeypatch.setattr(file_io, "delete_file", fail)
+    estimator_of(tmp_path, False, 1).train(input_fn, steps=4)
+    assert steps_in(tmp_path) == ["0", "2", "4"]
+    (text,) = [text for text in warned() if "model.ckpt-2:" in text]
+    assert text.startswith(f"Could not delete the checkpoint {tmp_path}/model.ckpt-2: ")
+
+
+def test_a_checkpoint_that_somebody_has_removed_is_forgotten(tmp_path):
+    class Removes(tf.train.CheckpointSaverListener):
+        def before_save(self, session, global_step_value):
+            if global_step_value == 6:
+                tf.train.remove_checkpoint(f"{tmp_path}/model.ckpt-4")
+
+    estimator = estimator_of(tmp_path, False, 2)
+    estimator.train(input_fn, steps=8, saving_listeners=[Removes()])
+    assert steps_in(tmp_path) == ["6", "8"]
+
+
+def test_a_checkpoint_of_another_directory_is_never_deleted(folder, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    text = f'model_checkpoint_path: "{folder}/model.ckpt-4"\n'
+    (other / "checkpoint").write_text(text, encoding="utf-8")
+    before = checkpoint_files(folder)
+    estimator_of(other, False, 1).train(input_fn, steps=4)
+    assert steps_in(other) == ["8"]
+    assert checkpoint_files(folder) == before

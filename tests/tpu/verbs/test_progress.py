@@ -1,6 +1,5 @@
-"""Log lines, rates and the progress bar, on a clock that the tests set."""
+"""Log lines and rates, on a clock that the tests set."""
 
-import io
 import types
 
 import pytest
@@ -260,62 +259,3 @@ def test_numbers_have_five_significant_digits(value, text):
 )  # fmt: skip
 def test_times(secs, text):
     assert format_secs(secs) == text
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-ERASE = "\r\x1b[K"
-
-
-def test_the_bar_on_a_terminal(make, clock, monkeypatch, logged):
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    shown = make(every=500)
-    clock.now += 50
-    shown.after_loop(250, 6.54321, {}, 0.0)
-    clock.now += 50
-    shown.after_loop(500, 5.0, {}, 0.0)
-    shown.end()
-    assert terminal.getvalue() == (
-        f"{ERASE}[#######-----------------------] 250/1000  loss 6.5432  ETA 2:30"
-        f"{ERASE}[###############---------------] 500/1000  loss 5.0000  ETA 1:40"
-        f"{ERASE}"  # room for the log line
-        f"{ERASE}"
-    )
-
-
-def test_the_bar_without_an_end_counts(make, monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    shown = make(stop_step=None)
-    shown.after_loop(7, 1.25, {}, 0.0)
-    shown.after_loop(8, 1.0, {}, 0.0)  # at once, so it is not drawn
-    assert terminal.getvalue() == f"{ERASE}step 7  loss 1.2500"
-    shown.end()
-
-
-def test_a_line_of_anything_else_takes_the_place_of_the_bar(make, clock, monkeypatch, logged):
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    shown = make()
-    clock.now += 1
-    shown.after_loop(50, 1.0, {}, 0.0)
-    tf.logging.info("Saving")
-    assert terminal.getvalue().endswith(f"ETA 0:19{ERASE}")
-    shown.end()
-    drawn = terminal.getvalue()
-    tf.logging.info("Saved")
-    assert terminal.getvalue() == drawn
-
-
-def test_no_bar_elsewhere(make, clock, monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    shown = make()
-    clock.now += 1
-    shown.after_loop(50, 1.0, {}, 0.0)
-    shown.end()
-    assert stream.getvalue() == ""

@@ -120,9 +120,7 @@ def test_a_copy_stays_as_it_is_whatever_changes_the_variable(tmp_path):
             for step in (0, 1, 2):
                 copy.take(session)
                 session.run(updates)
-                checkpoint_saver._DurableSaver(saver, copy).save(
-                    session, f"{tmp_path}/model.ckpt", step, meta_graph=None
-                )
+                copy.run_write(session, f"{tmp_path}/model.ckpt-{step}")
                 copy.release(session)
                 reader = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-{step}")
                 for number, name in enumerate(UPDATES):
@@ -252,7 +250,7 @@ def test_an_error_before_the_first_loop_waits_for_the_write(tmp_path, opened_by_
 def test_if_training_and_the_write_fail_both_errors_are_told(
     tmp_path, monkeypatch, caplog, opened_by_waiting, error
 ):
-    def write(self, session, fetches, feed_dict):
+    def write(self, session, prefix):
         assert opened_by_waiting.wait(LONG_SECS)
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -340,10 +338,10 @@ def test_an_error_of_the_write_ends_training_before_the_next_loop(tmp_path, monk
 
 
 def test_a_kill_while_a_checkpoint_is_written(tmp_path, cores, monkeypatch):
-    def write(self, session, fetches, feed_dict, run_write=snapshot.Snapshot.run_write):
-        if f"{tmp_path}/model.ckpt-4" in feed_dict.values():
+    def write(self, session, prefix, run_write=snapshot.Snapshot.run_write):
+        if prefix == f"{tmp_path}/model.ckpt-4":
             raise Killed
-        return run_write(self, session, fetches, feed_dict)
+        return run_write(self, session, prefix)
 
     with monkeypatch.context() as patched:
         patched.setattr(snapshot.Snapshot, "run_write", write)
@@ -490,3 +488,23 @@ def test_savers_of_a_model(tmp_path, kind):
     files = [sorted(os.listdir(tmp_path / name)) for name in ("with", "without")]
     with_copy, without = ([n for n in names if "ckpt" in n] for names in files)
     assert with_copy == without
+    step = "00000004" if kind == "of some variables" else "4"
+    assert f"model.ckpt-{step}.index" in without
+
+
+def test_a_model_s_own_saver_says_which_checkpoints_there_are(tmp_path):
+    """TF1 programs read `last_checkpoints` of the saver that they gave."""
+    savers, seen = [], []
+
+    def fields(features, loss):
+        savers.append(tf.train.Saver(max_to_keep=2))
+        return {"scaffold_fn": lambda: tf.train.Scaffold(saver=savers[-1])}
+
+    class Listens(tf.train.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            seen.append([path.rpartition("-")[2] for path in savers[-1].last_checkpoints])
+
+    estimator = make_estimator(tmp_path, make_model_fn(fields), save_checkpoints_steps=2)
+    estimator.train(input_fn, steps=4, saving_listeners=[Listens()])
+    estimator.train(input_fn, steps=2, saving_listeners=[Listens()])
+    assert seen == [["0"], ["0", "2"], ["2", "4"], ["4", "6"]]

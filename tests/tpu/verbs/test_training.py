@@ -125,7 +125,7 @@ def test_a_train_op_that_never_changes_the_global_step_is_refused(tmp_path, core
         make_estimator(tmp_path, make_model_fn(fields)).train(input_fn, steps=4)
 
 
-def counting_model_fn(every, by):
+def counting_model_fn(every, by, loss=None):
     """Returns a model_fn whose global step rises by `by` in every `every`-th step."""
 
     def fields(features, loss):
@@ -137,7 +137,7 @@ def counting_model_fn(every, by):
         rise = tf.cond(due, lambda: tf.constant(by, tf.int64), lambda: tf.constant(0, tf.int64))
         return {"train_op": step.assign_add(rise)}
 
-    return make_model_fn(fields)
+    return make_model_fn(fields, loss=loss)
 
 
 @by_rules
@@ -346,6 +346,19 @@ def test_a_loss_that_is_not_finite_names_step_and_variables(tmp_path, value):
     assert visits.steps == [4]  # no hook sees it
     assert checkpoint_steps(tmp_path) == [0, 4]
     assert weight_at(tmp_path, 4) == 4.0
+
+
+def test_a_loss_that_is_not_finite_names_the_global_step(tmp_path, cores):
+    """Gradients are summed over four batches: the global step is 4 after the 18th."""
+
+    def loss(weight, features):
+        return tf.where(tf.equal(features["x"][0], 18), np.nan, 1.0)
+
+    model_fn = counting_model_fn(4, 1, loss)
+    estimator = make_estimator(tmp_path, model_fn, iterations_per_loop=20)
+    with pytest.raises(tpu.NanLossDuringTrainingError, match=r"loss of step 4 is nan\.") as raised:
+        estimator.train(input_fn, max_steps=20)
+    assert raised.value.step == 4
 
 
 def test_a_loss_that_is_not_finite_where_nothing_is_saved(tmp_path):
