@@ -8,79 +8,26 @@ With --task_name and --data_dir it is google-research/bert's run_classifier.py, 
 XNLI; with --train_file, --eval_file and --predict_file it reads your own TSV, CSV or JSONL files.
 """
 
-import contextlib
+import functools
 
 from bert_estimator.command_line import console, help_page
-from bert_estimator.jobs.config import open_directories
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig, resolve
-
-# What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
-
-
-def fine_tune_all(argv):
-    """Runs the fine-tuning of each seed of --num_seeds."""
-    configs = resolve(argv)
-    open_directories(configs)
-    console.load_tensorflow()
-    from bert_estimator.jobs.fine_tuning import job
-
-    job.run_seeds(configs, fine_tune, compile_step)
+from bert_estimator.jobs.fine_tuning.fine_tune import fine_tune
 
 
-def fine_tune(config):
-    """Trains, evaluates, predicts and exports with one seed, as the flags say.
-
-    Returns:
-      What evaluation found, as a dict of metric -> float; empty without --do_eval.
-    """
-    classification = prepare(config)
-    config, run = classification.config, classification.run
-    with contextlib.closing(run):
-        if config.do_train:
-            classification.train()
-        results = classification.evaluate() if config.do_eval else {}
-        if config.do_predict:
-            classification.predict()
-        if config.do_export:
-            classification.export()
-        print(run.summary())
-    return results
-
-
-def prepare(config):
-    """Returns the `Classification` of a configuration: its cores, task, network and estimator.
-
-    All that can go wrong before step 0 is checked here.
-    """
-    from bert_estimator.jobs import estimator, fine_tuned
-    from bert_estimator.jobs.fine_tuning import classification_data
+def job_class():
+    """Returns what is fine-tuned; wrong flags are reported before this loads TensorFlow."""
     from bert_estimator.jobs.fine_tuning.classification_job import Classification
 
-    directory = config.open_directory()
-    config = fine_tuned.with_length(config.as_begun(directory))
-    config, master = estimator.find_cores(config)
-    data = classification_data.load(config)  # features and labels, and the network that fits them
-    classification = Classification(config, data, directory, master)
-    classification.check()
-    return classification
-
-
-def compile_step(config):
-    """Compiles the training step for a TPU that need not be there; returns whether it fits.
-
-    The data is read for what the network depends on, and for the number of its examples.
-    """
-    from bert_estimator.jobs.fine_tuning import classification_data
-    from bert_estimator.jobs.fine_tuning.classification_job import Classification
-
-    return Classification(config, classification_data.load(config)).compile_step()
+    return Classification
 
 
 def main(argv):
     """Runs the script; returns the exit code of `console.exit_code`."""
     if console.has_answered(argv, lambda: help_page.of_config(ClassificationConfig, __doc__)):
         return 0
-    return console.exit_code("run_classifier.py", argv, lambda: fine_tune_all(argv), resumes=True)
+    body = functools.partial(fine_tune, argv, resolve, job_class)
+    return console.exit_code("run_classifier.py", argv, body, resumes=True)
 
 
 def command():

@@ -8,10 +8,11 @@ google-research/bert's run_pretraining.py, flags and records included.
 """
 
 import contextlib
+import functools
 
 from bert_estimator.command_line import console, help_page
-from bert_estimator.jobs.config import open_directories
-from bert_estimator.jobs.pretraining.config import PretrainingConfig, resolve
+from bert_estimator.jobs.job_config import open_directories
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, resolve
 
 # What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
 
@@ -24,24 +25,30 @@ def pretrain(argv):
     stages = resolve(argv)
     open_directories(stages)
     console.load_tensorflow()
-    from bert_estimator.jobs import compile_only
-    from bert_estimator.jobs.pretraining import data, job
+    from bert_estimator.jobs.pretraining import pretraining_data, pretraining_job
     from bert_estimator.jobs.run import locked
 
     with locked(stages):
         if stages[0].plan.compile_only:
-            for stage in stages:
-                stage.announce()
-                if not job.compile_step(stage):
-                    raise SystemExit(1)
-            if len(stages) > 1:
-                compile_only.print_total(stages)
+            pretraining_job.compile_steps(stages)
             return
         pretrainings = [prepare(stage) for stage in stages]
-        data.check_stages([(pretraining.config, pretraining.data) for pretraining in pretrainings])
+        pretraining_data.check_stages([(p.config.data.input_file, p.data) for p in pretrainings])
         for pretraining in pretrainings:
-            pretraining.config.announce()
-            train_and_evaluate(pretraining)
+            config = pretraining.config
+            config.announce()
+            with contextlib.closing(pretraining.run):
+                pretraining.write_config()
+                if config.export_program:
+                    pretraining.export_program()
+                    continue
+                if config.do_eval:
+                    print(pretraining.data.evaluated(pretraining.most_evaluated()), flush=True)
+                if config.do_train:
+                    pretraining.train()
+                if config.do_eval:
+                    pretraining.evaluate()
+                print(pretraining.run.summary())
 
 
 def prepare(config):
@@ -49,47 +56,38 @@ def prepare(config):
 
     All that can go wrong before step 0 is checked here.
     """
-    from bert_estimator.jobs import estimator
-    from bert_estimator.jobs.pretraining import data, job
+    from bert_estimator.jobs import facts, job_estimator
+    from bert_estimator.jobs.pretraining import pretraining_data, pretraining_job
     from bert_estimator.jobs.run import Run
 
     directory = config.open_directory()
-    network = job.read_network(config)
-    estimator.check_network(directory, network, config.do_train)
-    config, master = estimator.find_cores(config.as_begun(directory))
+    network = config.network.build(config.output_dir, config.bert_config)
+    job_estimator.check_sizes(config, network)
+    facts.check_network(directory, network, config.do_train)
+    config = config.as_begun(directory)
+    # What it runs on decides which batches fit, and what it reads whether rows are packed.
+    cores = config.devices.find()
+    job_estimator.agree(config, cores)
+    config = config.fitted(cores)
     is_new = not directory.holds_checkpoint()
-    records = data.prepare(config, network.vocab_size, may_replace=is_new)
+    records = pretraining_data.prepare(config, network.vocab_size, may_replace=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
-    run = Run(config, directory, job.make_estimator(config, network, master, records))
-    pretraining = job.Pretraining(config, network, records, run)
+    schedule = config.training.schedule()
+    optimizer = config.training.update_rule(schedule, config.output_dir)
+    estimator = pretraining_job.make_estimator(config, network, optimizer, cores.master, records)
+    # Its `input_fn` gives the estimator the records, to train and to evaluate.
+    run = Run(config, directory, estimator)
+    pretraining = pretraining_job.Pretraining(config, network, optimizer, records, run)
     pretraining.check()
     return pretraining
-
-
-def train_and_evaluate(pretraining):
-    """Does what the flags ask for; prints the results, and where the files are."""
-    config, run = pretraining.config, pretraining.run
-    with contextlib.closing(run):
-        pretraining.write_config()
-        if config.export_program:
-            input_fn = pretraining.input_fn(is_training=True)
-            run.estimator.export_training_program(input_fn, config.export_program)
-            print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
-            return
-        if config.do_eval:
-            print(pretraining.data.evaluated(pretraining.most_evaluated()), flush=True)
-        if config.do_train:
-            pretraining.train()
-        if config.do_eval:
-            pretraining.evaluate()
-        print(run.summary())
 
 
 def main(argv):
     """Runs the script; returns the exit code of `console.exit_code`."""
     if console.has_answered(argv, lambda: help_page.of_config(PretrainingConfig, __doc__)):
         return 0
-    return console.exit_code("run_pretraining.py", argv, lambda: pretrain(argv), resumes=True)
+    body = functools.partial(pretrain, argv)
+    return console.exit_code("run_pretraining.py", argv, body, resumes=True)
 
 
 def command():

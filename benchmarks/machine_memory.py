@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks import csv_rows, main_job, training_speed
 from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.jobs import estimator
-from bert_estimator.jobs.pretraining.config import Schedule
+from bert_estimator.jobs import job_estimator
+from bert_estimator.jobs.pretraining.pretraining_config import ScheduleFlags
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "machine_memory.csv")
 KEY = ["verb", "network", "length", "batch", "precision", "options"]
@@ -134,7 +134,7 @@ def estimate(row: Mapping[str, str]) -> float:
         predictions=0 if verb == "embed" else math.ceil(0.15 * int(length)),
     )
     if verb == "train":
-        moments = estimator.moments_of(Schedule(optimizer=values.get("optimizer", "lamb")))
+        moments = job_estimator.moments_of(ScheduleFlags(optimizer=values.get("optimizer", "lamb")))
         return memory_needed.of_training(config, step, moments) / 2**30
     if verb == "convert":
         return memory_needed.of_conversion(config) / 2**30

@@ -52,7 +52,6 @@ STAGE_2 = ("v3:2x2", "large", 512, 16)
 REMEDIES = {
     "bfloat16": [],
     "float32": [],
-    "--use_one_hot_embeddings": ["--use_one_hot_embeddings"],
     "--bfloat16_first_moments": ["--bfloat16_first_moments"],
     "--optimizer=adafactor": ["--optimizer=adafactor"],
     "--micro_batch_size=4": ["--micro_batch_size=4"],

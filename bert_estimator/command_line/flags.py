@@ -43,6 +43,8 @@ HEADINGS = COMMON, TASKS, DATA, TRAINING, CHECKPOINTS, CORES, LOG = (
     "Log",
 )
 
+EVALUATING = "evaluating"  # see `field`
+
 Check = Callable[[str, Any], None]  # of a flag's name and value; raises FlagError
 Config = TypeVar("Config")  # a configuration, or a group of one
 
@@ -54,8 +56,7 @@ def field(
     heading: str | None = None,
     below: str | None = None,
     is_setting: bool | None = None,
-    may_differ: bool | None = None,
-    eval_may_differ: bool | None = None,
+    may_differ: bool | str | None = None,
 ) -> Any:
     """Returns a dataclass field that is a flag of the same name; for what is None, see `group`."""
     metadata = {
@@ -70,11 +71,10 @@ def field(
         # something else than a run, such as --compile_only, is not a setting.
         "is_setting": is_setting,
         # Whether a run may be resumed with another value: the flag changes how long the run is (and
-        # with it later learning rates), where it runs, or what it reports.
+        # with it later learning rates), where it runs, or what it reports. EVALUATING: only an
+        # evaluation may have another value: the flag matters in training alone, or what it names is
+        # compared with what lies in the run's directory.
         "may_differ": may_differ,
-        # Whether a run may be evaluated with another value: the flag matters in training alone, or
-        # what it names is compared with what lies in the run's directory.
-        "eval_may_differ": eval_may_differ,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -82,17 +82,11 @@ def field(
 def group(
     heading: str | None = None,
     is_setting: bool = True,
-    may_differ: bool = False,
-    eval_may_differ: bool = False,
+    may_differ: bool | str = False,
 ) -> Callable[[type[Config]], type[Config]]:
     """Returns a decorator that makes a frozen dataclass of a class of flags; the arguments are
     `field`'s, for the flags of the class that do not say otherwise."""
-    defaults = {
-        "heading": heading,
-        "is_setting": is_setting,
-        "may_differ": may_differ,
-        "eval_may_differ": eval_may_differ,
-    }
+    defaults = {"heading": heading, "is_setting": is_setting, "may_differ": may_differ}
 
     def decorate(group_class):
         group_class = dataclasses.dataclass(frozen=True, kw_only=True)(group_class)
@@ -160,12 +154,17 @@ def values_of(config: Any) -> dict[str, Any]:
 
 def changed(config: Config, **changes: Any) -> Config:
     """Returns a configuration with other values of some flags, or of fields that are not flags."""
-    values = values_of(config)
-    others = {m.name: getattr(config, m.name) for m in dataclasses.fields(config) if not m.metadata}
-    if unknown := changes.keys() - values.keys() - others.keys():
-        raise TypeError(f"{type(config).__name__} does not have {', '.join(sorted(unknown))}")
-    others |= {name: changes[name] for name in others.keys() & changes.keys()}
-    return build(type(config), values | changes, **others)
+    own = {}
+    for member in dataclasses.fields(config):
+        if "group" in member.metadata:
+            group = getattr(config, member.name)
+            of_group = {n: changes.pop(n) for n in values_of(group) if n in changes}
+            own |= {member.name: changed(group, **of_group)} if of_group else {}
+        elif member.name in changes:
+            own[member.name] = changes.pop(member.name)
+    if changes:
+        raise TypeError(f"{type(config).__name__} does not have {', '.join(sorted(changes))}")
+    return dataclasses.replace(config, **own)
 
 
 def check_values(config: Any) -> None:

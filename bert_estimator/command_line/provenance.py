@@ -1,6 +1,6 @@
 """Sources of the values of flags: the command line, --config, a default, or a recipe.
 
-config.json keeps the source of each value as text, `str(source)`, which `Source.parse` reads back:
+config.json keeps the source of each value as text, which `Provenance.parse` reads back:
 
     flag
     default
@@ -42,7 +42,7 @@ class Origin(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Provenance:
     """Says where a value came from."""
 
     origin: Origin
@@ -62,7 +62,7 @@ class Source:
         return text
 
     @classmethod
-    def parse(cls, text: str) -> "Source":
+    def parse(cls, text: str) -> "Provenance":
         """Returns the source whose text this is, or raises a ValueError."""
         origins = "|".join(re.escape(origin.value) for origin in Origin)
         match = re.fullmatch(
@@ -79,14 +79,17 @@ class Source:
         )
 
 
-FLAG = Source(Origin.FLAG)
-DEFAULT = Source(Origin.DEFAULT)
-EMBEDDED = Source(Origin.EMBEDDED)
-RUN = Source(Origin.RUN)
+FLAG = Provenance(Origin.FLAG)
+DEFAULT = Provenance(Origin.DEFAULT)
+EMBEDDED = Provenance(Origin.EMBEDDED)
+RUN = Provenance(Origin.RUN)
 
 
 def apply(
-    plan: Mapping[str, Any], source: Source, settings: dict[str, Any], sources: dict[str, Source]
+    plan: Mapping[str, Any],
+    source: Provenance,
+    settings: dict[str, Any],
+    sources: dict[str, Provenance],
 ) -> None:
     """Puts the values of a plan into settings, except for flags that the command line gives, or
     that a run has recorded."""
@@ -105,8 +108,8 @@ _OF_ONE_RUN = ("output_dir",)
 
 def read_command_line(
     config_class: type, argv: list[str]
-) -> tuple[dict[str, Any], dict[str, Source]]:
-    """Parses a command line, and --config's file; returns flags' values and `Source`s, by name."""
+) -> tuple[dict[str, Any], dict[str, Provenance]]:
+    """Parses a command line, and --config's file; returns flags' values and sources, by name."""
     values = flags.define(config_class)
     on_command_line = flags.parse(values, argv)
     if path := values["config"].value:

@@ -23,7 +23,7 @@ from typing import Any
 
 from bert_estimator.command_line import charts
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.command_line.provenance import EARLIER, Origin, Source
+from bert_estimator.command_line.provenance import EARLIER, Origin, Provenance
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files
 
@@ -192,7 +192,7 @@ class RunDirectory:
             # The run started from scratch, but now a default names a checkpoint; empty means none.
             return "Give --init_checkpoint= with nothing after it"
         # The checkpoint that a stage starts from comes from the stage before it, not from a flag.
-        is_stage = Source.parse(before["from"]).origin is Origin.STAGE
+        is_stage = Provenance.parse(before["from"]).origin is Origin.STAGE
         is_flag = before["value"] is not None and not is_stage
         return "Use that value" if is_flag else "Leave the flag out"
 
@@ -209,7 +209,7 @@ class RunDirectory:
     def write_config(
         self,
         settings: Mapping[str, Any],
-        sources: Mapping[str, Source],
+        sources: Mapping[str, Provenance],
         records: str,
         learning_rates: Sequence[Mapping[str, float]] = (),
     ) -> None:
@@ -390,7 +390,7 @@ def _recorded(path):
         for name, flag in json_files.field(config, "flags", dict, config_path).items():
             what = f"{config_path}: {name}"
             json_files.check(flag, dict, what)
-            Source.parse(json_files.field(flag, "from", str, what))
+            Provenance.parse(json_files.field(flag, "from", str, what))
             json_files.field(flag, "value", object, what)
         what = f"{config_path}: learning_rates"
         corners = json_files.field(config, "learning_rates", list, config_path, default=[])

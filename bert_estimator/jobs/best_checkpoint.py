@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.run_directory import NETWORK_FILES
-from bert_estimator.jobs.config import Evaluation
+from bert_estimator.jobs.groups import EvaluationFlags
 from bert_estimator.system import disk_files
 
 
@@ -32,7 +32,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
     def __init__(
         self,
         output_dir: str,
-        evaluation: Evaluation,
+        evaluation: EvaluationFlags,
         num_train_steps: int,
         evaluate: Callable[[str | None], tuple[float, str]],
         of: str | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_estimator import sharding
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Provenance
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files, ticker
 
@@ -90,7 +90,7 @@ def run(
 
     def report(changes):
         changed = flags.changed(config, **changes)
-        with _saying_so(config):
+        with _saying_so(name, config.progress.log_every_secs):
             lowered, token_share = lower(changed, cores, hosts)
             of_step = compile_report.report(
                 lowered,
@@ -115,7 +115,7 @@ def run(
             result |= _input(asked, input_secs)
     else:
         result["remedies"] = list(_remedies(config, replicas, asked, report))
-    path = _path(config)
+    path = _path(config.output_dir)
     with disk_files.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
@@ -142,18 +142,19 @@ def _check_cores(config, cores):
     return replicas
 
 
-def _saying_so(config):
+def _saying_so(topology, log_every_secs):
     """Says every few seconds that the compiler still works."""
     compiling = ticker.so_far(
-        f"Compiling for {config.plan.tpu_topology}, which takes a minute for a small network and "
-        "many minutes for BERT-Large"
+        f"Compiling for {topology}, which takes a minute for a small network and many minutes for "
+        "BERT-Large"
     )
-    return ticker.every(config.progress.log_every_secs or ticker.LONGEST_SILENCE_SECS, compiling)
+    return ticker.every(log_every_secs or ticker.LONGEST_SILENCE_SECS, compiling)
 
 
 def print_total(configs: Sequence[Any]) -> None:
     """Prints how long the stages of a recipe, all of which fit, take together by their reports."""
-    reports = {_path(config): json_files.read(_path(config)) for config in configs}
+    paths = [_path(config.output_dir) for config in configs]
+    reports = {path: json_files.read(path) for path in paths}
     least, likely = (
         sum(json_files.field(r, name, float, path) for path, r in reports.items())
         for name in (_LEAST, _LIKELY)
@@ -162,13 +163,15 @@ def print_total(configs: Sequence[Any]) -> None:
         f"all {len(configs)} stages: {_duration(least)} at least; at "
         f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak {_duration(likely)}"
     )
-    if all(_follows_the_paper(config) for config in configs):
+    # The network is the paper's, too.
+    paper = Provenance(Origin.PAPER, "lamb_76min")
+    if all(config.sources["bert_config"] == paper for config in configs):
         line += ". The paper's lamb_76min took 76.19 minutes on v3:32x32"
     print(line)
 
 
-def _path(config):
-    return os.path.join(config.output_dir, "compile_report.json")
+def _path(output_dir):
+    return os.path.join(output_dir, "compile_report.json")
 
 
 # The keys of a report: the seconds of a whole training.
@@ -203,11 +206,6 @@ def _input(report, input_secs):
         f"keeps {cores:.2g} cores of its CPU busy"
     )
     return {"input_examples_per_sec_per_host": rate, "input_cores_per_host": cores}
-
-
-def _follows_the_paper(config):
-    """Returns whether a configuration is the paper's, with the network of the paper."""
-    return config.sources["bert_config"] == Source(Origin.PAPER, "lamb_76min")
 
 
 def _remedies(config, replicas, asked, report):

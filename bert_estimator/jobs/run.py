@@ -8,21 +8,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, tpu
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
-from bert_estimator.jobs import fine_tuned
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.jobs.trackers import TENSORBOARD, Tracker
 from bert_estimator.model_fns import init_checkpoint
-from bert_estimator.storage import remote
+from bert_estimator.model_fns.update import UpdateRule
+from bert_estimator.storage import remote, staging
 from bert_estimator.storage.mirror import Mirror
 from bert_estimator.system import disk_files, json_files, lock, paths
+from bert_estimator.tpu import checkpoints
 
+_STEP = "global_step"
 _ROLLBACKS = "rollbacks.json"
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
 _FILE_FLAGS = (
@@ -137,11 +143,27 @@ class Run:
         )
         directory.report = self._tracker.add
 
+    def describe(
+        self,
+        num_train_steps: int,
+        records: str,
+        rule: UpdateRule,
+        network: BertConfig,
+        vocab_file: str | None,
+        task: Mapping[str, Any],
+    ) -> None:
+        """Writes what the run is into its directory, on which data by their digest, `records`."""
+        # What decides on the best checkpoint of a complete run is how it was trained.
+        if self.estimator.global_step() < num_train_steps:
+            settings, sources = self.config.settings(), self.config.sources
+            self.directory.write_config(settings, sources, records, rule.corners())
+        self.directory.write_network(network.to_dict(), vocab_file, task)
+
     def check_restorable(self) -> None:
         """Checks that training can go on from a checkpoint that another program wrote here."""
         if (source := self.network_of_another_program) is not None:
             flags.check(
-                fine_tuned.is_restorable(source),
+                _is_restorable(source),
                 "output_dir",
                 self.config.output_dir,
                 f"holds {source.checkpoint}, which training cannot go on from: it lacks "
@@ -154,7 +176,8 @@ class Run:
         make_input_fn: Callable[[Sequence[tuple[int, int]]], Callable[..., Any]],
         num_train_steps: int,
         length_flag: str,
-        best_checkpoint: BestCheckpoint | None = None,
+        evaluate: Callable[[str | None], tuple[float, str]],
+        evaluated: Callable[[], str],
     ) -> None:
         """Trains from the newest checkpoint or step 0 to the end, or says that it is complete.
 
@@ -162,14 +185,51 @@ class Run:
           make_input_fn: function of the batches to skip, as `order.BatchOrder` takes them, that
             returns the input_fn to train on.
           length_flag: the flag to raise for a longer training, for the message.
+          evaluate: how `BestCheckpoint` evaluates, if training stops at checkpoints to evaluate.
+          evaluated: function that returns a digest of what is then evaluated on.
         """
+        best_checkpoint, config = None, self.config
+        if config.evaluates_while_training():
+            best_checkpoint = BestCheckpoint(
+                config.output_dir, config.evaluation, num_train_steps, evaluate, evaluated()
+            )
         with self.directory.going_on_from_another_program():
-            if not self._is_complete(num_train_steps, length_flag, best_checkpoint):
-                self._train(make_input_fn, num_train_steps, best_checkpoint)
-            else:
+            if self._is_complete(num_train_steps, length_flag, best_checkpoint):
                 # A kill may have come before the saver named the newest checkpoint, or had deleted
                 # an old one. A training of no steps makes up for it.
                 self.estimator.train(make_input_fn(()), max_steps=self.estimator.global_step())
+                return
+            self._tracker.begin()
+            start = time.perf_counter()
+            rollbacks = Rollbacks(self.directory.path, self.config.training.max_rollbacks)
+            if not self.directory.holds_checkpoint():
+                rollbacks.begin()
+            listeners = [best_checkpoint] if best_checkpoint is not None else []
+            if self.config.mirror is not None:
+                listeners.append(Uploads(self.config.mirror))  # after the best checkpoint's
+            # A signal may come in the step whose loss is not finite, or between two attempts.
+            num_hosts = hosts.find().number
+            with tpu.Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
+                while True:
+                    try:
+                        self.estimator.train(
+                            make_input_fn(tuple(rollbacks.skipped)),
+                            hooks=[tpu.LogListener(self.directory.add_metrics, first_step=True)],
+                            max_steps=num_train_steps,
+                            saving_listeners=listeners,
+                        )
+                        break
+                    except (tpu.NanLossDuringTrainingError, tpu.NonFiniteWeightsError) as error:
+                        if not self._rolls_back(rollbacks, error, interrupts):
+                            raise
+                    step = self.estimator.global_step()
+                    self.directory.forget_metrics_after(step)
+                    if best_checkpoint is not None:
+                        best_checkpoint.resume(step)
+                interrupts.raise_if_requested()
+            if self.config.mirror is not None:
+                self.config.mirror.share()
+            print(f"Training took {time.perf_counter() - start:.0f} s.")
 
     def _is_complete(self, num_train_steps, length_flag, best_checkpoint):
         """Returns whether nothing is left to train, and says so."""
@@ -191,62 +251,29 @@ class Run:
             )
         return done is not None
 
-    def _train(self, make_input_fn, num_train_steps, best_checkpoint):
-        self._tracker.begin()
-        start = time.perf_counter()
-        rollbacks = Rollbacks(self.directory.path, self.config.training.max_rollbacks)
-        if not self.directory.holds_checkpoint():
-            rollbacks.begin()
-        listeners = [best_checkpoint] if best_checkpoint is not None else []
-        if self.config.mirror is not None:
-            listeners.append(Uploads(self.config.mirror))  # after the best checkpoint's
-        # A signal may come in the step whose loss is not finite, or between two attempts.
-        num_hosts = hosts.find().number
-        with tpu.Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
-            while not self._train_or_roll_back(
-                make_input_fn, num_train_steps, listeners, rollbacks, interrupts
-            ):
-                step = self.estimator.global_step()
-                self.directory.forget_metrics_after(step)
-                if best_checkpoint is not None:
-                    best_checkpoint.resume(step)
+    def _rolls_back(self, rollbacks, error, interrupts):
+        """Returns whether training goes on from its newest checkpoint, and says so."""
+        most = self.config.training.max_rollbacks
+        if most:
+            # A run that a signal ended rolls back when the same command goes on with it.
             interrupts.raise_if_requested()
-        if self.config.mirror is not None:
-            self.config.mirror.share()
-        print(f"Training took {time.perf_counter() - start:.0f} s.")
-
-    def _train_or_roll_back(self, make_input_fn, num_train_steps, listeners, rollbacks, interrupts):
-        """Trains to the end; returns False if it rolled back instead, and is to be called again."""
-        try:
-            self.estimator.train(
-                make_input_fn(tuple(rollbacks.skipped)),
-                hooks=[tpu.LogListener(self.directory.add_metrics, first_step=True)],
-                max_steps=num_train_steps,
-                saving_listeners=listeners,
-            )
-        except (tpu.NanLossDuringTrainingError, tpu.NonFiniteWeightsError) as error:
-            most = self.config.training.max_rollbacks
-            if most:
-                # A run that a signal ended rolls back when the same command goes on with it.
-                interrupts.raise_if_requested()
-            # The estimator is at its newest checkpoint again: the failed steps were not saved.
-            step = self.estimator.global_step()
-            if not rollbacks.add(step, error.step):
-                if rollbacks.skipped and len(rollbacks.skipped) >= most:
-                    print(
-                        f"All rollbacks of this run are used up ({len(rollbacks.skipped)}); a "
-                        "larger --max_rollbacks allows more.",
-                        flush=True,
-                    )
-                raise
-            skipped = error.step - step
-            print(
-                f"{error}\nRolling back to step {step}, and skipping {skipped} "
-                f"{'batch' if skipped == 1 else 'batches'} "
-                f"(rollback {len(rollbacks.skipped)} of at most {most}).",
-                flush=True,
-            )
+        # The estimator is at its newest checkpoint again: the failed steps were not saved.
+        step = self.estimator.global_step()
+        if not rollbacks.add(step, error.step):
+            if rollbacks.skipped and len(rollbacks.skipped) >= most:
+                print(
+                    f"All rollbacks of this run are used up ({len(rollbacks.skipped)}); a larger "
+                    "--max_rollbacks allows more.",
+                    flush=True,
+                )
             return False
+        skipped = error.step - step
+        print(
+            f"{error}\nRolling back to step {step}, and skipping {skipped} "
+            f"{'batch' if skipped == 1 else 'batches'} "
+            f"(rollback {len(rollbacks.skipped)} of at most {most}).",
+            flush=True,
+        )
         return True
 
     def evaluate(
@@ -311,7 +338,7 @@ class Run:
         source = self.network_read_alone()
         if source is None and not self.config.do_train:
             source = self.network_of_another_program
-        return None if source is None else fine_tuned.checkpoint_of(source)
+        return None if source is None else checkpoint_of(source)
 
     @functools.cached_property
     def network_of_another_program(self) -> interchange.Source | None:
@@ -359,3 +386,38 @@ def evaluation_line(step: int, values: Mapping[str, float]) -> str:
         for name, value in values.items()
     )
     return f"Evaluation at step {step}: {measured}"
+
+
+def _is_restorable(source: interchange.Source) -> bool:
+    """Returns whether an estimator can restore a network's checkpoint: if it has a global step, and
+    the variables have the names and the type that they have here."""
+    if not source.checkpoint:
+        return False
+    types = tf.train.load_checkpoint(source.checkpoint).get_variable_to_dtype_map()
+    return _STEP in types and all(types.get(name) == tf.float32 for name in source.shapes)
+
+
+def checkpoint_of(source: interchange.Source) -> str | None:
+    """Returns the path of a checkpoint that an estimator can restore, if need be of a copy that
+    lasts as long as the process; None if the network lacks the head of a fine-tuning, too."""
+    if _is_restorable(source):
+        return source.checkpoint
+    # Converted and published networks lack the step, have other projects' names of the variables,
+    # or are in float16, and Hugging Face's files are not a checkpoint. These are copied.
+    heads = [name for name in (CLASSIFIER, f"{ANSWER}/output_weights") if name in source.shapes]
+    if not heads:
+        return None
+    step = checkpoints.global_step_of(source.checkpoint)
+    prefix = os.path.join(staging.temporary_folder(), f"model.ckpt-{step}")
+    hidden_size = source.shapes[heads[0]][1]
+    # Hugging Face's networks for tags and for answers lack the pooler, which these do not use: in
+    # the copy it is zero.
+    pooler = {
+        f"{POOLER}dense/kernel": np.zeros([hidden_size, hidden_size], np.float32),
+        f"{POOLER}dense/bias": np.zeros([hidden_size], np.float32),
+    }
+    weights = {name: np.float32(source.read(name)) for name in source.shapes}
+    values = {**pooler, **weights, _STEP: np.int64(step)}
+    tf1_checkpoint.save(prefix, values)
+    remote.show(prefix, source.path)
+    return prefix

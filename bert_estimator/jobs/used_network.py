@@ -22,7 +22,7 @@ _OF_ANSWERS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
 _NAMED_TASK, _OWN_FILES = ("task_name", "data_dir"), ("train_file", "eval_file", "predict_file")
 
 
-class Used(NamedTuple):
+class UsedNetwork(NamedTuple):
     """Says which network is used."""
 
     flag: str  # the flag that names it
@@ -32,7 +32,7 @@ class Used(NamedTuple):
     recorded: dict[str, Any]
 
 
-def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Used | None:
+def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> UsedNetwork | None:
     """Returns the network that a command uses; None if it trains, or does not name a network."""
     if settings["do_train"] or settings["compile_only"]:
         return None
@@ -49,17 +49,17 @@ def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Us
     recorded = run_directory.recorded_settings(run) if run else {}
     # Only the script's own runs record `own_flag`: networks of other scripts are trained for
     # something else.
-    return Used(flag, path, recorded if own_flag in recorded else {})
+    return UsedNetwork(flag, path, recorded if own_flag in recorded else {})
 
 
 def recall(
-    config_class: type, used: Used | None, settings: dict[str, Any], sources: dict[str, Any]
+    config_class: type, used: UsedNetwork | None, settings: dict[str, Any], sources: dict[str, Any]
 ) -> None:
     """Puts the flags that a run has recorded into `settings` and `sources`, if the command line
     does not give them."""
     given = {name for name, source in sources.items() if source == provenance.FLAG}
     # Flags that say how to report, or what to run on, are not a run's own.
-    names = {flag.name for flag in flags.of(config_class) if not flag.metadata["may_differ"]}
+    names = {f.name for f in flags.of(config_class) if f.metadata["may_differ"] is not True}
     names |= {*_OF_ANSWERS}
     # Files are recalled for what the command does with them, and not if it names others in another
     # way.
@@ -76,7 +76,7 @@ def recall(
             settings[name], sources[name] = value, provenance.RUN
 
 
-def check_data(used: Used | None, what: str) -> None:
+def check_data(used: UsedNetwork | None, what: str) -> None:
     """Raises FlagError if others have trained the network, so that it needs other data than the
     embedded data; `what` says what to give."""
     if used is not None and not used.recorded:

@@ -16,7 +16,7 @@ import dataclasses
 import math
 from typing import Any
 
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Provenance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,23 +24,23 @@ class Planned:
     """Holds a flag's value, and the source of that value."""
 
     value: Any
-    source: Source
+    source: Provenance
 
 
 def paper(value: Any) -> Planned:
-    return Planned(value, Source(Origin.PAPER))
+    return Planned(value, Provenance(Origin.PAPER))
 
 
 def assumed(value: Any) -> Planned:
-    return Planned(value, Source(Origin.ASSUMED))
+    return Planned(value, Provenance(Origin.ASSUMED))
 
 
 def _nvidia(value):
-    return Planned(value, Source(Origin.NVIDIA))
+    return Planned(value, Provenance(Origin.NVIDIA))
 
 
 def _bert(value):
-    return Planned(value, Source(Origin.GOOGLE))
+    return Planned(value, Provenance(Origin.GOOGLE))
 
 
 # This is BERT-Large (Devlin et al., 2018).

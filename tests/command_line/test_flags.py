@@ -46,7 +46,7 @@ def test_fields_are_flags_of_their_names_types_and_defaults():
     assert settings == {"learning_rate": True, "train_batch_size": False}
 
 
-@flags.group(flags.TRAINING, eval_may_differ=True)
+@flags.group(flags.TRAINING, may_differ=flags.EVALUATING)
 class Schedule:
     steps: int = flags.field(10, "Train.", flags.positive, flags.at_most(99))
     warmup: int = flags.field(1, "Warm up.", flags.not_negative, below="optimizer")
@@ -75,9 +75,9 @@ class LongGrouped(Grouped):
 
 def test_a_group_says_what_its_flags_leave_open():
     metadata = {flag.name: flag.metadata for flag in flags.of(LongGrouped)}
-    may_differ = {name: of_flag["eval_may_differ"] for name, of_flag in metadata.items()}
+    may_differ = {name: of_flag["may_differ"] for name, of_flag in metadata.items()}
     # What a class says is for the fields of the class, not of its base.
-    expected = {"output_dir": False, "steps": False, "warmup": True, "power": False}
+    expected = {"output_dir": False, "steps": False, "warmup": flags.EVALUATING, "power": False}
     assert may_differ == {**expected, "optimizer": False}
     assert metadata["steps"]["heading"] == flags.TRAINING
     assert all(of_flag["is_setting"] for of_flag in metadata.values())

@@ -5,7 +5,7 @@ import pytest
 from bert_estimator.command_line import flags, help_page
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
-from bert_estimator.jobs.pretraining.config import PretrainingConfig
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
 
 CONFIGS = (PretrainingConfig, ClassificationConfig, QuestionAnsweringConfig)
 

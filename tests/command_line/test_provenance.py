@@ -6,44 +6,46 @@ import pytest
 
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.command_line.provenance import Origin, Source, read_command_line
+from bert_estimator.command_line.provenance import Origin, Provenance, read_command_line
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.storage import remote
 
 TEXTS = {
     "flag": provenance.FLAG,
     "default": provenance.DEFAULT,
     "embedded default": provenance.EMBEDDED,
-    "google-research/bert": Source(Origin.GOOGLE),
-    "lamb_76min: paper": Source(Origin.PAPER, "lamb_76min"),
-    "nvidia: NVIDIA": Source(Origin.NVIDIA, "nvidia"),
-    "lamb_8k: assumed, scaled from 65536": Source(Origin.ASSUMED, "lamb_8k", scaled_from=65536),
-    "lamb_8k: paper, scaled from 0.00353553": Source(
+    "google-research/bert": Provenance(Origin.GOOGLE),
+    "lamb_76min: paper": Provenance(Origin.PAPER, "lamb_76min"),
+    "nvidia: NVIDIA": Provenance(Origin.NVIDIA, "nvidia"),
+    "lamb_8k: assumed, scaled from 65536": Provenance(Origin.ASSUMED, "lamb_8k", scaled_from=65536),
+    "lamb_8k: paper, scaled from 0.00353553": Provenance(
         Origin.PAPER, "lamb_8k", scaled_from=0.00353553
     ),
-    "lamb_1k: paper, scaled from 9e-05": Source(Origin.PAPER, "lamb_1k", scaled_from=9e-5),
-    "lamb_76min: scaled": Source(Origin.SCALED, "lamb_76min"),
-    "lamb_76min: stage 1": Source(Origin.STAGE, "lamb_76min", stage=1),
+    "lamb_1k: paper, scaled from 9e-05": Provenance(Origin.PAPER, "lamb_1k", scaled_from=9e-5),
+    "lamb_76min: scaled": Provenance(Origin.SCALED, "lamb_76min"),
+    "lamb_76min: stage 1": Provenance(Origin.STAGE, "lamb_76min", stage=1),
 }
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_and_back(text):
     assert str(TEXTS[text]) == text
-    assert Source.parse(text) == TEXTS[text]
+    assert Provenance.parse(text) == TEXTS[text]
 
 
 def test_a_value_scaled_from_many_digits_keeps_six():
-    source = Source(Origin.PAPER, "lamb_16k", scaled_from=0.0035355339)
-    assert Source.parse(str(source)) == Source(Origin.PAPER, "lamb_16k", scaled_from=0.00353553)
+    source = Provenance(Origin.PAPER, "lamb_16k", scaled_from=0.0035355339)
+    assert Provenance.parse(str(source)) == Provenance(
+        Origin.PAPER, "lamb_16k", scaled_from=0.00353553
+    )
 
 
 @pytest.mark.parametrize("text", ["", "flags", "a flag", "paper, scaled", "lamb_76min: stage one"])
 def test_other_text_is_refused(text):
     with pytest.raises(ValueError, match="does not say where a value came from"):
-        Source.parse(text)
+        Provenance.parse(text)
 
 
 def write(path, value):

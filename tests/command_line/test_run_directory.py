@@ -10,7 +10,7 @@ import pytest
 
 from bert_estimator.command_line import charts, provenance, run_directory
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Provenance
 from bert_estimator.command_line.run_directory import RunDirectory, versions
 from tests.support.pictures import words
 
@@ -91,7 +91,7 @@ def test_what_was_not_given_can_be_had_again(tmp_path):
 def test_a_path_may_be_written_otherwise(tmp_path, monkeypatch):
     run = directory(tmp_path / "stage_2", step=5)
     path = "../stage_1/model.ckpt-7"
-    sources = {"init_checkpoint": Source(Origin.STAGE, "lamb_76min", stage=1)}
+    sources = {"init_checkpoint": Provenance(Origin.STAGE, "lamb_76min", stage=1)}
     run.write_config({"init_checkpoint": path}, sources, "abc")
     monkeypatch.chdir(tmp_path)
     for same in (path, "stage_1/model.ckpt-7", f"{tmp_path}/stage_1/model.ckpt-7"):

@@ -13,7 +13,7 @@ import bert_estimator
 from bert_estimator.command_line import flags as command_line_flags
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
-from bert_estimator.jobs.pretraining.config import PretrainingConfig
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
 from input_pipelines.create_pretraining_data import RecordsConfig
 from input_pipelines.create_text import TextConfig
 from input_pipelines.create_vocabulary import VocabularyConfig

@@ -16,10 +16,10 @@ from bert_estimator.command_line.run_directory import path_of_best
 from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs import run as jobs_run
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.config import Evaluation
 from bert_estimator.jobs.fine_tuning.classification_job import Classification
-from bert_estimator.jobs.pretraining import config as pretraining_config
-from bert_estimator.jobs.pretraining.job import Pretraining
+from bert_estimator.jobs.groups import EvaluationFlags
+from bert_estimator.jobs.pretraining import pretraining_config
+from bert_estimator.jobs.pretraining.pretraining_job import Pretraining
 
 
 class Run:
@@ -36,7 +36,11 @@ class Run:
         """As a process does; the one before it may have been killed."""
         options = {"keep_best_checkpoint": True, **self.options}
         self.listener = BestCheckpoint(
-            str(self.folder), Evaluation(**options), self.num_train_steps, self._evaluate, self.of
+            str(self.folder),
+            EvaluationFlags(**options),
+            self.num_train_steps,
+            self._evaluate,
+            self.of,
         )
 
     def _evaluate(self, checkpoint):
@@ -461,11 +465,12 @@ def test_a_kill_at_the_last_step_loses_no_evaluation(tmp_path, monkeypatch, plac
 def digest_of_records(records, number, batch_size, steps=100):
     job = Pretraining(
         config=pretraining_config.PretrainingConfig(
-            evaluation=pretraining_config.Evaluation(
+            evaluation=pretraining_config.HeldOutFlags(
                 eval_batch_size=batch_size, max_eval_steps=steps
             )
         ),
         network=None,
+        rule=None,
         data=types.SimpleNamespace(num_eval_records=number, eval_digest=records),
         run=None,
     )

@@ -16,7 +16,7 @@ import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import network_variables
 from bert_estimator.jobs import compile_only
-from bert_estimator.jobs.pretraining import config as pretraining_config
+from bert_estimator.jobs.pretraining import pretraining_config
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines.records import pretraining_input, record_lengths
 from input_pipelines.records.order import BatchOrder

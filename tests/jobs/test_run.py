@@ -6,7 +6,8 @@ from kills import Killed
 
 from bert_estimator import tpu
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.config import JobConfig, Training
+from bert_estimator.jobs.groups import TrainingFlags
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.jobs.run import Run, locked
 from bert_estimator.system import lock
 
@@ -50,8 +51,8 @@ def test_a_rollback_to_step_0_outlives_a_kill(tmp_path, has_checkpoint):
     for errors in ([tpu.NanLossDuringTrainingError("NaN", step=5), Killed()], [Killed()]):
         if has_checkpoint:
             (tmp_path / "model.ckpt-0.index").touch()
-        run_config = JobConfig(training=Training(max_rollbacks=1))
+        run_config = JobConfig(training=TrainingFlags(max_rollbacks=1))
         run = Run(run_config, RunDirectory(str(tmp_path)), Estimator(*errors))
         with pytest.raises(Killed):
-            run.train(skipped.append, 10, "num_train_steps")
+            run.train(skipped.append, 10, "num_train_steps", None, None)
     assert skipped == [(), ((0, 5),), ((0, 5),) if has_checkpoint else ()]

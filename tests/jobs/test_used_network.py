@@ -14,7 +14,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
-from bert_estimator.jobs.pretraining import config as pretraining_config
+from bert_estimator.jobs.pretraining import pretraining_config
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 CLASSIFIER, SQUAD = "run_classifier", "run_squad"

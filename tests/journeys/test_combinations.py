@@ -61,7 +61,7 @@ FEATURES = {
         "whole": {},
         "micro-batches": {"micro_batch_size": 2},
         "recomputed": {"recompute": True},
-        "both": {"micro_batch_size": 2, "recompute": True, "use_one_hot_embeddings": True},
+        "both": {"micro_batch_size": 2, "recompute": True},
     },
     "vocabulary": {"uncased": {}, "cased": {"do_lower_case": False}, "sentencepiece": {}},
     "on the way": {

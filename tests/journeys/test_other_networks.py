@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import types
 
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, write_data
@@ -12,9 +11,9 @@ from tiny_run import bert_config, words, write_records
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import vocabulary
+from bert_estimator.jobs import facts
 from bert_estimator.jobs.fine_tuning import classification_config
-from bert_estimator.jobs.pretraining.data import PretrainingData, check_stages
+from bert_estimator.jobs.pretraining.pretraining_data import PretrainingData, check_stages
 from bert_estimator.tokenization import SPECIAL_TOKENS, Casing, write_vocab
 
 SCRIPTS = pytest.mark.parametrize("script", [PRETRAINING, CLASSIFIER], ids=lambda s: s.name)
@@ -122,10 +121,10 @@ def test_a_training_that_goes_on_keeps_its_vocabulary(trained, tmp_path):
     other = str(tmp_path / "other.txt")
     write_vocab([*SPECIAL_TOKENS, *words(30)[::-1]], other)
     for same in (own, None):
-        vocabulary.check_kept(directory, same)
+        facts.check_kept(directory, same)
     message = f"^--vocab_file={other}: the run has the vocabulary {own}, whose token 5 is 'w0', not"
     with pytest.raises(FlagError, match=message):
-        vocabulary.check_kept(directory, other)
+        facts.check_kept(directory, other)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +139,7 @@ def test_a_training_that_goes_on_keeps_its_vocabulary(trained, tmp_path):
     ],
 )
 def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
-    config = types.SimpleNamespace(data=types.SimpleNamespace(input_file="records"))
-    stages = [(config, PretrainingData("", "", 1, "", "", False, **{field: v})) for v in values]
+    stages = [("records", PretrainingData("", "", 1, "", "", False, **{field: v})) for v in values]
     expected = pytest.raises(FlagError, match=r"^--input_file=records: .* of the stage before$")
     with contextlib.nullcontext() if is_allowed else expected:
         check_stages(stages)

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from scripts import PRETRAINING
 from tiny_run import bert_config, copy_records, go_back, words
 
-from bert_estimator.jobs.pretraining.config import resolve
+from bert_estimator.jobs.pretraining.pretraining_config import resolve
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
@@ -115,7 +115,7 @@ def test_dropout_of_packed_rows_is_the_same_on_any_cores(way, data, tmp_path):
 def test_long_rows_of_recipes_that_are_not_full_are_packed(flags, packed, tmp_path):
     stages = resolve(["", "--recipe=lamb_76min", f"--output_dir={tmp_path}", *flags])
     for token_share, *expected in packed:
-        assert [stage.packed(token_share).training.pack for stage in stages] == expected
+        assert [stage.packed(token_share).data.pack for stage in stages] == expected
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ OPTIONS = {
     "plain": {},
     "micro-batches": {"micro_batch_size": 2},
     "recompute": {"recompute": True},
-    "both": {"micro_batch_size": 2, "recompute": True, "use_one_hot_embeddings": True},
+    "both": {"micro_batch_size": 2, "recompute": True},
     "bfloat16": {"precision": "bfloat16"},
 }
 

@@ -11,7 +11,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import types
 
 import fixtures
 import forked
@@ -35,9 +34,7 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange.google import tf1_checkpoint
-from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.compile_only import Plan
-from bert_estimator.jobs.fine_tuning import classification_config, job
+from bert_estimator.jobs.fine_tuning import classification_config, fine_tune, opened_network
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus
@@ -219,7 +216,7 @@ def test_the_vocabulary_beside_a_checkpoint_belongs_to_it(tmp_path, name):
 
     def resolve(*arguments):
         (config,) = classification_config.resolve(["run_classifier.py", *arguments])
-        return vocabulary.completed(config)
+        return opened_network.completed(config)
 
     message = f"--vocab_file: is needed: there is no vocabulary beside {path}"
     with pytest.raises(flags.FlagError, match=message):
@@ -599,15 +596,13 @@ def test_seeds_are_summarised(data, tmp_path, capsys):
     assert (config.training.random_seed, config.num_seeds) == (6, 1)
 
 
-def test_seeds_without_a_number_do_not_change_the_median(monkeypatch, capsys):
+def test_seeds_without_a_number_do_not_change_the_median(capsys):
     """As Pearson's correlation of predictions that are all equal."""
-    monkeypatch.setattr(job, "locked", lambda configs: contextlib.nullcontext())
     for scores, said in (
         ([0.3, 0.9, math.nan], "pearson of 3 seeds, 1 not a number: median 0.6000 (0.3000 to 0.9"),
         ([math.nan] * 2, "pearson of 2 seeds, 2 not a number: median nan (nan to nan)"),
     ):
-        configs = [types.SimpleNamespace(plan=Plan(), score=score) for score in scores]
-        job.run_seeds(configs, lambda config: {"pearson": config.score}, pytest.fail)
+        fine_tune.print_spread([{"pearson": score} for score in scores])
         assert said in capsys.readouterr().out
 
 

@@ -24,8 +24,8 @@ from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import build
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.pretraining import config as pretraining_config
+from bert_estimator.jobs.job_config import JobConfig
+from bert_estimator.jobs.pretraining import pretraining_config
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS
 
@@ -195,7 +195,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
     config = resolve(tmp_path, *flags)
     assert not config.embedded
     assert config.training.optimizer == "adamw"
-    # The flags that the scripts share have the defaults of tests/jobs/test_config.py.
+    # The flags that the scripts share have the defaults of tests/jobs/test_job_config.py.
     shared = read_command_line(JobConfig, ["script"])[0]
     assert config.settings() == {
         **build(JobConfig, shared).settings(),

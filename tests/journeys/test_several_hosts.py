@@ -8,7 +8,7 @@ import pytest
 from scripts import PRETRAINING
 
 from bert_estimator.cluster import hosts
-from bert_estimator.jobs import estimator as job_estimator
+from bert_estimator.tpu import devices
 
 CORES = {"tpu_name": "rehearse:2", "do_train": True}
 
@@ -79,7 +79,7 @@ def test_a_chief_whose_port_is_taken(run, tmp_path):
 def together(monkeypatch, gather):
     """Gives the host the impression that the other host has come, which `gather` speaks for."""
     monkeypatch.setattr(hosts, "gather", gather)
-    monkeypatch.setattr(job_estimator.devices, "find", lambda master, secs: [None] * 2)
+    monkeypatch.setattr(devices, "find", lambda master, secs: [None] * 2)
 
 
 @pytest.mark.parametrize(

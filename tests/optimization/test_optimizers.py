@@ -10,7 +10,7 @@ import pytest
 
 from bert_estimator import optimization
 from bert_estimator.command_line import choices
-from bert_estimator.jobs.pretraining.config import Schedule
+from bert_estimator.jobs.pretraining.pretraining_config import ScheduleFlags
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,
@@ -399,13 +399,13 @@ def test_the_package_exports_what_it_says():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("flag", Schedule.OPTIMIZER_FLAGS)
+@pytest.mark.parametrize("flag", ScheduleFlags.OPTIMIZER_FLAGS)
 def test_a_flag_of_some_optimizers_is_an_argument_of_each(flag, name):
-    argument, optimizers = Schedule.OPTIMIZER_FLAGS[flag]
+    argument, optimizers = ScheduleFlags.OPTIMIZER_FLAGS[flag]
     default = inspect.signature(OPTIMIZERS[optimizers[0]]).parameters[argument].default
-    nothing = dict.fromkeys(Schedule.OPTIMIZER_FLAGS)
+    nothing = dict.fromkeys(ScheduleFlags.OPTIMIZER_FLAGS)
     for value in (None, 0, default):
-        options = Schedule(optimizer=name, **{**nothing, flag: value}).optimizer_options()
+        options = ScheduleFlags(optimizer=name, **{**nothing, flag: value}).optimizer_options()
         is_set = name in optimizers and value is not None
         assert (argument in options) is is_set
         assert options.get(argument) == (value if is_set else None)

@@ -3,11 +3,11 @@
 import pytest
 
 from bert_estimator import optimization
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Provenance
 from bert_estimator.recipes import plans
 
 PAPER, ASSUMED, NVIDIA, BERT = map(
-    Source, (Origin.PAPER, Origin.ASSUMED, Origin.NVIDIA, Origin.GOOGLE)
+    Provenance, (Origin.PAPER, Origin.ASSUMED, Origin.NVIDIA, Origin.GOOGLE)
 )
 
 # For each stage: batch, steps, peak rate, warm-up, length, predictions, and the rows that a core

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Provenance
 from bert_estimator.recipes import plans, scale
 
 STAGES = plans.RECIPES["lamb_76min"]
@@ -40,8 +40,10 @@ def test_a_fraction_of_network_batch_and_steps_with_the_rate_by_the_square_root(
 
 def test_a_changed_value_says_what_it_was():
     stage = scale.PRESETS["smoke"].stage(STAGES[0])
-    assert stage["train_batch_size"] == plans.Planned(64, Source(Origin.PAPER, scaled_from=65536))
-    assert stage["learning_rate"].source == Source(Origin.ASSUMED, scaled_from=0.006)
+    assert stage["train_batch_size"] == plans.Planned(
+        64, Provenance(Origin.PAPER, scaled_from=65536)
+    )
+    assert stage["learning_rate"].source == Provenance(Origin.ASSUMED, scaled_from=0.006)
     assert stage["optimizer"] == STAGES[0]["optimizer"]
 
 

@@ -172,7 +172,7 @@ def test_sigterm_to_one_host_between_training_and_evaluation(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("xla_runtime")
 def test_ctrl_c_on_one_host_while_records_are_opened(data, tmp_path):
-    module = "bert_estimator.jobs.pretraining.data"
+    module = "bert_estimator.jobs.pretraining.pretraining_data"
     program = SCRIPT.format(module=module, function="prepare", signal="SIGINT")
     chief, worker = run_two(["-c", program, *flags(data, tmp_path)])
     assert worker[0] == 130, worker[1]

@@ -24,7 +24,7 @@ from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.interchange import network_files, open_source
 from bert_estimator.interchange.hugging_face import config_json, tokenizer_files
 from bert_estimator.jobs.fine_tuning import classification_config
-from bert_estimator.jobs.pretraining import config as pretraining_config
+from bert_estimator.jobs.pretraining import pretraining_config
 from bert_estimator.serving import commands, exported_model
 from bert_estimator.system import json_files
 from bert_estimator.tokenization.wordpiece import load_vocab

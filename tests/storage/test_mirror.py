@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs import config
+from bert_estimator.jobs import job_config
 from bert_estimator.storage import mirror as mirror_lib
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import FILE as OWNER
@@ -624,4 +624,4 @@ def test_hosts_start_from_the_same_files(url, two_hosts, owns):
 
 def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused():
     with pytest.raises(FlagError, match=r"--output_dir=ram://a\[b: has the character \["):
-        config.find_output_dir("ram://a[b")
+        job_config.find_output_dir("ram://a[b")

@@ -330,7 +330,6 @@ WAYS = {
     "micro-batches": {"use_tpu": True, "micro_batch_size": 2},
     "micro-batches without TPU rules": {"use_tpu": False, "micro_batch_size": 4},
     "recompute": {"use_tpu": True, "recompute": True},
-    "one-hot": {"use_tpu": False, "use_one_hot_embeddings": True},
     "2 cores": {"use_tpu": True, "tpu_name": "rehearse:2"},
     "4 cores, micro-batches": {"use_tpu": True, "tpu_name": "rehearse:4", "micro_batch_size": 1},
 }

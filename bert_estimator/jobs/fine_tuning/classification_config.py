@@ -16,9 +16,12 @@ from bert_estimator.command_line.choices import (
 )
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs import used_network
-from bert_estimator.jobs.config import find_output_dir
-from bert_estimator.jobs.fine_tuning import config
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import (
+    FineTuningConfig,
+    TextFlags,
+    plan_of_embedded,
+)
+from bert_estimator.jobs.job_config import find_output_dir
 from bert_estimator.recipes import embedded
 from bert_estimator.system import paths
 from input_pipelines.tasks import table_files
@@ -55,8 +58,8 @@ def _one_of(endings):
     return f"{', '.join(endings[:-1])} or {endings[-1]}"
 
 
-@flags.group(flags.COMMON, eval_may_differ=True)
-class Examples(config.Texts):
+@flags.group(flags.COMMON, may_differ=flags.EVALUATING)
+class ExampleFlags(TextFlags):
     """Says which examples a run reads, and what their labels are."""
 
     task_name: str | None = flags.field(
@@ -95,26 +98,26 @@ class Examples(config.Texts):
         heading=flags.DATA,
     )
     language: str = flags.field(
-        "zh", "Choose the language of XNLI.", heading=flags.DATA, eval_may_differ=False
+        "zh", "Choose the language of XNLI.", heading=flags.DATA, may_differ=False
     )
     text_a_column: str | None = flags.field(
         None,
         "Name the column of the text or the words, or give its number from 1 (no header).",
         heading=flags.DATA,
-        eval_may_differ=False,
+        may_differ=False,
     )
     text_b_column: str | None = flags.field(
-        None, "Name the column of the second text.", heading=flags.DATA, eval_may_differ=False
+        None, "Name the column of the second text.", heading=flags.DATA, may_differ=False
     )
     label_column: str | None = flags.field(
-        None, "Name the column of the label or the tags.", heading=flags.DATA, eval_may_differ=False
+        None, "Name the column of the label or the tags.", heading=flags.DATA, may_differ=False
     )
     class_weights: str | None = flags.field(
         None,
         "Weight the labels in the loss: numbers, comma-separated.",
         _check_weights,
         heading=flags.DATA,
-        eval_may_differ=False,
+        may_differ=False,
     )
     max_seq_length: int = flags.field(
         128,
@@ -124,7 +127,7 @@ class Examples(config.Texts):
             f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         ),
         below="learning_rate",
-        eval_may_differ=False,
+        may_differ=False,
     )
 
 
@@ -139,7 +142,7 @@ class ClassificationConfig(FineTuningConfig):
         "Write checkpoints, events, metrics and curves into this directory.",
         heading=flags.COMMON,
     )
-    data: Examples = flags.member(Examples)
+    data: ExampleFlags = flags.member(ExampleFlags)
     do_predict: bool = flags.field(
         False,
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",

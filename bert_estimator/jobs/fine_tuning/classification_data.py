@@ -1,6 +1,7 @@
 """What fine-tuning reads: the network, a task's examples as features, and baselines to compare."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -8,10 +9,9 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.choices import EMBEDDED_TAGGING_TASKS
-from bert_estimator.jobs import estimator, vocabulary
-from bert_estimator.jobs.fine_tuning import model_labels
+from bert_estimator.jobs.fine_tuning import model_labels, opened_network
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.recipes import embedded
+from bert_estimator.jobs.fine_tuning.model_labels import LabelsOfFiles
 from bert_estimator.tokenization import unknown_warning
 from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import examples, tag_files, task_data, task_table
@@ -26,7 +26,7 @@ _MOST_COUNTED = 5_000_000
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationData:
-    """Holds a task's data and the network that fits it; see `job.Data`."""
+    """Holds a task's data and the network that fits it; see `FineTuning.load`."""
 
     bert_config: BertConfig
     task: TaskData
@@ -51,16 +51,12 @@ class ClassificationData:
 
 def load(config: ClassificationConfig) -> ClassificationData:
     """Reads the network and the task that a configuration names."""
-    return _load_embedded(config) if config.embedded else _load_files(config)
+    config, bert_config, tokenizer = opened_network.open_network(config)
+    read = _read_embedded if config.embedded else _read_files
+    return read(config, bert_config, tokenizer)
 
 
-def _load_files(config):
-    config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config.network, config.output_dir)
-    estimator.check_sizes(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(
-        config.data, config.data.vocab_file, bert_config, config.output_dir
-    )
+def _read_files(config, bert_config, tokenizer):
     run = None if config.plan.compile_only else config.output_dir
     # A network that has learned labels says their order, and the kind of the task if no flag does.
     model = model_labels.network(run, config.network.init_checkpoint)
@@ -68,10 +64,10 @@ def _load_files(config):
     is_run = not config.plan.compile_only
     try:
         if config.data.task_kind == "tagging":
-            return _load_tags(config, bert_config, tokenizer, model)
-        task = _task(config, model)
+            return _read_tags(config, bert_config, tokenizer, model)
+        task = _task(config.data, model)
         if task.kind != "regression":
-            used = _labels_used(config, task)
+            used = _labels_used(config.data, task, config.evaluates())
             task = dataclasses.replace(task, labels=_ordered(config, model, task.kind, used))
         data = task_data.load_table(
             task,
@@ -87,9 +83,7 @@ def _load_files(config):
         raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
     _print_what_is_lost(data)
 
-    def baselines():
-        return _baselines(data, bert_config.vocab_size)
-
+    baselines = functools.partial(_baselines, data, bert_config.vocab_size)
     return ClassificationData(bert_config, data, baselines)
 
 
@@ -118,8 +112,7 @@ def _with_kind(config, model):
     return config
 
 
-def _task(config, model):
-    data = config.data
+def _task(data, model):
     if data.task_name:
         return task_table.named(data.task_name, data.language).of(data.data_dir)
     files = data.train_file, data.eval_file, data.predict_file
@@ -143,16 +136,16 @@ def _task(config, model):
     )
 
 
-def _labels_used(config, task):
-    """Returns the `Used` labels of a task's files."""
-    if config.data.task_name:
-        place = f"{config.data.data_dir}: --task_name={config.data.task_name}"
-        return model_labels.Used(task.labels, place, True)
-    if config.data.train_file:
-        return model_labels.Used(examples.discover_labels(task), config.data.train_file, True)
-    if task.evaluate and config.evaluates():
-        return model_labels.Used(examples.evaluation_labels(task), config.data.eval_file, False)
-    return model_labels.Used((), "", False)
+def _labels_used(data, task, evaluates):
+    """Returns the labels of a task's files."""
+    if data.task_name:
+        place = f"{data.data_dir}: --task_name={data.task_name}"
+        return LabelsOfFiles(task.labels, place, True)
+    if data.train_file:
+        return LabelsOfFiles(examples.discover_labels(task), data.train_file, True)
+    if task.evaluate and evaluates:
+        return LabelsOfFiles(examples.evaluation_labels(task), data.eval_file, False)
+    return LabelsOfFiles((), "", False)
 
 
 def _ordered(config, model, kind, used):
@@ -160,18 +153,18 @@ def _ordered(config, model, kind, used):
     return model_labels.of_task(model, kind, used, trains, config.network.allow_partial_init)
 
 
-def _tags_used(config, columns):
-    """Does for tags what `_labels_used` does."""
-    if config.data.train_file:
-        tags = tag_files.discover_tags(config.data.train_file, columns)
-        return model_labels.Used(tags, config.data.train_file, True)
-    if config.data.eval_file and config.evaluates():
-        tags = tag_files.discover_tags(config.data.eval_file, columns, are_all=False)
-        return model_labels.Used(tags, config.data.eval_file, False)
-    return model_labels.Used((), "", False)
+def _tags_used(data, columns, evaluates):
+    """Returns the tags of the files of sentences."""
+    if data.train_file:
+        tags = tag_files.discover_tags(data.train_file, columns)
+        return LabelsOfFiles(tags, data.train_file, True)
+    if data.eval_file and evaluates:
+        tags = tag_files.discover_tags(data.eval_file, columns, are_all=False)
+        return LabelsOfFiles(tags, data.eval_file, False)
+    return LabelsOfFiles((), "", False)
 
 
-def _load_tags(config, bert_config, tokenizer, model):
+def _read_tags(config, bert_config, tokenizer, model):
     is_run = not config.plan.compile_only
     files = {
         "train": config.data.train_file,
@@ -182,7 +175,8 @@ def _load_tags(config, bert_config, tokenizer, model):
     # Columns are names, or numbers from 1.
     numbers = [n and (int(n) - 1 if n.isdecimal() else n) for n in numbers]
     columns = tag_files.Columns(*numbers, config.data.encoding)
-    tags = _ordered(config, model, config.data.task_kind, _tags_used(config, columns))
+    used = _tags_used(config.data, columns, config.evaluates())
+    tags = _ordered(config, model, config.data.task_kind, used)
     data, sentences = task_data.load_tags(
         tags,
         files,
@@ -228,37 +222,31 @@ def _flag_at_fault(config, error):
     return next(at_fault, "train_file")
 
 
-def _load_embedded(config):
-    config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config.network, config.output_dir, embedded.NETWORK)
-    estimator.check_sizes(config, bert_config)
-    vocab_file = vocabulary.of_embedded(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
+def _read_embedded(config, bert_config, tokenizer):
     if config.data.task_name in EMBEDDED_TAGGING_TASKS:
-        return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
+        return _read_embedded_tags(config, bert_config, tokenizer)
     task = embedded_tasks.load_task(config.data.task_name)
-    data = task_data.of_embedded(task, tokenizer, vocab_file, config.data.max_seq_length)
+    asked = config.data
+    data = task_data.of_embedded(task, tokenizer, asked.vocab_file, asked.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
         f"Task: {task.question} {len(data.train)} examples to train on, {len(held_out)} held out. "
-        f"Start: {_start(config)}."
+        f"Start: {_start(config.network)}."
     )
 
-    def baselines():
-        return _baselines(data, bert_config.vocab_size)
-
+    baselines = functools.partial(_baselines, data, bert_config.vocab_size)
     return ClassificationData(bert_config, data, baselines)
 
 
-def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
-    task = embedded_tasks.load_tags()
-    data = task_data.of_embedded_tags(task, tokenizer, vocab_file, config.data.max_seq_length)
+def _read_embedded_tags(config, bert_config, tokenizer):
+    task, asked = embedded_tasks.load_tags(), config.data
+    data = task_data.of_embedded_tags(task, tokenizer, asked.vocab_file, asked.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
-        f"out. Start: {_start(config)}."
+        f"out. Start: {_start(config.network)}."
     )
     return _with_usual_tags(bert_config, data, task.train, task.held_out)
 
 
-def _start(config):
-    return config.network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
+def _start(network):
+    return network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"

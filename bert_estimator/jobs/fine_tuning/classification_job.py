@@ -12,9 +12,8 @@ from bert_estimator import tpu
 from bert_estimator.command_line import flags, run_directory
 from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.interchange.onnx import runtime
-from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.fine_tuning import export, onnx_export
-from bert_estimator.jobs.fine_tuning.job import FineTuning, write_lines
+from bert_estimator.jobs.fine_tuning import classification_data, export, onnx_export, opened_network
+from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, write_lines
 from bert_estimator.model_fns import (
     classification,
     classification_report,
@@ -31,6 +30,8 @@ from input_pipelines.tasks.features import BatchesOfLength
 @dataclasses.dataclass(frozen=True)
 class Classification(FineTuning):
     """Holds the fine-tuning of a `ClassificationConfig` on `ClassificationData`."""
+
+    load = staticmethod(classification_data.load)
 
     # Name of a set of examples -> what the last evaluation counted for its report.
     reports: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -85,7 +86,7 @@ class Classification(FineTuning):
             "kind": task.kind,
             "labels": task.labels,
             "is_pair": task.is_pair,
-            "vocab_file": vocabulary.name_in_run(task.vocab_file),
+            "vocab_file": opened_network.name_in_run(task.vocab_file),
             **task.casing._asdict(),
             "max_seq_length": self.config.data.max_seq_length,
             **({} if words == word_forms.SPACES else {"words": words}),

@@ -21,7 +21,7 @@ from bert_estimator.tpu import checkpoints
 _WHAT_TO_DO = "in task.json (labels) or config.json (id2label) beside its weights"
 
 
-class Used(NamedTuple):
+class LabelsOfFiles(NamedTuple):
     """Holds the labels that a task's files have."""
 
     names: Sequence[str]
@@ -43,7 +43,7 @@ def network(output_dir: str | None, init_checkpoint: str | None) -> Source | Non
 
 
 def of_task(
-    source: Source | None, kind: str, used: Used, trains: bool, allow_partial_init: bool
+    source: Source | None, kind: str, used: LabelsOfFiles, trains: bool, allow_partial_init: bool
 ) -> tuple[str, ...]:
     """Returns a task's labels in the order of the network's outputs; ValueError if they do not fit.
 

@@ -9,9 +9,13 @@ import dataclasses
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs import used_network
-from bert_estimator.jobs.config import find_output_dir
-from bert_estimator.jobs.fine_tuning import config
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, plan_of_embedded
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import (
+    FineTuningConfig,
+    ResultFlags,
+    TextFlags,
+    plan_of_embedded,
+)
+from bert_estimator.jobs.job_config import find_output_dir
 from bert_estimator.recipes import embedded
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
@@ -23,14 +27,14 @@ _ids = flags.rule(
 
 
 @flags.group(flags.COMMON)
-class Questions(config.Texts):
+class QuestionFlags(TextFlags):
     """Says which questions a run reads, and how they become windows."""
 
     train_file: str | None = flags.field(
         None,
         "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0.",
         flags.check_file,
-        eval_may_differ=True,
+        may_differ=flags.EVALUATING,
     )
     eval_file: str | None = flags.field(
         None, "Evaluate on the questions of such a file.", flags.check_file, may_differ=True
@@ -80,7 +84,7 @@ class Questions(config.Texts):
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
-class Evaluation(config.Evaluation):
+class AnswerFlags(ResultFlags):
     """Says how a run evaluates and predicts, and what it exports."""
 
     export_inputs: str | None = flags.field(
@@ -109,8 +113,8 @@ class QuestionAnsweringConfig(FineTuningConfig):
         "Write checkpoints, events, metrics, curves and answers into this directory.",
         heading=flags.COMMON,
     )
-    data: Questions = flags.member(Questions)
-    evaluation: Evaluation = flags.member(Evaluation)
+    data: QuestionFlags = flags.member(QuestionFlags)
+    evaluation: AnswerFlags = flags.member(AnswerFlags)
     do_predict: bool = flags.field(
         False,
         "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",

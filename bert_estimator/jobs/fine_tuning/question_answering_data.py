@@ -6,12 +6,11 @@ from collections.abc import Callable
 from bert_estimator import tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.jobs import estimator, vocabulary
+from bert_estimator.jobs.fine_tuning import opened_network
 from bert_estimator.jobs.fine_tuning.question_answering_config import (
     QuestionAnsweringConfig,
-    Questions,
+    QuestionFlags,
 )
-from bert_estimator.recipes import embedded
 from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import squad_files, squad_metrics
 from input_pipelines.tasks.squad_files import Question
@@ -20,7 +19,7 @@ from input_pipelines.tasks.windows import Windows
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnsweringData:
-    """Holds the windows of the questions, and the network that fits them; see `job.Data`."""
+    """Holds the windows of the questions, and the network that fits them; see `FineTuning.load`."""
 
     bert_config: BertConfig
     vocab_file: str
@@ -41,16 +40,19 @@ class QuestionAnsweringData:
 
 def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
     """Reads the network and the questions that a configuration names."""
-    return _load_embedded(config) if config.embedded else _load_files(config)
-
-
-def _load_files(config):
-    config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config.network, config.output_dir)
-    _check_network(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(
-        config.data, config.data.vocab_file, bert_config, config.output_dir
+    config, bert_config, tokenizer = opened_network.open_network(config)
+    flags.check(
+        bert_config.type_vocab_size > 1,
+        "bert_config_file",
+        config.network.bert_config_file,
+        "has type_vocab_size 1, but a question and its context are 2 segments; give a network that "
+        "was made for pairs",
     )
+    read = _read_embedded if config.embedded else _read_files
+    return read(config, bert_config, tokenizer)
+
+
+def _read_files(config, bert_config, tokenizer):
     is_run = not config.plan.compile_only
 
     def windows(flag, is_read, needs_answers, is_training=False):
@@ -91,12 +93,7 @@ def _load_files(config):
     )
 
 
-def _load_embedded(config):
-    config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config.network, config.output_dir, embedded.NETWORK)
-    _check_network(config, bert_config)
-    vocab_file = vocabulary.of_embedded(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
+def _read_embedded(config, bert_config, tokenizer):
     questions = embedded_tasks.load_questions()
     train, held_out = (
         _windows(config.data, side, tokenizer, "the embedded questions")
@@ -116,23 +113,18 @@ def _load_embedded(config):
         }
 
     return QuestionAnsweringData(
-        bert_config, vocab_file, tokenizer.casing, train, held_out, held_out, baselines
-    )
-
-
-def _check_network(config, bert_config):
-    estimator.check_sizes(config, bert_config)
-    flags.check(
-        bert_config.type_vocab_size > 1,
-        "bert_config_file",
-        config.network.bert_config_file,
-        "has type_vocab_size 1, but a question and its context are 2 segments; give a network that "
-        "was made for pairs",
+        bert_config,
+        config.data.vocab_file,
+        tokenizer.casing,
+        train,
+        held_out,
+        held_out,
+        baselines,
     )
 
 
 def _windows(
-    lengths: Questions, questions: list[Question], tokenizer: tokenization.Tokenizer, path: str
+    lengths: QuestionFlags, questions: list[Question], tokenizer: tokenization.Tokenizer, path: str
 ) -> Windows:
     """Makes windows, and prints what they leave out."""
     windows = Windows(

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from bert_estimator import tpu
+from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import runtime
-from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.fine_tuning import onnx_export
-from bert_estimator.jobs.fine_tuning.job import FineTuning
+from bert_estimator.jobs.fine_tuning import (
+    onnx_export,
+    opened_network,
+    question_answering_data,
+)
+from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, network_in_use
 from bert_estimator.model_fns import fine_tuning, question_answering, update
 from bert_estimator.storage import remote
 from input_pipelines.tasks import answers
@@ -28,11 +32,32 @@ class QuestionAnswering(FineTuning):
 
     # The softmax of a training that is not packed is over padding, as in google-research/bert.
     IGNORES_PADDING = False
+    load = staticmethod(question_answering_data.load)
+
+    @classmethod
+    def completed(cls, config: Any) -> Any:
+        """Returns the configuration of a run, which without training also has the network's own
+        --version_2_with_negative."""
+        config, name = super().completed(config), "version_2_with_negative"
+        is_said = config.sources[name] in (provenance.FLAG, provenance.RUN)
+        if config.embedded or is_said or (used := network_in_use(config)) is None:
+            return config
+        flag, source = used
+        says = source.version_2_with_negative
+        files = [flags.values_of(config)[file] for file in config.DATA_FLAGS]
+        flags.check(
+            says is not None or any(files),
+            flag,
+            source.path,
+            "nothing beside this network says whether it may leave questions without an answer, as "
+            f"for SQuAD 2.0; add --{name}, or --no{name} if it answers all",
+        )
+        return flags.changed(config, **{name: bool(says)})
 
     def model_fn(
         self, network: fine_tuning.Network, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
-        scorer = self.data.evaluate and Scorer(self.data.evaluate, self._search())
+        scorer = self.data.evaluate and AnswerScorer(self.data.evaluate, self._search())
         return question_answering.model_fn_builder(network, rule, scorer)
 
     def task(self) -> dict[str, Any]:
@@ -50,7 +75,7 @@ class QuestionAnswering(FineTuning):
         questions, evaluation = self.config.data, self.config.evaluation
         return {
             "kind": QUESTION_ANSWERING,
-            "vocab_file": vocabulary.name_in_run(self.data.vocab_file),
+            "vocab_file": opened_network.name_in_run(self.data.vocab_file),
             **self.data.casing._asdict(),
             "max_seq_length": questions.max_seq_length,
             "doc_stride": questions.doc_stride,
@@ -71,7 +96,7 @@ class QuestionAnswering(FineTuning):
 
     def score(self, answer: onnx_export.Answer) -> tuple[str, float]:
         windows = self.data.evaluate
-        scorer = Scorer(windows, self._search())
+        scorer = AnswerScorer(windows, self._search())
         for numbers, _, outputs in onnx_export.answered(answer, windows):
             scorer.add(numbers, *(outputs[name] for name in runtime.ENDS))
         metric = self.data.deciding_metric
@@ -107,7 +132,7 @@ class QuestionAnswering(FineTuning):
         print(f"Answers: {remote.shown(', '.join(paths))} ({len(predictions)} questions)")
 
 
-class Scorer:
+class AnswerScorer:
     """Computes SQuAD's metrics of an evaluation; it is a `question_answering.Scorer`."""
 
     def __init__(self, windows: Windows, search: Search):

@@ -1,6 +1,7 @@
 """Opens a run for the verbs: a graph with a step built in it, a session, and the hooks."""
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -133,14 +134,12 @@ class OpenedRun:
         self.job, self.step, self.graph = built.job, built.step, built.graph
         # The session is what hooks see; its variables are restored, or initialized.
         self.session, self.driver, self._built = session, driver, built
+        # Runs one loop of steps between two visits of the hooks; see `HookDriver.around`.
+        self.around = functools.partial(driver.around, session)
 
     def global_step(self) -> int:
         """Returns the present value of the global step."""
         return int(self.session.run(self._built.global_step))
-
-    def around(self, fetches, run_loop):
-        """Runs one loop of steps between two visits of the hooks; see `HookDriver.around`."""
-        return self.driver.around(self.session, fetches, run_loop)
 
     def end(self) -> None:
         """Calls the hooks' `end`, and flushes the event writers."""

@@ -194,7 +194,15 @@ class _TrainingLoop:
             self._step.start(self._run.session, steps_to_go, self.now)
         self._progress.start(self.now)
         with ticker.every(log_secs, self._progress.line):
-            self._run_loops()
+            ended = self._is_finished()
+            while not ended:
+                self._progress.before_loop()
+                try:
+                    self._one_loop()
+                except EndOfInput:
+                    self._check_data_may_end()
+                    break
+                ended = self._is_finished()
         if self._last is not None:
             # The last step is always logged, whatever the interval.
             self._report(self._last, ended=True)
@@ -202,17 +210,6 @@ class _TrainingLoop:
         # Host functions finish, or raise their errors, before the hooks' `end`.
         self._step.finish(self._run.session)
         self._run.end()
-
-    def _run_loops(self):
-        ended = self._is_finished()
-        while not ended:
-            self._progress.before_loop()
-            try:
-                self._one_loop()
-            except EndOfInput:
-                self._check_data_may_end()
-                return
-            ended = self._is_finished()
 
     def _is_finished(self):
         """Returns whether training ends here; all hosts get the same answer."""

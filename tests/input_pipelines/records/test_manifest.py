@@ -8,8 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from commands import MAINS
 
-from bert_estimator.jobs.pretraining import config as pretraining_config
-from bert_estimator.jobs.pretraining import data as pretraining_data
+from bert_estimator.jobs.pretraining import pretraining_config, pretraining_data
 from input_pipelines.creation import stages
 from input_pipelines.records import manifest, unigram
 from input_pipelines.records import manifest as manifests

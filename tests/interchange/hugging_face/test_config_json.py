@@ -10,7 +10,7 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER
-from bert_estimator.jobs import fine_tuned
+from bert_estimator.jobs import facts
 
 DEFAULTS = ("LABEL_0", "LABEL_1")
 PAIRS = {"kind": "classification", "labels": DEFAULTS, "is_pair": True}
@@ -70,7 +70,7 @@ def test_a_copy_is_guarded_as_the_run_is(tmp_path):
     task = {"kind": "question_answering", "version_2_with_negative": False}
     head = [f"{ANSWER}/output_weights"]
     with pytest.raises(FlagError, match="was trained with --version_2_with_negative, to leave que"):
-        fine_tuned.check(there, head, task, there.vocab_file, there.config, "init_checkpoint")
+        facts.check_used(there, head, task, there.vocab_file, there.config, "init_checkpoint")
 
 
 def test_only_facts_that_are_known_are_written(tmp_path):

@@ -20,7 +20,7 @@ from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.source import Source
 from bert_estimator.jobs.fine_tuning import model_labels
-from bert_estimator.jobs.fine_tuning.model_labels import Used
+from bert_estimator.jobs.fine_tuning.model_labels import LabelsOfFiles
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
@@ -324,14 +324,14 @@ def source_of(labels, number, kind=None):
 )
 @pytest.mark.parametrize("trains", [False, True])
 def test_the_labels_of_outputs_without_names(logged, used, are_all, found, is_warned, trains):
-    source, used = source_of("", 3), Used(used.split(), "here", are_all)
+    source, used = source_of("", 3), LabelsOfFiles(used.split(), "here", are_all)
     names = model_labels.of_task(source, "classification", used, trains, False)
     assert names == tuple(found.split())
     assert [level for level, _ in logged] == ["WARNING"] * is_warned
 
 
 def test_outputs_without_names_and_too_few_labels():
-    used = Used(["a", "b"], "dev.tsv", False)
+    used = LabelsOfFiles(["a", "b"], "dev.tsv", False)
     with pytest.raises(ValueError, match=r'^dev.tsv: has the labels \["a", "b"\], but model has 3'):
         model_labels.of_task(source_of("", 3), "classification", used, False, False)
 
@@ -348,7 +348,7 @@ def test_outputs_without_names_and_too_few_labels():
     ],
 )
 def test_training_goes_on_with_the_rows_of_a_head(learned, used, partial, found):
-    used = Used(used.split(), "here", True)
+    used = LabelsOfFiles(used.split(), "here", True)
     source = source_of(learned.split(), len(learned.split()))
     names = model_labels.of_task(source, "classification", used, True, partial)
     assert names == tuple(found.split())
@@ -356,7 +356,7 @@ def test_training_goes_on_with_the_rows_of_a_head(learned, used, partial, found)
 
 @pytest.mark.parametrize("other", ["Positive", "positive ", "pos-itive", "\uff50ositive"])
 def test_spellings_that_training_refuses(other):
-    used = Used(["negative", other], "here", True)
+    used = LabelsOfFiles(["negative", other], "here", True)
     with pytest.raises(ValueError, match="If they mean the same, spell"):
         model_labels.of_task(
             source_of(["negative", "positive"], 2), "classification", used, True, False
@@ -364,7 +364,7 @@ def test_spellings_that_training_refuses(other):
 
 
 def test_labels_of_another_kind_keep_their_rows():
-    used = Used(["a", "b"], "here", True)
+    used = LabelsOfFiles(["a", "b"], "here", True)
     for learned, found in (("ba", ("b", "a")), ("cba", ("a", "b"))):
         source = source_of(learned, len(learned), "multi_label")
         assert model_labels.of_task(source, "classification", used, True, False) == found

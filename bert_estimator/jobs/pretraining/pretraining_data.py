@@ -12,7 +12,7 @@ from bert_estimator import tokenization
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
-from bert_estimator.jobs.pretraining.config import PretrainingConfig, Records
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, RecordFlags
 from bert_estimator.recipes import embedded
 from bert_estimator.system import json_files
 from input_pipelines.embedded import default_data
@@ -146,7 +146,7 @@ def _lengths(config, records):
         return record_lengths.read(records, expected, kept_in, asked.max_bad_records)
 
 
-def check_evaluated(output_dir: str, records: Records, data: PretrainingData) -> None:
+def check_evaluated(output_dir: str, records: RecordFlags, data: PretrainingData) -> None:
     """Checks that the records are of the vocabulary and casing of the run that is evaluated, as far
     as the files beside its checkpoints say."""
     casing = None
@@ -166,16 +166,17 @@ def check_evaluated(output_dir: str, records: Records, data: PretrainingData) ->
         flags.check(None in pair or pair[0] == pair[1], "input_file", records.input_file, rule)
 
 
-def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) -> None:
-    """Checks that all stages of a recipe have records of one vocabulary and casing."""
-    for (_, before), (config, data) in itertools.pairwise(stages):
+def check_stages(stages: Sequence[tuple[str, PretrainingData]]) -> None:
+    """Checks that the records of all stages of a recipe, named by --input_file, have one vocabulary
+    and casing."""
+    for (_, before), (input_file, data) in itertools.pairwise(stages):
         for name in ("vocab_sha256", "casing"):
             values = {getattr(before, name), getattr(data, name)} - {None}
             rule = (
                 "its records were made with another vocabulary, --do_lower_case or "
                 "--strip_accents than the records of the stage before"
             )
-            flags.check(len(values) < 2, "input_file", config.data.input_file, rule)
+            flags.check(len(values) < 2, "input_file", input_file, rule)
 
 
 def _warn_of_text_on_both_sides(record_files):

@@ -15,8 +15,14 @@ from bert_estimator.command_line.choices import (
     ONNX_INT8,
     SAVED_MODEL,
 )
-from bert_estimator.jobs import config
-from bert_estimator.jobs.config import BATCH_CHECKS, JobConfig, OptimizerFlag
+from bert_estimator.jobs.groups import (
+    BATCH_CHECKS,
+    DataFlags,
+    EvaluationFlags,
+    OptimizerFlag,
+    TrainingFlags,
+)
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import RESULTS
@@ -26,8 +32,8 @@ from bert_estimator.system.errors import GREATEST
 _share = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 
-@flags.group(flags.COMMON, eval_may_differ=True)
-class Texts(config.Data):
+@flags.group(flags.COMMON, may_differ=flags.EVALUATING)
+class TextFlags(DataFlags):
     """Says which files a run reads, and how it makes tokens of their text."""
 
     train_file: str | None = flags.field(None, "Train on this file.", flags.check_file)
@@ -53,10 +59,15 @@ class Texts(config.Data):
         "SentencePiece.",
         heading=flags.DATA,
     )
+    pack: bool = flags.field(
+        True,
+        "Put several examples into a row, so that less padding is computed.",
+        below="max_rollbacks",
+    )
 
 
-@flags.group(eval_may_differ=True)
-class Training(config.Training):
+@flags.group(may_differ=flags.EVALUATING)
+class EpochFlags(TrainingFlags):
     """Says how weights are updated, and how long."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
@@ -84,15 +95,31 @@ class Training(config.Training):
         _share,
         below="warmup_proportion",
     )
-    pack: bool = flags.field(
-        True,
-        "Put several examples into a row, so that less padding is computed.",
-        below="max_rollbacks",
-    )
+
+    def num_train_steps(self, num_examples: int) -> int:
+        """Returns the steps of a training, as google-research/bert counts them: rounded down."""
+        steps = num_examples / self.train_batch_size * self.num_train_epochs
+        rule = f"gives {steps:g} steps, more than {GREATEST}"
+        flags.check(steps <= GREATEST, "num_train_epochs", self.num_train_epochs, rule)
+        return int(steps)
+
+    def schedule(self, num_examples: int) -> Any:
+        """Returns the `WarmupPolynomialDecay` of the learning rate."""
+        from bert_estimator import optimization
+
+        steps = self.num_train_steps(num_examples)
+        rule = (
+            f"the {num_examples} examples do not make a step of --train_batch_size="
+            f"{self.train_batch_size}; give a smaller batch, more epochs or more examples"
+        )
+        flags.check(steps > 0, "num_train_epochs", self.num_train_epochs, rule)
+        # A step must be left after the warm-up, even if all of the training is to be warm-up.
+        num_warmup_steps = min(int(steps * self.warmup_proportion), steps - 1)
+        return optimization.WarmupPolynomialDecay(self.learning_rate, steps, num_warmup_steps)
 
 
 @flags.group(flags.CHECKPOINTS, may_differ=True)
-class Evaluation(config.Evaluation):
+class ResultFlags(EvaluationFlags):
     """Says how a run evaluates and predicts, and what it exports."""
 
     predict_batch_size: int = flags.field(
@@ -120,9 +147,9 @@ class FineTuningConfig(JobConfig):
     # Any of these flags gives the run data of its own.
     DATA_FLAGS: ClassVar[tuple[str, ...]] = ("train_file", "eval_file", "predict_file")
 
-    data: Texts = flags.member(Texts)
-    training: Training = flags.member(Training)
-    evaluation: Evaluation = flags.member(Evaluation)
+    data: TextFlags = flags.member(TextFlags)
+    training: EpochFlags = flags.member(EpochFlags)
+    evaluation: ResultFlags = flags.member(ResultFlags)
     do_predict: bool = flags.field(False, "Predict.", below="do_eval")
     do_export: bool = flags.field(False, "Export a SavedModel, into export/.", below="do_predict")
     num_seeds: int = flags.field(
@@ -244,13 +271,13 @@ class FineTuningConfig(JobConfig):
 
 
 def plan_of_embedded(
-    plan: Mapping[str, Any], settings: dict[str, Any], sources: dict[str, provenance.Source]
+    plan: Mapping[str, Any], settings: dict[str, Any], sources: dict[str, provenance.Provenance]
 ) -> dict[str, Any]:
     """Returns the plan of an embedded task, with the start of the main job if it has run."""
     is_start_named = sources["init_checkpoint"] == provenance.FLAG
     # A checkpoint and its vocabulary belong together: the vocabulary beside the named checkpoint
-    # counts, which `vocabulary.completed` finds. So do the script's own batch, rate and epochs, by
-    # which published networks are fine-tuned.
+    # counts, which `opened_network.completed` finds. So do the script's own batch, rate and epochs,
+    # by which published networks are fine-tuned.
     if is_start_named and settings["init_checkpoint"]:
         return {n: v for n, v in plan.items() if n not in embedded.FOR_SMALL_NETWORKS}
     # Networks of other sizes start from scratch, and without training, the run's own network

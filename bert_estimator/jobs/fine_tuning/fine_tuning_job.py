@@ -5,32 +5,26 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import os
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, optimization, tpu
-from bert_estimator.bert_config import BertConfig
+from bert_estimator import interchange, tpu
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.choices import SAVED_MODEL
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
-from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.estimator import print_filling
+from bert_estimator.jobs import compile_only, facts, job_estimator
 from bert_estimator.jobs.fine_tuning import onnx_export
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
 from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
-from bert_estimator.jobs.run import Run, evaluation_line, locked
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
+from bert_estimator.jobs.job_estimator import print_filling
+from bert_estimator.jobs.run import Run, evaluation_line
 from bert_estimator.layers import primitives
 from bert_estimator.model_fns import fine_tuning, update
 from bert_estimator.storage import staging
 from bert_estimator.system import disk_files
-from bert_estimator.system.errors import GREATEST
-from bert_estimator.tokenization import Casing
 from input_pipelines.records.packed_rows import Filling, Packs
 from input_pipelines.tasks import features_input
 from input_pipelines.tasks.features import Batches, BatchesOfLength
@@ -39,68 +33,40 @@ from input_pipelines.tasks.features_input import ReorderedBatches
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
 
-class Data(Protocol):
-    """Says what a fine-tuning reads."""
-
-    bert_config: BertConfig
-    # Without arguments: name -> value of the baseline metric.
-    baselines: Callable[[], dict[str, float]]
-    baseline_metric: str
-
-    @property
-    def deciding_metric(self) -> str: ...
-
-    @property
-    def vocab_file(self) -> str: ...
-
-    @property
-    def train(self) -> Batches | None: ...
-
-    def digest(self) -> str:
-        """Returns a hash of the training data and what its labels mean; "" without the data."""
-
-
-def run_seeds(
-    configs: Sequence[FineTuningConfig],
-    fine_tune: Callable[[Any], dict[str, float]],
-    compile_step: Callable[[Any], bool],
-) -> None:
-    """Runs one seed after the other, and prints how far the results of several seeds spread.
-
-    Args:
-      fine_tune: function of a configuration that returns what evaluation found, by metric.
-      compile_step: function of a configuration that does what --compile_only asks for, and
-        returns whether the step fits.
-    """
-    with locked(configs):
-        if configs[0].plan.compile_only:
-            if not compile_step(configs[0]):
-                raise SystemExit(1)
-            return
-        results = [fine_tune(config) for config in configs]
-    for name in results[0] if len(results) > 1 else ():
-        # A correlation with constant predictions is NaN, which would leave the median to chance.
-        known = [result[name] for result in results if not math.isnan(result[name])]
-        lost = f", {len(results) - len(known)} not a number" if len(known) < len(results) else ""
-        known = known or [math.nan]
-        print(
-            f"{name} of {len(results)} seeds{lost}: median {statistics.median(known):.4f} "
-            f"({min(known):.4f} to {max(known):.4f})"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class FineTuning(abc.ABC):
     """Holds a fine-tuning: its data, and its flags, completed for the cores."""
 
     config: Any
-    data: Any
+    data: Any  # what `load` returns
     directory: RunDirectory | None = None  # None if the step is only compiled
     master: str = ""
 
     # Whether the results are the same if examples have less padding; the data is `BatchesOfLength`
     # then.
     IGNORES_PADDING = True
+
+    @staticmethod
+    @abc.abstractmethod
+    def load(config: Any) -> Any:
+        """Reads the network and the data that a configuration names: `bert_config`, `vocab_file`,
+        the batches `train` (None without training), `baselines` (a function that returns name ->
+        value of `baseline_metric`), `deciding_metric` and `digest()`, a hash of the training data
+        and of what its labels mean ("" without the data)."""
+
+    @classmethod
+    def completed(cls, config: Any) -> Any:
+        """Returns the configuration of a run, which without training has the network's own
+        length."""
+        if config.is_given("max_seq_length") or (used := network_in_use(config)) is None:
+            return config
+        _, source = used
+        # A network that does not record a length gets the default, but never more than its
+        # positions.
+        length = source.max_seq_length or config.data.max_seq_length
+        if source.config is not None:
+            length = min(length, source.config.max_position_embeddings)
+        return config.of_length(length)
 
     @abc.abstractmethod
     def model_fn(
@@ -147,23 +113,22 @@ class FineTuning(abc.ABC):
         self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda model_fn: model_fn
     ) -> tpu.TPUEstimator:
         """Returns the estimator of the network; `wrap` may change its model_fn."""
-        config, trains = self.config, self.config.do_train
+        config = self.config
         network = fine_tuning.Network(
             self.data.bert_config,
             random_seed=config.training.random_seed,
             max_seq_length=config.data.max_seq_length,
             **config.network.options(),
         )
-        rule = self._update_rule() if trains or config.plan.compile_only else None
-        model_fn = wrap(self.model_fn(network, rule))
-        steps = self.num_train_steps() if trains else None
-        return estimator.make(config, model_fn, self.master, steps, self._tokens_per_example())
+        model_fn = wrap(self.model_fn(network, self._rule()))
+        steps = self.num_train_steps() if config.do_train else None
+        return job_estimator.make(config, model_fn, self.master, steps, self._tokens_per_example())
 
     def _tokens_per_example(self):
         """Returns how many tokens an example has, for the log; None if lengths differ."""
         # Packed rows count tokens in the mean, without padding; by the rules of TPUs, padding
         # counts.
-        if self.config.do_train and self.config.training.pack:
+        if self.config.do_train and self.config.data.pack:
             return float(self.data.train.lengths.mean())
         return None if self._pads_to_longest() else self.config.data.max_seq_length
 
@@ -184,18 +149,16 @@ class FineTuning(abc.ABC):
     def check(self) -> None:
         """Checks that data, network, directory and checkpoints fit, before step 0."""
         config, data, start = self.config, self.data, self.config.network
-        estimator.check_network(self.directory, data.bert_config, config.do_train)
+        facts.check_network(self.directory, data.bert_config, config.do_train)
         if config.do_train:
             values = flags.values_of(config)
             flag = next((name for name in config.DATA_FLAGS if values[name]), "output_dir")
             self.directory.check_config(config.settings_to_go_on(), data.digest(), flag)
-            vocabulary.check_kept(self.directory, data.vocab_file)
+            facts.check_kept(self.directory, data.vocab_file)
             # A run that goes on does not read --init_checkpoint again.
             if start.init_checkpoint and not self.directory.holds_checkpoint():
-                casing = Casing(*(self.task()[name] for name in Casing._fields))
-                vocabulary.check_start(start, data.vocab_file, casing, "vocab_file")
-                source = interchange.open_source(start.init_checkpoint)
-                fine_tuned.warn_of_another_task(source, self.head(), self.task())
+                asked = facts.of_task(self.task(), data.vocab_file)
+                facts.check_start(start, asked, "vocab_file", self.head()[0])
             self.run.check_restorable()
         else:
             self._check_is_trained()
@@ -220,7 +183,7 @@ class FineTuning(abc.ABC):
             with flags.named(flag):
                 source = interchange.open_source(checkpoint)
         asked = self.head(), self.task(), self.data.vocab_file, self.data.bert_config
-        fine_tuned.check(source, *asked, flag)
+        facts.check_used(source, *asked, flag)
 
     def compile_step(self) -> bool:
         """Compiles the training step for a TPU that need not be there; returns whether it fits."""
@@ -236,23 +199,18 @@ class FineTuning(abc.ABC):
 
     def train(self) -> None:
         """Trains from the newest checkpoint or step 0, until the last step or early stopping."""
-        config, directory, steps = self.config, self.directory, self.num_train_steps()
-        corners = self._update_rule().corners()
-        # What decides on the best checkpoint of a complete run is how it was trained.
-        if self.run.estimator.global_step() < steps:
-            directory.write_config(config.settings(), config.sources, self.data.digest(), corners)
-        directory.write_network(self.data.bert_config.to_dict(), self.data.vocab_file, self.task())
-        directory.forget_metrics_after(self.run.estimator.global_step())
-        best_checkpoint = None
-        if config.evaluates_while_training():
-            best_checkpoint = BestCheckpoint(
-                config.output_dir,
-                config.evaluation,
-                steps,
-                self._evaluate_to_compare,
-                self.evaluation_digest(),
-            )
-        self.run.train(self.training_input_fn, steps, "num_train_epochs", best_checkpoint)
+        data, steps, rule = self.data, self.num_train_steps(), self._rule()
+        self.run.describe(
+            steps, data.digest(), rule, data.bert_config, data.vocab_file, self.task()
+        )
+        self.directory.forget_metrics_after(self.run.estimator.global_step())
+        self.run.train(
+            self.training_input_fn,
+            steps,
+            "num_train_epochs",
+            self._evaluate_to_compare,
+            self.evaluation_digest,
+        )
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates the best checkpoint if the run kept it, else the newest; prints and returns the
@@ -300,8 +258,8 @@ class FineTuning(abc.ABC):
         """Returns the `input_fn` of the training, which skips batches as `order.BatchOrder` does;
         `report` gets how full packed rows are."""
         training, packs = self.config.training, None
-        if training.pack:
-            packs = estimator.packs(self.config, self.num_train_steps(), report)
+        if self.config.data.pack:
+            packs = job_estimator.packs(self.config, self.num_train_steps(), report)
         return features_input.input_fn_builder(
             self.data.train,
             True,
@@ -328,7 +286,7 @@ class FineTuning(abc.ABC):
     def _packs_once(self):
         """Returns whether evaluations and predictions pack rows."""
         # Without --use_tpu, batches of examples of one length have as little padding.
-        return self.config.training.pack and self.config.devices.use_tpu
+        return self.config.data.pack and self.config.devices.use_tpu
 
     def _pads_to_longest(self):
         """Returns whether batches are as long as their longest examples, and so take less time."""
@@ -378,38 +336,33 @@ class FineTuning(abc.ABC):
             self.run.export(exporting, receiver, assets_extra)
 
     def num_train_steps(self) -> int:
-        """Returns the steps of the training, as google-research/bert counts them: rounded down."""
-        training = self.config.training
-        steps = len(self.data.train) / training.train_batch_size * training.num_train_epochs
-        rule = f"gives {steps:g} steps, more than {GREATEST}"
-        flags.check(steps <= GREATEST, "num_train_epochs", training.num_train_epochs, rule)
-        return int(steps)
+        """Returns the steps of the training."""
+        return self.config.training.num_train_steps(len(self.data.train))
 
-    def _update_rule(self):
-        training, network, steps = (
-            self.config.training,
-            self.data.bert_config,
-            self.num_train_steps(),
+    def _rule(self):
+        """Returns how weights are updated; None without training."""
+        config, network = self.config, self.data.bert_config
+        if not (config.do_train or config.plan.compile_only):
+            return None
+        rate_scale = fine_tuning.layerwise_rate_scale(
+            config.training.layerwise_lr_decay,
+            network.num_hidden_layers,
+            network.num_hidden_groups,
         )
-        flags.check(
-            steps > 0,
-            "num_train_epochs",
-            training.num_train_epochs,
-            f"the {len(self.data.train)} examples do not make a step of --train_batch_size="
-            f"{training.train_batch_size}; give a smaller batch, more epochs or more examples",
-        )
-        # A step must be left after the warm-up, even if all of the training is to be warm-up.
-        num_warmup_steps = min(int(steps * training.warmup_proportion), steps - 1)
-        return update.UpdateRule(
-            training.optimizer,
-            optimization.WarmupPolynomialDecay(training.learning_rate, steps, num_warmup_steps),
-            micro_batch_size=training.micro_batch_size,
-            optimizer_options=training.optimizer_options(),
-            rate_scale=fine_tuning.layerwise_rate_scale(
-                training.layerwise_lr_decay, network.num_hidden_layers, network.num_hidden_groups
-            ),
-            summary_dir=self.config.output_dir,
-        )
+        schedule = config.training.schedule(len(self.data.train))
+        return config.training.update_rule(schedule, config.output_dir, rate_scale)
+
+
+def network_in_use(config: FineTuningConfig) -> tuple[str, interchange.Source] | None:
+    """Returns (its flag, the network that a run uses without training it), or None."""
+    # A run's own network counts, whatever the run started from.
+    is_run = RunDirectory(config.output_dir).holds_checkpoint()
+    path = config.output_dir if is_run else config.network.init_checkpoint
+    if config.do_train or not path:
+        return None
+    flag = "output_dir" if is_run else "init_checkpoint"
+    with flags.named(flag):
+        return flag, interchange.open_source(path)
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:

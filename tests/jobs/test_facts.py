@@ -20,7 +20,8 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange import __main__ as convert
 from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
-from bert_estimator.jobs import fine_tuned
+from bert_estimator.jobs import facts
+from bert_estimator.jobs.run import checkpoint_of
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 TASK = {"kind": "classification", "labels": ["a", "b"], "is_pair": False, "do_lower_case": True}
@@ -45,7 +46,7 @@ def write_network(folder, task, head=network_variables.CLASSIFIER, num_labels=2)
 
 def check(source, asked, vocab_file=None, head=HEAD):
     files = vocab_file or source.vocab_file, BertConfig(**CONFIG)
-    fine_tuned.check(source, head, asked, *files, "output_dir")
+    facts.check_used(source, head, asked, *files, "output_dir")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_another_vocabulary_is_refused_by_the_script(model, tmp_path, capsys, fl
     write_vocab([*SPECIAL_TOKENS, *reversed(WORDS)], str(other))
     place = {"init_checkpoint": tmp_path / "tf1"}
     if flag == "output_dir":
-        prefix = fine_tuned.checkpoint_of(model)
+        prefix = checkpoint_of(model)
         shutil.copytree(prefix.rpartition("/")[0], tmp_path / "run_x")
         for file in ("task.json", "vocab.txt"):
             shutil.copy(tmp_path / "tf1" / file, tmp_path / "run_x")

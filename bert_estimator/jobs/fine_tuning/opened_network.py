@@ -1,26 +1,35 @@
-"""The vocabulary of a run: found, opened, and checked against the network."""
+"""The network of a fine-tuning and its vocabulary: found, opened, and named."""
 
 import os
 import shutil
-
-import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.config import Network
-from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, Texts
+from bert_estimator.jobs import job_estimator
+from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
+from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote, staging
 from input_pipelines.embedded import default_data
 
-# Tokens of this kind wait for other names; the network has not learned anything of them.
-_UNUSED = "[unused"
+
+def open_network(
+    config: FineTuningConfig,
+) -> tuple[FineTuningConfig, BertConfig, tokenization.Tokenizer]:
+    """Returns (a configuration that names its vocabulary, the network, the tokenizer), which fit
+    each other."""
+    config = completed(config)
+    plan = embedded.NETWORK if config.embedded else None
+    bert_config = config.network.build(config.output_dir, plan=plan)
+    job_estimator.check_sizes(config, bert_config)
+    if config.embedded:
+        config = flags.changed(config, vocab_file=of_embedded(config, bert_config))
+    vocab_file = config.data.vocab_file
+    return config, bert_config, _open(config.data, vocab_file, bert_config, config.output_dir)
 
 
-def open_tokenizer(
-    texts: Texts, vocab_file: str, bert_config: BertConfig, output_dir: str
-) -> tokenization.Tokenizer:
+def _open(texts, vocab_file, bert_config, output_dir):
     """Opens a vocabulary, which must fit the flags of the casing and the network's size."""
     lower, strip = texts.do_lower_case, texts.strip_accents
     with flags.named("vocab_file"):
@@ -91,7 +100,7 @@ def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
     vocab_file = os.path.join(staging.temporary_folder(), os.path.basename(vocab_file))
     # A copy is taken, since a later main job may replace --vocab_file.
     if named:
-        open_tokenizer(config.data, named, bert_config, config.output_dir)
+        _open(config.data, named, bert_config, config.output_dir)
         shutil.copy(remote.local(named), vocab_file)
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
@@ -101,70 +110,3 @@ def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
 def name_in_run(vocab_file: str) -> str:
     """Returns the name that a vocabulary has beside checkpoints; vocab.model is SentencePiece's."""
     return "vocab.model" if vocab_file.endswith(".model") else "vocab.txt"
-
-
-def check_start(
-    network: Network, vocab_file: str | None, casing: tokenization.Casing | None, flag: str
-) -> None:
-    """Checks that the network of --init_checkpoint was trained with a vocabulary and casing, None
-    if not known; `flag` is what they come from."""
-    with flags.named("init_checkpoint"):
-        source = interchange.open_source(network.init_checkpoint)
-    # The embeddings of another vocabulary would be of other words.
-    other = ""
-    if None not in (source.casing, casing) and source.casing != casing:
-        name = next(n for n in casing._fields if getattr(source, n) != getattr(casing, n))
-        theirs, ours = (_shown(getattr(values, name)) for values in (source, casing))
-        other = f"with --{name}={theirs}, not {ours}"
-    elif source.vocab_file is not None and vocab_file is not None:
-        with flags.named("init_checkpoint"):
-            differs = _first_difference(source.vocab_file, vocab_file)
-        if differs is not None:
-            number, theirs, ours = differs
-            other = (
-                f"with the vocabulary {source.vocab_file}, whose token {number} is {theirs!r}, and "
-                f"{vocab_file} has {ours!r} there"
-            )
-    if not other:
-        return
-    other = f"{network.init_checkpoint} was trained {other}"
-    if network.allow_partial_init:
-        tf.logging.warning("--%s: %s.", flag, other)
-        return
-    raise flags.FlagError(
-        f"--{flag}: {other}. Use the same vocabulary and casing, or add --allow_partial_init to "
-        "go on all the same"
-    )
-
-
-def _shown(value):
-    return "its default" if value is None else value
-
-
-def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:
-    """Checks that a training that goes on has the vocabulary that lies beside its checkpoints."""
-    kept = directory.vocab_file()
-    if vocab_file is None or kept is None or not directory.holds_checkpoint():
-        return
-    with flags.named("vocab_file"):
-        differs = _first_difference(kept, remote.local(vocab_file))
-    if differs is not None:
-        number, theirs, ours = differs
-        raise flags.FlagError(
-            f"--vocab_file={vocab_file}: the run has the vocabulary {kept}, whose token {number} "
-            f"is {theirs!r}, not {ours!r}. Give the run's, or another --output_dir"
-        )
-
-
-def _first_difference(theirs, ours):
-    """Returns (id, token, token) of the first token that two vocabularies do not share, or None."""
-    pairs = zip(_tokens_of(theirs), _tokens_of(ours), strict=False)
-    for number, (token, other) in enumerate(pairs):
-        if token != other and not token.startswith(_UNUSED):
-            return number, token, other
-    return None
-
-
-def _tokens_of(vocab_file):
-    tokenizer = tokenization.open_tokenizer(vocab_file, None)
-    return tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))

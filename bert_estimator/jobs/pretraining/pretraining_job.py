@@ -7,85 +7,71 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_estimator import optimization, tpu
+from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
-from bert_estimator.jobs import compile_only, estimator, vocabulary
-from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.pretraining import data
-from bert_estimator.jobs.pretraining.config import PretrainingConfig, Schedule
-from bert_estimator.jobs.pretraining.data import PretrainingData
+from bert_estimator.jobs import compile_only, facts, job_estimator
+from bert_estimator.jobs.pretraining import pretraining_data
+from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
+from bert_estimator.jobs.pretraining.pretraining_data import PretrainingData
 from bert_estimator.jobs.run import Run
 from bert_estimator.model_fns import pretraining, update
 from bert_estimator.tokenization import Casing
 from input_pipelines.records import pretraining_input
 
 
-def read_network(config: PretrainingConfig) -> BertConfig:
-    """Returns the network of a configuration; raises FlagError if other flags do not fit it."""
-    if config.bert_config is not None:
-        network = BertConfig(**config.bert_config)
-    else:
-        network = estimator.read_bert_config(config.network, config.output_dir)
-    estimator.check_sizes(config, network)
-    return network
-
-
-def update_rule(training: Schedule, output_dir: str) -> update.UpdateRule:
-    """Returns how weights are updated; what it reports goes into the events in a directory."""
-    schedule = optimization.WarmupPolynomialDecay(
-        training.learning_rate,
-        training.num_train_steps,
-        training.num_warmup_steps,
-        learning_rate_decay_power=training.learning_rate_decay_power,
-        legacy_schedule_jump=training.legacy_schedule_jump,
-    )
-    return update.UpdateRule(
-        training.optimizer,
-        schedule,
-        micro_batch_size=training.micro_batch_size,
-        optimizer_options=training.optimizer_options(),
-        summary_dir=output_dir,
-    )
-
-
 def make_estimator(
     config: PretrainingConfig,
     network: BertConfig,
+    rule: update.UpdateRule,
     master: str = "",
     records: PretrainingData | None = None,
 ) -> tpu.TPUEstimator:
-    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule."""
+    """Returns the `TPUEstimator` of a network, whose weights a rule updates."""
     model_fn = pretraining.model_fn_builder(
         network,
-        update_rule(config.training, config.output_dir),
+        rule,
         random_seed=config.training.random_seed,
         unigram_nats=records and records.unigram_nats(),
         **config.network.options(),
     )
     # The log counts the tokens of packed rows by the lengths of the records, without padding.
     lengths = records and records.lengths
-    is_packed = config.training.pack and lengths is not None
+    is_packed = config.data.pack and lengths is not None
     tokens = config.data.max_seq_length * (lengths.token_share if is_packed else 1)
-    return estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
+    return job_estimator.make(config, model_fn, master, config.training.num_train_steps, tokens)
 
 
-def compile_step(config: PretrainingConfig) -> bool:
-    """Compiles the training step for a TPU that need not be there; returns whether it fits."""
-    network, (lengths, parts) = read_network(config), data.lengths_to_compile(config)
+def compile_steps(stages: Sequence[PretrainingConfig]) -> None:
+    """Compiles the training step of each stage for a TPU that need not be there; ends the process
+    if one does not fit."""
+    for stage in stages:
+        stage.announce()
+        if not _compile_step(stage):
+            raise SystemExit(1)
+    if len(stages) > 1:
+        compile_only.print_total(stages)
+
+
+def _compile_step(config):
+    """Returns whether the training step of a stage fits."""
+    network = config.network.build(config.output_dir, config.bert_config)
+    job_estimator.check_sizes(config, network)
+    lengths, parts = pretraining_data.lengths_to_compile(config)
     token_share = lengths and lengths.token_share
     config = config.packed(token_share)
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
 
     def lower(changed, cores, hosts):
         fillings, packs = [], None
-        if changed.training.pack:
-            packs = estimator.packs(changed, changed.training.num_train_steps, fillings.append)
+        if changed.data.pack:
+            packs = job_estimator.packs(changed, changed.training.num_train_steps, fillings.append)
         zeros = pretraining_input.shapes_input_fn(
             *longest, changed.network.precision, packs, lengths, parts
         )
         # Building the input packs its rows, and only then says how full they are.
-        lowered = make_estimator(changed, network).lower(zeros, cores, hosts)
+        rule = changed.training.update_rule(changed.training.schedule(), changed.output_dir)
+        lowered = make_estimator(changed, network, rule).lower(zeros, cores, hosts)
         for filling in fillings:
             print(f"Packed: {filling}")
         return lowered, fillings[0].token_share if fillings else token_share
@@ -100,6 +86,7 @@ class Pretraining:
 
     config: PretrainingConfig  # completed for the cores
     network: BertConfig
+    rule: update.UpdateRule
     data: PretrainingData
     run: Run
 
@@ -111,32 +98,31 @@ class Pretraining:
         """Checks that records, vocabularies, hosts and checkpoints fit, before step 0."""
         config, start, records = self.config, self.config.network, self.config.data
         number = self.data.eval_digest, self.data.num_eval_records
-        estimator.check_hosts_have_same_files(
+        job_estimator.check_hosts_have_same_files(
             {
                 "bert_config_file": (start.bert_config_file, self.network),
                 "input_file": (records.input_file, self.data.digest),
                 "eval_input_file": (records.eval_input_file, number),
             }
         )
-        read, holds_checkpoint = (
-            (self.data.vocab_file, self.data.casing),
-            self.directory.holds_checkpoint(),
-        )
+        casing = self.data.casing._asdict() if self.data.casing else {}
+        asked = facts.of_task(casing, self.data.vocab_file)
+        holds_checkpoint = self.directory.holds_checkpoint()
         if config.do_train:
             self.run.check_restorable()
             self.directory.check_config(config.settings_to_go_on(), self.data.digest)
-            # The stage before will make its checkpoint; `data.check_stages` compares their records.
+            # The stage before will make its checkpoint; `check_stages` compares their records.
             is_coming = config.starts_from_stage() and not os.path.exists(
                 f"{start.init_checkpoint}.index"
             )
             if start.init_checkpoint and not holds_checkpoint and not is_coming:
-                vocabulary.check_start(start, *read, "input_file")
-            vocabulary.check_kept(self.directory, self.data.vocab_file)
+                facts.check_start(start, asked, "input_file")
+            facts.check_kept(self.directory, self.data.vocab_file)
         elif holds_checkpoint:
-            data.check_evaluated(config.output_dir, records, self.data)
+            pretraining_data.check_evaluated(config.output_dir, records, self.data)
         elif start.init_checkpoint:
             flag = "eval_input_file" if records.eval_input_file else "input_file"
-            vocabulary.check_start(start, *read, flag)
+            facts.check_start(start, asked, flag)
 
     def write_config(self) -> None:
         """Writes what the run is into its directory, if it trains."""
@@ -146,11 +132,14 @@ class Pretraining:
         casing = self.data.casing or Casing(*[None] * len(Casing._fields))
         length = config.data.max_seq_length
         task = {"kind": "pretraining", **casing._asdict(), "max_seq_length": length}
-        corners = update_rule(config.training, config.output_dir).corners()
-        # What decides on the best checkpoint of a complete run is how it was trained.
-        if self.run.estimator.global_step() < config.training.num_train_steps:
-            directory.write_config(config.settings(), config.sources, self.data.digest, corners)
-        directory.write_network(self.network.to_dict(), self.data.vocab_file, task)
+        steps, vocab_file = config.training.num_train_steps, self.data.vocab_file
+        self.run.describe(steps, self.data.digest, self.rule, self.network, vocab_file, task)
+
+    def export_program(self) -> None:
+        """Writes the training step into --export_program, to run without TensorFlow."""
+        path = self.config.export_program
+        self.run.estimator.export_training_program(self.input_fn(is_training=True), path)
+        print(f"Run it: python -m bert_estimator.tpu.run_program {path}")
 
     def train(self) -> None:
         """Trains from the newest checkpoint, the start, or step 0, and evaluates on the way."""
@@ -159,17 +148,13 @@ class Pretraining:
         # Curves begin at the loss before training.
         if config.do_eval and start_step == 0:
             self._evaluate_and_log()
-        best_checkpoint, steps = None, config.training.num_train_steps
-        if config.evaluates_while_training():
-            best_checkpoint = BestCheckpoint(
-                config.output_dir,
-                config.evaluation,
-                steps,
-                self._evaluate_to_compare,
-                self._evaluation_digest(),
-            )
-        make_input_fn = functools.partial(self.input_fn, True)
-        self.run.train(make_input_fn, steps, "num_train_steps", best_checkpoint)
+        self.run.train(
+            functools.partial(self.input_fn, True),
+            config.training.num_train_steps,
+            "num_train_steps",
+            self._evaluate_to_compare,
+            self._evaluation_digest,
+        )
 
     def evaluate(self) -> None:
         """Evaluates the best checkpoint if the run kept it, else the newest; prints the results."""
@@ -186,8 +171,8 @@ class Pretraining:
     ) -> Callable[..., Any]:
         """Returns the `input_fn` of the training, or of the evaluation."""
         records, packs = self.config.data, None
-        if is_training and self.config.training.pack:
-            packs = estimator.packs(self.config, self.config.training.num_train_steps)
+        if is_training and self.config.data.pack:
+            packs = job_estimator.packs(self.config, self.config.training.num_train_steps)
         return pretraining_input.input_fn_builder(
             self.data.train_files if is_training else self.data.eval_files,
             records.max_seq_length,

@@ -14,10 +14,11 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import estimator as job_estimator
-from bert_estimator.jobs.config import JobConfig, Network
+from bert_estimator.jobs import facts, job_estimator
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.jobs.pretraining.config import Schedule
+from bert_estimator.jobs.groups import NetworkFlags
+from bert_estimator.jobs.job_config import JobConfig
+from bert_estimator.jobs.pretraining.pretraining_config import ScheduleFlags
 from bert_estimator.system import memory
 
 
@@ -41,6 +42,12 @@ def config_of(tmp_path, **changes):
     kind = ClassificationConfig if "predict_batch_size" in changes else JobConfig
     sources = {"predict_batch_size": provenance.FLAG}
     return flags.build(kind, {**values, **changes}, sources=sources)
+
+
+def find_cores(config):
+    """Returns the configuration fitted to the cores found, and their master."""
+    cores = config.devices.find()
+    return config.fitted(cores), cores.master
 
 
 def model_fn(features, labels, mode, params):
@@ -88,31 +95,31 @@ def test_a_training_has_the_rewriting_that_helps_its_steps(tmp_path, monkeypatch
 def test_a_name_of_no_cores(tmp_path, monkeypatch):
     message = "pod-1: master='pod-1' does not name a TPU"
     with pytest.raises(FlagError, match=f"^--tpu_name={message}"):
-        job_estimator.find_cores(config_of(tmp_path, tpu_name="pod-1"))
+        find_cores(config_of(tmp_path, tpu_name="pod-1"))
     monkeypatch.setenv("TPU_NAME", "pod-1")
     with pytest.raises(FlagError, match=rf"^\$TPU_NAME={message}"):
-        job_estimator.find_cores(config_of(tmp_path))
+        find_cores(config_of(tmp_path))
 
 
 def test_a_micro_batch_is_a_part_of_what_the_cores_found_have(tmp_path):
     config = config_of(tmp_path, micro_batch_size=3, train_batch_size=24)
-    assert job_estimator.find_cores(config)[0].training.micro_batch_size == 3
+    assert find_cores(config)[0].training.micro_batch_size == 3
     message = "^--micro_batch_size=3: must divide --train_batch_size=8, or not be less"
     with pytest.raises(FlagError, match=message):
-        job_estimator.find_cores(config_of(tmp_path, micro_batch_size=3))
+        find_cores(config_of(tmp_path, micro_batch_size=3))
 
 
 @pytest.mark.parametrize(("cores", "size"), [(None, 8), (8, 8), (16, 16), (5, 10)])
 def test_one_core_stands_in_for_those_asked_for(tmp_path, cores, size):
     config = config_of(tmp_path, num_tpu_cores=cores)
-    found, master = job_estimator.find_cores(config)
+    found, master = find_cores(config)
     assert (found, master) == (flags.changed(config, eval_batch_size=size), "")
 
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_batches_that_no_flag_gives_fit_the_cores(tmp_path):
     config = config_of(tmp_path, tpu_name="rehearse:3", train_batch_size=9)
-    found, master = job_estimator.find_cores(config)
+    found, master = find_cores(config)
     assert (found, master) == (flags.changed(config, eval_batch_size=9), "rehearse:3")
 
 
@@ -120,7 +127,7 @@ def test_batches_that_no_flag_gives_fit_the_cores(tmp_path):
 def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.18.1")
     with pytest.raises(FlagError, match=r"^--tpu_name=rehearse:2: The XLA runtime needs Tens"):
-        job_estimator.find_cores(config_of(tmp_path, tpu_name="rehearse:2"))
+        find_cores(config_of(tmp_path, tpu_name="rehearse:2"))
 
 
 @pytest.mark.usefixtures("xla_runtime")
@@ -140,7 +147,7 @@ def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
 )
 def test_cores_that_do_not_fit(tmp_path, changes, message):
     with pytest.raises(FlagError) as caught:
-        job_estimator.find_cores(config_of(tmp_path, **changes))
+        find_cores(config_of(tmp_path, **changes))
     assert str(caught.value).startswith(message)
 
 
@@ -162,14 +169,14 @@ def test_a_file_that_is_no_network(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text("[]")
     with pytest.raises(FlagError, match=r"--bert_config_file: .*: must be an object"):
-        job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
+        NetworkFlags(bert_config_file=str(path)).build("run")
 
 
 @pytest.mark.parametrize(("model", "act"), [("tf1", "gelu"), ("hf_pretraining", "gelu_erf")])
 def test_a_network_of_either_format_is_read(model, act):
     name = "bert_config.json" if model == "tf1" else "config.json"
     path = pathlib.Path(__file__).parent.parent / "interchange" / "data" / model / name
-    bert_config = job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
+    bert_config = NetworkFlags(bert_config_file=str(path)).build("run")
     values = json.loads(path.read_text())
     assert bert_config.hidden_act == act
     assert bert_config.hidden_size == values["hidden_size"] != BertConfig(1).hidden_size
@@ -180,7 +187,7 @@ def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(
     path.write_text('{"model_type": "roberta"}')
     message = f"^--bert_config_file: {path}: model_type='roberta', but the network supports 'bert'"
     with pytest.raises(FlagError, match=message):
-        job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
+        NetworkFlags(bert_config_file=str(path)).build("run")
 
 
 LARGE = BertConfig.preset("large", 30522)
@@ -220,7 +227,7 @@ def test_a_packed_batch_is_refused_only_if_a_row_of_it_is_too_large(tmp_path, mo
     with pytest.raises(FlagError, match=r"^--train_batch_size=512: needs about 1"):
         job_estimator.check_memory(config_of(tmp_path, **large), LARGE)
     config = config_of(tmp_path, **large, predict_batch_size=8)
-    assert config.training.pack  # as fine-tunings do by default
+    assert config.data.pack  # as fine-tunings do by default
     job_estimator.check_memory(config, LARGE)
     printed = capsys.readouterr()
     assert printed.out.startswith("Memory: at most about 1")
@@ -242,7 +249,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("of_training", "moments"), MOMENTS)
 def test_what_an_optimizer_keeps_of_each_weight(of_training, moments):
-    assert job_estimator.moments_of(Schedule(**of_training)) == moments
+    assert job_estimator.moments_of(ScheduleFlags(**of_training)) == moments
 
 
 def test_what_all_optimizers_keep_is_known():
@@ -281,21 +288,21 @@ def test_a_run_goes_on_with_the_head_s_dropout_that_it_began_with(tmp_path, said
     """Runs begun before it was read have 0.1, whatever the network says, and do not say so."""
     file = tmp_path / "config.json"
     file.write_text('{"model_type": "bert", "vocab_size": 45, "hidden_dropout_prob": 0.3}')
-    network, run = Network(bert_config_file=str(file)), tmp_path / "run"
+    network, run = NetworkFlags(bert_config_file=str(file)), tmp_path / "run"
     directory = RunDirectory(str(run))
     run.mkdir()
-    assert job_estimator.read_bert_config(network, str(run)).classifier_dropout == 0.3
-    keys = job_estimator.read_bert_config(network, str(run)).to_dict()
+    assert network.build(str(run)).classifier_dropout == 0.3
+    keys = network.build(str(run)).to_dict()
     directory.write_network({**keys, "classifier_dropout": said})
     if said is None:
         del keys["classifier_dropout"]
         directory.write_network(keys)
     (run / "model.ckpt-1.index").touch()
-    now = job_estimator.read_bert_config(network, str(run))
+    now = network.build(str(run))
     assert now.classifier_dropout == (0.1 if said is None else 0.3)
-    job_estimator.check_network(directory, now, do_train=False)
+    facts.check_network(directory, now, do_train=False)
     if said == 0.1:
         with pytest.raises(FlagError, match=r"with classifier_dropout=0.1, not 0.3\. Use that"):
-            job_estimator.check_network(directory, now, do_train=True)
+            facts.check_network(directory, now, do_train=True)
     else:
-        job_estimator.check_network(directory, now, do_train=True)
+        facts.check_network(directory, now, do_train=True)

@@ -9,10 +9,10 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import read_command_line
-from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.jobs.pretraining import config as pretraining_config
+from bert_estimator.jobs.job_config import JobConfig
+from bert_estimator.jobs.pretraining import pretraining_config
 
 GOOD = dict(
     train_batch_size=32,
@@ -94,7 +94,6 @@ def test_defaults_are_those_of_google_research_bert():
         "optimizer": None,
         "micro_batch_size": None,
         "recompute": False,
-        "use_one_hot_embeddings": False,
         "random_seed": 12345,
         "max_seq_length": 128,
         "compile_only": False,

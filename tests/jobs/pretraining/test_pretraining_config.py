@@ -8,9 +8,9 @@ import pytest
 
 from bert_estimator.command_line import provenance
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Provenance
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.pretraining.config import resolve
+from bert_estimator.jobs.pretraining.pretraining_config import resolve
 
 
 def stages(tmp_path, *flags):
@@ -30,12 +30,12 @@ def test_a_recipe_s_stages_follow_each_other(tmp_path):
 def test_every_value_says_where_it_came_from(tmp_path):
     first, second = stages(tmp_path, "--recipe=lamb_76min", "--scale=smoke", "--random_seed=3")
     recipe = "lamb_76min"
-    assert first.sources["train_batch_size"] == Source(Origin.PAPER, recipe, scaled_from=65536)
-    scaled = Source(Origin.ASSUMED, recipe, scaled_from=77)
+    assert first.sources["train_batch_size"] == Provenance(Origin.PAPER, recipe, scaled_from=65536)
+    scaled = Provenance(Origin.ASSUMED, recipe, scaled_from=77)
     assert second.sources["max_predictions_per_seq"] == scaled
-    assert first.sources["optimizer"] == Source(Origin.PAPER, recipe)
-    assert first.sources["bert_config"] == Source(Origin.SCALED, recipe)
-    assert second.sources["init_checkpoint"] == Source(Origin.STAGE, recipe, stage=1)
+    assert first.sources["optimizer"] == Provenance(Origin.PAPER, recipe)
+    assert first.sources["bert_config"] == Provenance(Origin.SCALED, recipe)
+    assert second.sources["init_checkpoint"] == Provenance(Origin.STAGE, recipe, stage=1)
     assert first.sources["random_seed"] == provenance.FLAG
     assert first.sources["eval_batch_size"] == provenance.DEFAULT
     described = first.described()
@@ -87,7 +87,7 @@ def test_a_stage_alone_starts_from_where_the_one_before_it_ended(tmp_path):
     checkpoint = finished(tmp_path, 5000)
     (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--num_train_steps=1000")
     assert config.network.init_checkpoint == checkpoint
-    assert config.sources["init_checkpoint"] == Source(Origin.STAGE, "lamb_76min", stage=1)
+    assert config.sources["init_checkpoint"] == Provenance(Origin.STAGE, "lamb_76min", stage=1)
 
 
 def test_a_given_checkpoint_is_what_the_first_stage_of_a_run_starts_from(tmp_path):
@@ -217,4 +217,4 @@ def test_a_default_warm_up_fits_into_a_short_training(tmp_path, given, warmup, s
     (config,) = resolve(["script", f"--output_dir={tmp_path / 'run'}", *given])
     assert config.training.num_warmup_steps == warmup
     assert str(config.sources["num_warmup_steps"]) == source
-    assert Source.parse(source) == config.sources["num_warmup_steps"]
+    assert Provenance.parse(source) == config.sources["num_warmup_steps"]

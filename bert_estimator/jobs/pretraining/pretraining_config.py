@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, own_directory, provenance, run_directory
-from bert_estimator.command_line.provenance import Origin, Source, read_command_line
-from bert_estimator.jobs import config, used_network
-from bert_estimator.jobs.config import JobConfig, OptimizerFlag, find_output_dir
+from bert_estimator.command_line.provenance import Origin, Provenance, read_command_line
+from bert_estimator.jobs import used_network
+from bert_estimator.jobs.groups import DataFlags, EvaluationFlags, OptimizerFlag, TrainingFlags
+from bert_estimator.jobs.job_config import JobConfig, find_output_dir
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 
@@ -20,7 +21,7 @@ _INPUT_FLAGS = ("input_file", "bert_config_file")
 
 
 @flags.group(flags.COMMON)
-class Records(config.Data):
+class RecordFlags(DataFlags):
     """Says which records a run reads."""
 
     input_file: str | None = flags.field(
@@ -28,7 +29,7 @@ class Records(config.Data):
         "Train on these records: TFRecord files, patterns or directories, comma-separated. With a "
         "weight after each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a "
         "recipe, {max_seq_length} in a name stands for the length of the stage.",
-        eval_may_differ=True,
+        may_differ=flags.EVALUATING,
     )
     eval_input_file: str | None = flags.field(
         None,
@@ -60,6 +61,13 @@ class Records(config.Data):
         may_differ=True,
         heading=flags.DATA,
     )
+    pack: bool | None = flags.field(
+        None,
+        "Put several examples into a row, so that less padding is computed. By default, do so in "
+        "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
+        below="max_rollbacks",
+        may_differ=flags.EVALUATING,
+    )
 
     def check(self) -> None:
         """Raises FlagError if --max_predictions_per_seq is more than --max_seq_length."""
@@ -80,8 +88,8 @@ class Records(config.Data):
             flags.check_patterns(name, getattr(self, name))
 
 
-@flags.group(eval_may_differ=True)
-class Schedule(config.Training):
+@flags.group(may_differ=flags.EVALUATING)
+class ScheduleFlags(TrainingFlags):
     """Says how weights are updated, how long, and at which rate."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
@@ -122,12 +130,17 @@ class Schedule(config.Training):
         False, "Store the first moments of LAMB or AdamW as bfloat16.", below="lamb_bias_correction"
     )
 
-    pack: bool | None = flags.field(
-        None,
-        "Put several examples into a row, so that less padding is computed. By default, do so in "
-        "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
-        below="max_rollbacks",
-    )
+    def schedule(self) -> Any:
+        """Returns the `WarmupPolynomialDecay` of the learning rate."""
+        from bert_estimator import optimization
+
+        return optimization.WarmupPolynomialDecay(
+            self.learning_rate,
+            self.num_train_steps,
+            self.num_warmup_steps,
+            learning_rate_decay_power=self.learning_rate_decay_power,
+            legacy_schedule_jump=self.legacy_schedule_jump,
+        )
 
     def check(self, is_given: Callable[[str], bool]) -> None:
         """Raises FlagError if the warm-up or the optimizer's flags do not fit."""
@@ -141,7 +154,7 @@ class Schedule(config.Training):
 
 
 @flags.group(may_differ=True)
-class Evaluation(config.Evaluation):
+class HeldOutFlags(EvaluationFlags):
     """Says how a run evaluates."""
 
     max_eval_steps: int = flags.field(
@@ -152,7 +165,7 @@ class Evaluation(config.Evaluation):
     )
 
 
-@flags.group(flags.TASKS, eval_may_differ=True)
+@flags.group(flags.TASKS, may_differ=flags.EVALUATING)
 class PretrainingConfig(JobConfig):
     """Holds the flags of a run of run_pretraining.py, or of one stage of a recipe."""
 
@@ -161,16 +174,14 @@ class PretrainingConfig(JobConfig):
         "Write checkpoints, events, metrics and curves into this directory.",
         may_differ=True,
         heading=flags.COMMON,
-        eval_may_differ=False,
     )
-    data: Records = flags.member(Records)
-    training: Schedule = flags.member(Schedule)
-    evaluation: Evaluation = flags.member(Evaluation)
+    data: RecordFlags = flags.member(RecordFlags)
+    training: ScheduleFlags = flags.member(ScheduleFlags)
+    evaluation: HeldOutFlags = flags.member(HeldOutFlags)
     export_program: str | None = flags.field(
         None,
         "Write the training step into this directory, to run without TensorFlow, and end.",
         is_setting=False,
-        eval_may_differ=False,
     )
     fill: float | None = flags.field(
         None,
@@ -178,7 +189,6 @@ class PretrainingConfig(JobConfig):
         "positions are tokens; by default the lengths of --input_file count, if it is given.",
         flags.rule(lambda share: 0 < share <= 1, "must be above 0 and at most 1"),
         is_setting=False,
-        eval_may_differ=False,
     )
     recipe: str | None = flags.field(
         None, f"Follow a plan, whose values the other flags override: {', '.join(RECIPES)}."
@@ -197,12 +207,12 @@ class PretrainingConfig(JobConfig):
     def may_pack(self) -> bool:
         """Whether rows are packed, or are packed by default if the records are not full."""
         is_long = self.recipe is not None and self.data.max_seq_length >= _PACKED_LENGTH
-        return is_long if self.training.pack is None else self.training.pack
+        return is_long if self.data.pack is None else self.data.pack
 
     def packed(self, token_share: float | None) -> "PretrainingConfig":
         """Returns the configuration with --pack decided, by the share of the records' positions
         that are tokens; None if it is not known, and rows cannot be packed."""
-        if self.training.pack is not None:
+        if self.data.pack is not None:
             return self
         is_not_full = token_share is not None and token_share < _FULL
         return flags.changed(self, pack=self.may_pack and is_not_full)
@@ -265,7 +275,7 @@ class PretrainingConfig(JobConfig):
         flags.check(self.plan.compile_only or not self.fill, "fill", self.fill, rule)
         self._check_hosts()
         self._check_input()
-        if self.plan.compile_only and self.training.pack:
+        if self.plan.compile_only and self.data.pack:
             rule = "needs --fill or --input_file, which say how long the records are"
             flags.check(self.fill or self.data.input_file, "pack", True, rule)
 
@@ -413,7 +423,7 @@ def _resolve_stages(settings, sources, mirror):
             is_first_given = not configs and sources["init_checkpoint"] == provenance.FLAG
             if before and not is_first_given:
                 own["init_checkpoint"] = None  # `check` would miss it: it may not exist yet
-                own_sources["init_checkpoint"] = Source(Origin.STAGE, recipe, stage=number - 1)
+                own_sources["init_checkpoint"] = Provenance(Origin.STAGE, recipe, stage=number - 1)
             run = _checked(own, own_sources, network, use_embedded, mirror)
             if before and not is_first_given:
                 run = flags.changed(run, init_checkpoint=before)
@@ -444,13 +454,13 @@ def _plan(recipe, scale_name):
     """Returns (stages, the network's sizes, their source) of a recipe, scaled by --scale."""
     flags.check_choice("recipe", recipe, tuple(RECIPES))
     if scale_name is None:
-        return RECIPES[recipe], plans.NETWORK, Source(Origin.PAPER, recipe)
+        return RECIPES[recipe], plans.NETWORK, Provenance(Origin.PAPER, recipe)
     try:
         smaller = scale.parse(scale_name)
     except ValueError as error:
         flags.check(False, "scale", scale_name, error)
     stages = [smaller.stage(stage) for stage in RECIPES[recipe]]
-    return stages, smaller.network_sizes(), Source(Origin.SCALED, recipe)
+    return stages, smaller.network_sizes(), Provenance(Origin.SCALED, recipe)
 
 
 def _stage(settings, sources, number, stage):

@@ -1,21 +1,17 @@
-"""The network, the cores and the `TPUEstimator` that a configuration asks for."""
+"""The `TPUEstimator` that a configuration asks for, and what its hosts and its memory allow."""
 
-import dataclasses
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, memory_needed, optimization, sharding, tpu
+from bert_estimator import memory_needed, optimization, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import host_agreement
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.interchange.hugging_face import config_json
-from bert_estimator.jobs.config import JobConfig, Network, Training
-from bert_estimator.storage import remote
+from bert_estimator.jobs.groups import Cores, TrainingFlags
+from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.system import memory
 from bert_estimator.tpu import devices
 from input_pipelines.records.packed_rows import Filling, Packs
@@ -24,14 +20,6 @@ _MAX_STEPS_PER_LOG = 100
 _LEAST_POINTS = 20  # of a curve
 
 _LARGE_MATRIX = (1024, 1024)
-
-# What a network's configuration says of its training alone.
-_OF_TRAINING = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "classifier_dropout",
-    "initializer_range",
-)
 
 # Flags of batches, and the flags that ask for what has such batches.
 _VERBS_OF_BATCHES = {
@@ -42,76 +30,6 @@ _VERBS_OF_BATCHES = {
 
 # Names of TensorFlow's passes over the graph of a training step, in their order.
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
-
-
-def read_bert_config(
-    network: Network, output_dir: str, plan: Mapping[str, Any] | None = None
-) -> BertConfig:
-    """Reads the network of --bert_config_file, or else of --init_checkpoint or of the run's
-    directory; a new run of an embedded task has the `plan`, with the keys of bert_config.json."""
-    bert_config = _read_bert_config(network, output_dir, plan)
-    before = _before(RunDirectory(output_dir))
-    if before is None or "classifier_dropout" in before:
-        return bert_config
-    # The run began before its file said the head's dropout, and goes on as it began.
-    return dataclasses.replace(bert_config, classifier_dropout=0.1)
-
-
-def _read_bert_config(network, output_dir, plan):
-    if (path := network.bert_config_file) is not None:
-        with flags.named("bert_config_file"):
-            return config_json.read_any_config(path)
-    if plan and not network.init_checkpoint:
-        path = RunDirectory(output_dir).network_file()
-        with flags.named("output_dir"):
-            return BertConfig.from_json_file(path) if path else BertConfig(**plan)
-    place = network.init_checkpoint or output_dir
-    with flags.named("init_checkpoint" if network.init_checkpoint else "output_dir"):
-        bert_config = interchange.open_source(place).config
-    rule = f"is needed: there is no configuration beside {place}"
-    flags.check(bert_config, "bert_config_file", None, rule)
-    return bert_config
-
-
-def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bool) -> None:
-    """Checks that the checkpoints of a run's directory are of a network; unless the run goes on
-    with training, what matters in training only may differ."""
-    # Shapes would not tell: variables of the same shapes may belong to several networks, and with
-    # `num_hidden_groups` some variables would just be left out.
-    if (before := _before(directory)) is None:
-        return
-    for name, was, value in differences(BertConfig.from_dict(before), bert_config, do_train):
-        raise flags.FlagError(
-            f"--bert_config_file: {directory.path} holds a run of a network with "
-            f"{name}={was!r}, not {value!r}. Use that value to go on with it, or another "
-            "--output_dir"
-        )
-
-
-def _before(directory):
-    """Returns the keys of the run's bert_config.json in a directory, or None without a run."""
-    if (path := directory.network_file()) is None:
-        return None
-    try:
-        keys = remote.read_json(path)
-        BertConfig.from_dict(keys, path)
-    except ValueError as error:
-        raise flags.FlagError(
-            f"--output_dir={directory.path}: the network of its run cannot be read ({error}); "
-            "choose another directory, or put the file back"
-        ) from None
-    return keys
-
-
-def differences(
-    before: BertConfig, now: BertConfig, do_train: bool
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (key, its value before, its value now) of the keys in which two networks differ."""
-    for field in dataclasses.fields(BertConfig):
-        was, value = (getattr(config, field.name) for config in (before, now))
-        # Without training, what matters in training only does not count.
-        if was != value and (do_train or field.name not in _OF_TRAINING):
-            yield field.name, was, value
 
 
 def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
@@ -137,7 +55,7 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
     if config.plan.compile_only:
         return
     asked, values = config.devices, flags.values_of(config)
-    master = _master(asked)
+    master = asked.master()
     cores = devices.num_virtual_cores(master)
     # What a GPU or a TPU computes is in that device's memory, which is not compared.
     is_on_device = not cores and (master or tf.config.list_physical_devices("GPU"))
@@ -179,7 +97,7 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
         print(f"Memory: {line}.", flush=True)
 
 
-def moments_of(training: Training) -> float:
+def moments_of(training: TrainingFlags) -> float:
     """Returns how many float32 values an optimizer keeps for each weight of a large matrix."""
     optimizer = optimization.create_optimizer(
         training.optimizer, training.learning_rate, **training.optimizer_options()
@@ -187,63 +105,21 @@ def moments_of(training: Training) -> float:
     return optimizer.slot_bytes(_LARGE_MATRIX) / (tf.float32.size * math.prod(_LARGE_MATRIX))
 
 
-def _master(asked):
-    """Returns the master that `Devices` ask for; "" for the session runtime."""
-    return asked.tpu_name or (devices.default_master() if asked.use_tpu else "")
-
-
-def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
-    """Finds what a configuration asks to run on; returns it with batch sizes that divide by the
-    cores, and the master to run on, "" for the session runtime."""
-    asked, num_hosts = config.devices, flags.find_hosts().number
-    per_replica = asked.num_cores_per_replica
-    master = _master(asked)
-    if not master:
-        if num_hosts > 1:
-            raise flags.FlagError(
-                f"TF_CONFIG names {num_hosts} hosts, but there are no cores that they could share: "
-                f"this machine does not have a TPU. Give --tpu_name: {devices.ALLOWED}"
-            )
-        # If cores are named, `JobConfig.check` has compared the batches with them.
-        cores = asked.num_tpu_cores if asked.use_tpu else None
-        if not cores:
-            config.check_divides(1, "1 core", ())
-        batches = config.whole_batches((cores or per_replica) // per_replica)
-        return flags.changed(config, **batches), ""
-    is_flag = asked.tpu_name or not os.environ.get("TPU_NAME")
-    named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
-    try:
-        cores = len(devices.find(master, asked.host_wait_secs))
-        tpu.check_tensorflow()
-    except RuntimeError as error:
-        raise flags.FlagError(f"{named}: {error}") from None
-    flags.check(
-        cores % per_replica == 0,
-        "num_cores_per_replica",
-        per_replica,
-        f"does not divide the {cores} cores of {named}",
-    )
-    flags.check(
-        cores // per_replica % num_hosts == 0,
-        "num_cores_per_replica",
-        per_replica,
-        f"must divide the {cores // num_hosts} cores of each of the {num_hosts} hosts of TF_CONFIG",
-    )
-    # The hosts are connected now, since `devices.find` has waited for all of them.
-    _check_hosts_agree(config)
+def agree(config: JobConfig, cores: Cores) -> None:
+    """Checks that all hosts, which have met, were started with the same flags."""
+    if not cores.master:
+        return
+    settings = {name: value for name, value in config.settings().items() if name != "output_dir"}
+    if differ := host_agreement.differing(settings):
+        flags.check(
+            False,
+            differ[0],
+            settings.get(differ[0]),
+            f"the hosts of TF_CONFIG have other values of --{', --'.join(differ)}; start the same "
+            "command on all of them",
+        )
     if config.mirror is not None:
         config.mirror.agree()
-    source = f"the {cores} cores of {named}"
-    if per_replica > 1:
-        source += f", {per_replica} a replica"
-    config.check_divides(cores // per_replica, source, config.fixed_batches())
-    flags.check(
-        asked.num_tpu_cores in (None, cores),
-        "num_tpu_cores",
-        asked.num_tpu_cores,
-        f"{named} has {cores} cores; leave the flag out",
-    )
-    return flags.changed(config, **config.whole_batches(cores // per_replica)), master
 
 
 def check_hosts_have_same_files(files: dict[str, tuple[str | None, Any]]) -> None:
@@ -255,19 +131,6 @@ def check_hosts_have_same_files(files: dict[str, tuple[str | None, Any]]) -> Non
             name,
             files[name][0],
             "the hosts of TF_CONFIG have different files there; give all of them the same files",
-        )
-
-
-def _check_hosts_agree(config):
-    """Raises FlagError if another host of TF_CONFIG was started with other flags."""
-    settings = {name: value for name, value in config.settings().items() if name != "output_dir"}
-    if differ := host_agreement.differing(settings):
-        flags.check(
-            False,
-            differ[0],
-            settings.get(differ[0]),
-            f"the hosts of TF_CONFIG have other values of --{', --'.join(differ)}; start the same "
-            "command on all of them",
         )
 
 
@@ -283,7 +146,7 @@ def packs(
     micro_batch_size = config.training.micro_batch_size
     # A batch that is divided has as many rows in each step.
     is_static = config.devices.use_tpu or micro_batch_size is not None
-    is_session = not (config.plan.compile_only or _master(config.devices))
+    is_session = not (config.plan.compile_only or config.devices.master())
     return Packs(num_train_steps, micro_batch_size, is_static, is_session, report)
 
 
