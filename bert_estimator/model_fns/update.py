@@ -57,9 +57,8 @@ class UpdateRule:
         loss = tpu.cross_replica_sum(loss)
         sums = {name: tpu.cross_replica_sum(value) for name, value in sums.items()}
         rate = self.schedule(step)
-        optimizer = optimization.create_optimizer(
-            self.optimizer, self._scaled(rate), **self.optimizer_options
-        )
+        scaled = rate if self.rate_scale is None else lambda name: rate * self.rate_scale(name)
+        optimizer = optimization.create_optimizer(self.optimizer, scaled, **self.optimizer_options)
         used = [(g, v) for g, v in gradients_and_variables if g is not None]
         shards = tpu.update_shards() if optimizer.takes_parts else None
         gradients = [_summed(gradient, variable, shards) for gradient, variable in used]
@@ -87,11 +86,6 @@ class UpdateRule:
         warmup = self.schedule.num_warmup_steps
         updates = sorted({0, max(warmup - 1, 0), warmup})
         return [{"step": u + 1, "learning_rate": float(self.schedule(u))} for u in updates]
-
-    def _scaled(self, rate):
-        """Returns the rate, or a function of a variable's name that returns its rate."""
-        scale = self.rate_scale
-        return rate if scale is None else lambda name: rate * scale(name)
 
 
 def _accumulate(loss_fn, features, micro_batch_size, batch_size):

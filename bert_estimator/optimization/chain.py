@@ -221,10 +221,8 @@ class ChainOptimizer(tf.train.Optimizer):
         if key not in self._slot_variables:
             # A fresh root scope: the scope in which the optimizer is used must not give the slots
             # its name, dtype, getter or reuse.
-            with tf.variable_scope(
-                tf.VariableScope(reuse=False, name="", use_resource=True),
-                auxiliary_name_scope=False,
-            ):
+            root = tf.VariableScope(reuse=False, name="", use_resource=True)
+            with tf.variable_scope(root, auxiliary_name_scope=False):
                 self._slot_variables[key] = tf.get_variable(
                     f"{name_of(variable)}/{slot_name}",
                     slot.shape,

@@ -249,11 +249,7 @@ def clip_by_global_norm(
         # An l2_loss is half a sum of squares. On a CPU it reads a gradient once, writes nothing,
         # and takes a third of the time of a square and a sum.
         norm = tf.sqrt(2.0 * tf.add_n(halves), name="global_norm")
-        scale = tf.where(
-            tf.math.is_finite(norm),
-            max_norm / tf.maximum(norm, max_norm),
-            tf.constant(math.nan, tf.float32),
-        )
+        scale = tf.where(tf.math.is_finite(norm), max_norm / tf.maximum(norm, max_norm), math.nan)
         return [_scaled(gradient, scale) for gradient in dense], norm
 
 
