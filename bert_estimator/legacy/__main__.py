@@ -103,8 +103,9 @@ def _install(script, given, find_version):
     """Installs the TensorFlow that a script was written for (`given` is "--tf1", "--tf2" or None),
     and says which, if the names in the script leave a doubt."""
     with ticker.never_silent("Loading TensorFlow"), tensorflow_import.quiet():
-        import tensorflow  # noqa: F401 (Keras, too, before TensorFlow is made TensorFlow 1)
+        import tensorflow  # Keras, too, before TensorFlow is made TensorFlow 1
 
+        tensorflow_import.find_gpus(tensorflow)
         tf2, reason = (given == "--tf2", "") if given else find_version()
         bert_estimator.legacy.install(tf2)
     if reason:

@@ -78,8 +78,7 @@ def _without_eager(execute, module):
     try:
         with memory.paused(), quiet():
             execute(module)
-            # Or else the first session would say that there is no GPU, as an error.
-            module.config.list_physical_devices("GPU")
+            find_gpus(module)
         gc.freeze()  # Later collections don't search what was imported.
     except ImportError as error:
         if _is_interrupted(error):
@@ -88,6 +87,12 @@ def _without_eager(execute, module):
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+def find_gpus(tensorflow: ModuleType) -> None:
+    """Has TensorFlow look for GPUs; or else its first session would say, as an error, that it did
+    not find any."""
+    tensorflow.config.list_physical_devices("GPU")
 
 
 def _is_interrupted(error):
