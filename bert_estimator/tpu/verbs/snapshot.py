@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.graph import graph_walk
 from bert_estimator.system import ticker
 
 _LONG_SECS = 1  # A wait that is longer gets a line.
@@ -164,18 +165,12 @@ def saves_in_its_own_way(saver: tf.train.Saver) -> bool:
 
 def _operations_of_write(operation):
     """Returns the operations of a saver's write, without what computes the tensors to write."""
-    found, waiting = [], [operation]
-    while waiting:
-        operation = waiting.pop()
-        if operation in found:
-            continue
-        found.append(operation)
-        inputs = operation.inputs
-        if operation.type == _WRITE:
-            inputs = inputs[:_FIRST_DATA_INPUT]
-        waiting += [tensor.op for tensor in inputs]
-        waiting += operation.control_inputs
-    return found
+
+    def sources(each):
+        inputs = each.inputs[:_FIRST_DATA_INPUT] if each.type == _WRITE else each.inputs
+        return [*(tensor.op for tensor in inputs), *each.control_inputs]
+
+    return list(graph_walk.reached([operation], sources))
 
 
 def _data_of(operation):
