@@ -67,7 +67,7 @@ TAGGING_FLAGS = CLASSIFIER_FLAGS | dict(
     num_train_epochs=20.0,
 )
 
-# The rate and the length of the training were not tuned; docs/question_answering.md has the score.
+# The rate and the length of the training were not tuned.
 ANSWER_FLAGS = dict(
     _FINE_TUNING,
     version_2_with_negative=True,
