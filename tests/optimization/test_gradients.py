@@ -110,13 +110,6 @@ def test_equal_one_batch(whole_batch, micro_batch_size, version):
     assert_same(split_variables, variables)
 
 
-def test_outputs_are_sums_over_the_batch():
-    (_, outputs, _), _ = train(2)
-    assert outputs["weight"] == FEATURES["weights"].sum()
-    np.testing.assert_array_equal(outputs["words"], [2, 1, 2, 0, 3])
-    assert outputs["rows"] == sum(range(BATCH))
-
-
 def twin():
     """Returns the loss of `make_loss_fn(FEATURES)` and its gradients by name, in float64."""
     f = {name: np.float64(FEATURES[name]) for name in ("inputs", "targets", "weights")}
@@ -144,21 +137,6 @@ def test_loss_and_gradients_equal_their_twin(micro_batch_size):
     expected_loss, expected_gradients = twin()
     assert loss == pytest.approx(expected_loss, rel=1e-6)
     assert_same(gradients, expected_gradients)
-
-
-def test_a_mean_of_the_parts_means_would_be_another_loss():
-    """The weights differ enough between micro-batches for the tests above to notice."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        features = {name: tf.constant(value) for name, value in FEATURES.items()}
-
-        def loss_fn(micro, first_row):
-            share, _ = make_loss_fn(micro)(micro, first_row)
-            return share / 4.0, {}
-
-        loss, _, _ = accumulate(loss_fn, features, 2)
-        session.run(tf.global_variables_initializer())
-        (right, _, _), _ = train(2, steps=0)
-        assert abs(session.run(loss) - right) > 0.1 * right
 
 
 @pytest.mark.parametrize("micro_batch_size", [None, BATCH, 2 * BATCH])
@@ -217,13 +195,6 @@ def test_variables_are_created_once_with_their_plain_names(micro_batch_size):
         assert all(v.graph is graph for v in tf.global_variables())
         with tf.variable_scope("net", reuse=True):
             assert tf.get_variable("unused", [2]) is tf.global_variables()[-1]
-
-
-def test_a_variable_the_loss_does_not_use_has_no_gradient():
-    with tf.Graph().as_default():
-        features = {name: tf.constant(value) for name, value in FEATURES.items()}
-        _, _, pairs = accumulate(make_loss_fn(features), features, 2)
-        assert [v.name for g, v in pairs if g is None] == ["net/unused:0"]
 
 
 def test_only_the_given_variables_are_differentiated_by():
@@ -347,12 +318,7 @@ def test_compiled_by_xla_equals_the_plain_graph():
     ("micro_batch_size", "message"),
     [
         (0, r"^micro_batch_size=0: must be at least 1"),
-        (-4, r"^micro_batch_size=-4: must be at least 1"),
-        (
-            3,
-            r"^micro_batch_size=3 does not divide a core's batch of 8; choose one of \[1, 2, 4, 8",
-        ),
-        (6, r"^micro_batch_size=6 does not divide a core's batch of 8"),
+        (3, r"=3 does not divide a core's batch of 8; choose one of \[1, 2, 4, 8"),
     ],
 )
 def test_refuses_sizes_that_do_not_divide(micro_batch_size, message):
@@ -417,13 +383,6 @@ def test_equals_its_twin():
         assert norm == pytest.approx(expected_norm, rel=1e-6)
         for found, wanted in zip(clipped, expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
-
-
-def test_pinned():
-    clipped, norm = clip([[3.0], [[4.0]]], 1.0)
-    assert norm == 5.0
-    np.testing.assert_allclose(clipped[0], [0.6], rtol=1e-7)
-    np.testing.assert_allclose(clipped[1], [[0.8]], rtol=1e-7)
 
 
 def test_below_the_limit_not_one_bit_changes():

@@ -49,23 +49,6 @@ def test_continuous_schedule_has_pinned_values():
     assert schedule(20000) == 0.0
 
 
-def test_continuous_schedule_peaks_at_the_end_of_warmup_and_never_jumps():
-    rates = WarmupPolynomialDecay(1.0, 100, 10)(np.arange(101))
-    assert np.argmax(rates) == 10
-    assert np.abs(np.diff(rates)).max() == pytest.approx(1 / 10)
-
-
-def test_legacy_schedule_jumps_down_at_the_end_of_warmup():
-    rates = WarmupPolynomialDecay(1.0, 100, 50, legacy_schedule_jump=True)(np.array([49, 50]))
-    np.testing.assert_allclose(rates, [0.98, 0.5], rtol=1e-15)
-
-
-def test_without_warmup_the_first_rate_is_the_peak():
-    for legacy_jump in (False, True):
-        schedule = WarmupPolynomialDecay(2.0, 4, legacy_schedule_jump=legacy_jump)
-        np.testing.assert_array_equal(schedule(np.arange(5)), [2.0, 1.5, 1.0, 0.5, 0.0])
-
-
 @pytest.mark.parametrize("legacy_jump", [False, True])
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("warmup", [0, 1, 30])

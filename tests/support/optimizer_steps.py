@@ -48,7 +48,7 @@ def run(make_optimizer, initial, gradients, learning_rates):
     return history
 
 
-def apply_piece(piece, value, update, name="w"):
+def apply_piece(piece, value, update):
     """Applies a piece once, at the learning rate 1, to a variable that has no slots.
 
     Returns:
@@ -57,8 +57,7 @@ def apply_piece(piece, value, update, name="w"):
     with tf.Graph().as_default(), tf.Session() as session:
         value, update = tf.constant(value, tf.float32), tf.constant(update, tf.float32)
         step = UpdateStep(tf.constant(1.0), size=value.shape.num_elements())
-        piece = piece.of(name)
-        result, new = (update, {}) if piece is None else piece(update, value, {}, step)
+        result, new = piece(update, value, {}, step)
         ratio = new.get("trust_ratio")
         return session.run(result), None if ratio is None else session.run(ratio)
 
