@@ -67,19 +67,6 @@ def test_params_are_handed_on_as_they_are(tmp_path):
     assert spec.mode == tpu.ModeKeys.PREDICT
 
 
-def test_params_for_a_model_without_them_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="without params, but params were given"):
-        make(tmp_path, params={"a": 1})
-
-
-def test_it_trains_and_evaluates_in_turn(tmp_path):
-    results, exports = tpu.train_and_evaluate(
-        make(tmp_path), tpu.TrainSpec(lambda: input_fn().repeat(), 3), tpu.EvalSpec(input_fn)
-    )
-    assert results["global_step"] == 3
-    assert exports == []
-
-
 def test_several_hosts_do_not_train_models_of_their_own(tmp_path, monkeypatch):
     cluster = {"chief": ["a:1"], "worker": ["b:1"]}
     for kind in cluster:

@@ -26,14 +26,6 @@ class HParams:
         self._values[name] = value
 
 
-def test_params_are_deep_copied_with_the_entries_set():
-    params = {"nested": {"a": 1}, "use_tpu": "mine"}
-    changed = call.with_entries(params, batch_size=8, use_tpu=True)
-    assert changed == {"nested": {"a": 1}, "batch_size": 8, "use_tpu": True}
-    changed["nested"]["a"] = 2
-    assert params == {"nested": {"a": 1}, "use_tpu": "mine"}
-
-
 def test_hparams_get_new_entries_added_and_old_ones_set():
     params = HParams(rate=0.5, use_tpu=None)
     changed = call.with_entries(params, batch_size=8, use_tpu=True)
@@ -69,13 +61,6 @@ def test_a_model_fn_gets_what_it_names(name, labels, result):
     model_fn = MODEL_FNS[name]
     call.check_model_fn(model_fn, {"a": 1})
     assert call.call_model_fn(model_fn, "f", labels, "train", {"a": 1}, ["config"]) == result
-
-
-def test_a_model_fn_s_config_is_a_copy():
-    config = ["config"]
-    seen = call.call_model_fn(MODEL_FNS["all"], "f", None, "train", {}, config)[3]
-    assert seen == config
-    assert seen is not config
 
 
 @pytest.mark.parametrize(
@@ -126,19 +111,6 @@ def test_an_input_fn_must_take_params():
         ValueError, match=r"input_fn takes \['mode'\]; with TPUEstimator it must take"
     ):
         call.call_input_fn(lambda mode: 0, "m", "p", "c")
-
-
-@pytest.mark.parametrize(
-    ("element", "pair"),
-    [
-        ({"x": 1}, ({"x": 1}, None)),
-        (("f", "l"), ("f", "l")),
-        (["f", None], ("f", None)),
-        ("f", ("f", None)),
-    ],
-)
-def test_features_and_labels(element, pair):
-    assert call.split_features_and_labels(element) == pair
 
 
 @pytest.mark.parametrize("element", [(), ("f",), ("f", "l", "more")])

@@ -88,11 +88,6 @@ def test_another_directory(estimator, tmp_path):
     assert not stops(estimator, hook)
 
 
-def test_metrics_are_read_by_step(estimator, tmp_path):
-    found = early_stopping.read_eval_metrics(f"{tmp_path}/eval")
-    assert list(found.items()) == [(step, {"loss": loss}) for step, loss in LOSSES.items()]
-
-
 def test_a_function_decides_as_often_as_it_is_asked(estimator):
     asked = []
 

@@ -31,7 +31,6 @@ EVAL = {"mode": "eval", "loss": lambda: tf.zeros([])}
         ({"mode": "train"}, ValueError, "Missing train_op: a spec of mode TRAIN needs it"),
         ({"mode": "eval"}, ValueError, "Missing loss: a spec of mode 'eval' needs it"),
         ({"mode": "infer"}, ValueError, "Missing predictions: a spec of mode PREDICT needs them"),
-        ({"mode": "eval", "loss": 1.0}, TypeError, r"loss must be Tensor, not 1\.0"),
         (
             {"mode": "eval", "loss": lambda: tf.zeros([2])},
             ValueError,
@@ -39,20 +38,9 @@ EVAL = {"mode": "eval", "loss": lambda: tf.zeros([])}
         ),
         ({**EVAL, "train_op": 1}, TypeError, "train_op must be Operation or Tensor, not 1"),
         (
-            {**EVAL, "train_op": lambda: [tf.no_op()]},
-            TypeError,
-            r"train_op must be Operation or Tensor, not \[<tf.Operation",
-        ),
-        ({**EVAL, "predictions": 1}, TypeError, "^predictions must be Tensor, not 1"),
-        (
             {**EVAL, "predictions": {"a": [1]}},
             TypeError,
             r"predictions\[a\] must be Tensor, not \[1\]",
-        ),
-        (
-            {**EVAL, "predictions": lambda: tf.sparse.eye(2)},
-            TypeError,
-            "predictions must be Tensor, not SparseTensor",
         ),
         (
             {**EVAL, "training_hooks": [3]},
@@ -69,30 +57,15 @@ def test_a_spec_says_what_is_wrong(kind, fields, error, message):
         kind(**fields)
 
 
-@pytest.mark.parametrize(
-    ("fields", "error", "message"),
-    [
-        ({"mode": "tune"}, ValueError, "mode must be a ModeKeys value, not 'tune'"),
-        (
-            {**EVAL, "eval_metric_ops": {"a": 1}},
-            TypeError,
-            r"Values of eval_metric_ops must be \(metric_value, update_op\) tuples.*\['a'\] is 1",
-        ),
-        ({**EVAL, "eval_metric_ops": [1]}, TypeError, r"eval_metric_ops must be a dict, .*\[1\]"),
-        ({**EVAL, "scaffold": 3}, TypeError, "scaffold must be tf.train.Scaffold, not 3"),
-    ],
-)
-def test_an_estimator_spec_says_what_is_wrong(fields, error, message):
-    fields = {name: value() if callable(value) else value for name, value in fields.items()}
-    with pytest.raises(error, match=message):
-        EstimatorSpec(**fields)
+def test_an_estimator_spec_has_a_known_mode():
+    with pytest.raises(ValueError, match="mode must be a ModeKeys value, not 'tune'"):
+        EstimatorSpec(mode="tune")
 
 
 @pytest.mark.parametrize(
     ("pair", "error", "message"),
     [
         (metric_fn, ValueError, "should be tuple or list, not function"),
-        ((metric_fn,), ValueError, "should have two elements, not 1"),
         (("mean", []), TypeError, r"\[0\] should be callable, not 'mean'"),
         ((metric_fn, 3), ValueError, r"\[1\] should be tuple or list, or dict, not int"),
         (
@@ -109,26 +82,6 @@ def test_tpu_estimator_spec_says_what_is_wrong(name, pair, error, message):
     spec = TPUEstimatorSpec("eval", loss=tf.zeros([]))
     with pytest.raises(error, match=f"{name}.*{message}"):
         spec._replace(**{name: pair})
-
-
-@pytest.mark.parametrize("kind", [EstimatorSpec, TPUEstimatorSpec])
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"loss": "elsewhere"}, 'loss with "elsewhere:0" must be from the default graph'),
-        ({"train_op": "elsewhere"}, 'train_op with "elsewhere:0" must be from the default graph'),
-        (
-            {"predictions": {"a": "elsewhere"}},
-            r'prediction values with predictions\[a\]: "elsewhere:0" must be from the default',
-        ),
-    ],
-)
-def test_all_is_of_the_graph_that_model_fn_is_called_in(kind, fields, message):
-    with tf.Graph().as_default():
-        elsewhere = tf.zeros([], name="elsewhere")
-    fields = tf.nest.map_structure(lambda _: elsewhere, fields)
-    with pytest.raises(ValueError, match=message):
-        kind("eval", **{"loss": tf.zeros([]), **fields})
 
 
 @pytest.mark.parametrize("kind", [EstimatorSpec, TPUEstimatorSpec])
@@ -166,10 +119,6 @@ def test_replace_checks_and_keeps_the_mode():
     spec = EstimatorSpec("eval", loss=tf.zeros([]))
     one = tf.ones([])
     assert spec._replace(mode="eval", predictions={"a": one}).predictions == {"a": one}
-    with pytest.raises(ValueError, match="mode of EstimatorSpec cannot be changed"):
-        spec._replace(mode="train")
-    with pytest.raises(ValueError, match="Missing loss"):
-        spec._replace(loss=None)
     with pytest.raises(ValueError, match="more"):
         spec._replace(more=1)
 
@@ -271,14 +220,8 @@ def of_host(features, loss):
     return {"eval_metrics": (keras_metrics, [features["x"]])}
 
 
-@pytest.mark.parametrize("runtime", ["local", "session", "cores"])
-def test_keras_metrics_on_every_runtime(tmp_path, runtime, request):
-    if runtime == "cores":
-        request.getfixturevalue("xla_runtime")
-    master = {"cores": "rehearse:2"}.get(runtime, "")
-    estimator = toy.make_estimator(
-        tmp_path, toy.make_model_fn(of_host), use_tpu=runtime != "local", master=master
-    )
+def test_keras_metrics_on_every_runtime(tmp_path, rules):
+    estimator = toy.make_estimator(tmp_path, toy.make_model_fn(of_host), **rules)
     for _ in range(2):  # each evaluation begins anew
         results = estimator.evaluate(toy.input_fn, steps=3)
         assert results == pytest.approx(EXPECTED)
@@ -339,6 +282,9 @@ class WithoutUpdates:
         return tf.zeros([])
 
 
+RESULT = "(eval_metrics: metric_fn's result|eval_metric_ops)"
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -347,10 +293,10 @@ class WithoutUpdates:
         (
             lambda: {"m": 1},
             TypeError,
-            r"must be \(metric_value, update_op\) tuples.*; .*\['m'\] is",
+            rf"{RESULT} must be \(metric_value, update_op\) tuples.*; .*\['m'\] is",
         ),
         (lambda: {"m": (tf.zeros([]), 1)}, TypeError, r"\['m'\] has 1, which is neither a tensor"),
-        (lambda: [1], TypeError, r"must be a dict, of a metric by each name, not \[1\]"),
+        (lambda: [1], TypeError, rf"{RESULT} must be a dict, of a metric by each name, not \[1\]"),
     ],
 )
 @pytest.mark.parametrize("use_tpu", [False, True])

@@ -41,9 +41,6 @@ def test_the_latest_are_kept(tmp_path):
     os.makedirs(tmp_path / "export/n/1234")  # not of an exporter
     assert export(exporter, estimator, [1.0, 2.0, 3.0]) == [True] * 3
     assert kept(estimator, exporter) == ["1000000002", "1000000003", "1234"]
-    everything = tpu.LatestExporter("m", "receiver", exports_to_keep=None)
-    export(everything, estimator, [1.0] * 7)
-    assert len(kept(estimator, everything)) == 7
 
 
 def test_arguments_are_handed_on(tmp_path):
@@ -52,19 +49,6 @@ def test_arguments_are_handed_on(tmp_path):
     assert estimator.arguments == [
         ("receiver", {"assets_extra": {"a": "b"}, "as_text": True, "checkpoint_path": "ckpt"})
     ]
-
-
-def test_the_final_one_is_exported_once(tmp_path):
-    exporter, estimator = tpu.FinalExporter("n", "receiver"), Exports(tmp_path)
-    assert export(exporter, estimator, [1.0, 2.0]) == [False, False]
-    assert export(exporter, estimator, [1.0], final=True) == [True]
-
-
-def test_the_best_are_exported(tmp_path):
-    exporter, estimator = tpu.BestExporter(serving_input_receiver_fn="r"), Exports(tmp_path)
-    assert exporter.name == "best_exporter"
-    found = export(exporter, estimator, [3.0, 4.0, 2.0, 2.0, 1.0])
-    assert found == [True, False, True, False, True]
 
 
 def test_the_first_evaluation_needs_no_results(tmp_path):
@@ -90,21 +74,6 @@ def test_a_comparison_of_one_s_own(tmp_path):
         assert export(exporter, exports, [3.0, 4.0, 2.0]) == [True, True, False]
 
 
-def test_after_a_restart_the_best_of_the_event_files_is_known(tmp_path):
-    with tf.Graph().as_default():
-        writer = tf.summary.FileWriter(str(tmp_path / "eval"))
-        for step, loss in enumerate([3.0, 1.0, 2.0]):
-            value = tf.Summary.Value(tag="loss", simple_value=loss)
-            writer.add_summary(tf.Summary(value=[value]), step)
-        writer.close()
-    # As upstream: the first evaluation of a process is exported, whatever it is.
-    assert export(tpu.BestExporter("n", "r"), Exports(tmp_path), [2.0, 1.5, 3.0]) == [
-        True,
-        True,
-        False,
-    ]
-
-
 def test_after_a_restart_the_best_exported_so_far_stays(tmp_path):
     """The evaluation of this step is among the events already, and of a killed process twice."""
     with tf.Graph().as_default():
@@ -123,13 +92,6 @@ def test_after_a_restart_the_best_exported_so_far_stays(tmp_path):
 
     assert [exports(6, 2.0), exports(8, 0.5), exports(10, 0.1)] == [False, True, True]
     assert exports(10, 0.5) is False
-
-
-def test_losses_are_needed_to_compare(tmp_path):
-    exporter, estimator = tpu.BestExporter("n", "r"), Exports(tmp_path)
-    export(exporter, estimator, [1.0])
-    with pytest.raises(ValueError, match="current_eval_result does not have a loss"):
-        exporter.export(estimator, f"{tmp_path}/e", "ckpt", {"accuracy": 1.0}, False)
 
 
 @pytest.mark.parametrize(
