@@ -1,5 +1,6 @@
 """The fine-tuning model_fn: losses, normalisation, class weights, precision; against numpy."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -53,12 +54,12 @@ def head_of(kind, **options):
 
 
 def build(kind, mode, rule=None, head=None, rows=slice(None), **options):
-    """Builds the model in the current graph; returns (spec, features)."""
+    """Builds the model in the current graph; returns its spec."""
     tf.set_random_seed(3)
     features = {n: tf.constant(v) for n, v in make_features(kind, rows).items()}
     network = fine_tuning.Network(CONFIG, **options)
     model_fn = classification.model_fn_builder(network, head or head_of(kind), rule)
-    return model_fn(features, None, mode, {}), features
+    return model_fn(features, None, mode, {})
 
 
 def numpy_losses(kind, logits, labels):
@@ -75,7 +76,7 @@ def numpy_losses(kind, logits, labels):
 @pytest.mark.parametrize("kind", LABELS)
 def test_evaluation(kind):
     with tf.Graph().as_default(), tf.Session() as session:
-        spec, _ = build(kind, tpu.ModeKeys.EVAL)
+        spec = build(kind, tpu.ModeKeys.EVAL)
         metric_fn, tensors = spec.eval_metrics
         metrics = metric_fn(**tensors)
         session.run(tf.global_variables_initializer())
@@ -105,7 +106,7 @@ def test_an_evaluation_keeps_counts_and_not_logits(kind):
 @pytest.mark.parametrize("kind", LABELS)
 def test_predictions(kind):
     with tf.Graph().as_default(), tf.Session() as session:
-        spec, _ = build(kind, tpu.ModeKeys.PREDICT)
+        spec = build(kind, tpu.ModeKeys.PREDICT)
         session.run(tf.global_variables_initializer())
         found = session.run(spec.predictions)
     logits = found["logits"].astype(np.float64)
@@ -118,35 +119,50 @@ def test_predictions(kind):
         assert set(found) == {"logits"} and logits.shape == (B, 1)
 
 
+def one_step(build, micro_batch_size=None, replica=None, **options):
+    """Trains one step; returns (loss, report, weights after it, weights before it)."""
+    rule = update.UpdateRule(
+        "adamw", WarmupPolynomialDecay(0.01, 10), micro_batch_size, summary_dir="unused"
+    )
+    with tf.Graph().as_default(), tf.Session() as session:
+        with contextlib.nullcontext() if replica is None else replica.entered():
+            spec = build(tpu.ModeKeys.TRAIN, rule, **options)
+        session.run(tf.global_variables_initializer())
+        variables = {v.op.name: v for v in tf.trainable_variables()}
+        before = session.run(variables)
+        loss, report, _ = session.run([spec.loss, spec.host_call[1], spec.train_op])
+        return loss, report, session.run(variables), before
+
+
+def check_micro_batches(build):
+    loss, report, weights, _ = one_step(build)
+    other_loss, other_report, other_weights, _ = one_step(build, micro_batch_size=2)
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-4)
+    for name, value in weights.items():
+        np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def check_precision(build, precision):
+    rule = update.UpdateRule("lamb", WarmupPolynomialDecay(0.01, 10))
+    with tf.Graph().as_default() as graph:
+        spec = build(tpu.ModeKeys.TRAIN, rule, precision=precision)
+        assert spec.loss.dtype == tf.float32
+        assert {v.dtype.base_dtype for v in tf.trainable_variables()} == {tf.float32}
+        products = [op for op in graph.get_operations() if op.type in ("MatMul", "BatchMatMulV2")]
+        assert {op.outputs[0].dtype.name for op in products} == {precision}
+
+
 def train_once(kind, **options):
-    """Runs one training step; returns (loss, report, weights after it). Equal runs run once."""
+    """Returns (loss, report, weights after it) of one step. Equal runs run once."""
     if not options:
         return _trained(kind, CONFIG.classifier_dropout)
-    return _train_once(kind, **options)
+    return one_step(functools.partial(build, kind), **options)[:3]
 
 
 @functools.cache
 def _trained(kind, head_dropout):
-    return _train_once(kind)
-
-
-def _train_once(kind, micro_batch_size=None, rows=slice(None), replica=None, **options):
-    rule = update.UpdateRule(
-        "adamw",
-        WarmupPolynomialDecay(0.01, 10),
-        micro_batch_size,
-        summary_dir="unused",
-    )
-    with tf.Graph().as_default(), tf.Session() as session:
-        if replica is not None:
-            with replica.entered():
-                spec, _ = build(kind, tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
-        else:
-            spec, _ = build(kind, tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
-        session.run(tf.global_variables_initializer())
-        loss, report, _ = session.run([spec.loss, spec.host_call[1], spec.train_op])
-        weights = session.run({v.op.name: v for v in tf.trainable_variables()})
-    return loss, report, weights
+    return one_step(functools.partial(build, kind))[:3]
 
 
 @pytest.fixture
@@ -158,7 +174,7 @@ def no_head_dropout(monkeypatch):
 @pytest.mark.parametrize("kind", LABELS)
 def test_training_reports_the_loss_of_evaluation_and_lowers_it(kind, no_head_dropout):
     with tf.Graph().as_default(), tf.Session() as session:
-        spec, _ = build(kind, tpu.ModeKeys.EVAL)
+        spec = build(kind, tpu.ModeKeys.EVAL)
         session.run(tf.global_variables_initializer())
         expected = session.run(spec.loss)
         loss, report, weights = train_once(kind)
@@ -183,12 +199,7 @@ def test_what_saves_memory_or_time_changes_no_number(option):
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_micro_batches_equal_the_batch(kind):
-    loss, report, weights = train_once(kind)
-    other_loss, other_report, other_weights = train_once(kind, micro_batch_size=2)
-    assert other_loss == pytest.approx(loss, rel=1e-5)
-    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-4)
-    for name, value in weights.items():
-        np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    check_micro_batches(functools.partial(build, kind))
 
 
 def test_the_normaliser_counts_the_global_batch(no_head_dropout):
@@ -212,7 +223,7 @@ def test_the_normaliser_counts_the_global_batch(no_head_dropout):
 def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout, factors):
     head = head_of("classification", class_weights=factors)
     with tf.Graph().as_default(), tf.Session() as session:
-        spec, _ = build("classification", tpu.ModeKeys.EVAL, head=head)
+        spec = build("classification", tpu.ModeKeys.EVAL, head=head)
         session.run(tf.global_variables_initializer())
         loss, values = session.run([spec.loss, spec.eval_metrics[1]])
     weights = np.array(factors)[LABELS["classification"]] * REAL
@@ -226,7 +237,7 @@ def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout, factors):
 def test_a_batch_whose_labels_have_no_weight_has_no_loss():
     head = head_of("classification", class_weights=(1.0, 0.0, 0.0))
     with tf.Graph().as_default(), tf.Session() as session:
-        spec, _ = build("classification", tpu.ModeKeys.EVAL, head=head, rows=slice(1, 2))
+        spec = build("classification", tpu.ModeKeys.EVAL, head=head, rows=slice(1, 2))
         session.run(tf.global_variables_initializer())
         assert session.run(spec.loss) == 0.0
     loss, report, weights = train_once("classification", head=head, rows=slice(1, 2))
@@ -236,14 +247,7 @@ def test_a_batch_whose_labels_have_no_weight_has_no_loss():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_border_of_precision(precision):
-    rule = update.UpdateRule("lamb", WarmupPolynomialDecay(0.01, 10))
-    with tf.Graph().as_default() as graph:
-        spec, _ = build("classification", tpu.ModeKeys.TRAIN, rule, precision=precision)
-        assert spec.loss.dtype == tf.float32
-        assert {v.dtype.base_dtype for v in tf.trainable_variables()} == {tf.float32}
-        products = [op for op in graph.get_operations() if op.type in ("MatMul", "BatchMatMulV2")]
-        found = {op.outputs[0].dtype.name for op in products}
-        assert found == {precision}
+    check_precision(functools.partial(build, "classification"), precision)
 
 
 def test_dropout_is_on_in_training_alone():

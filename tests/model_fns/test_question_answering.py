@@ -5,9 +5,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.model_fns import fine_tuning, question_answering, update
-from bert_estimator.optimization import WarmupPolynomialDecay
-from tests.model_fns.test_classification import CONFIG, REAL, B, F
+from bert_estimator.model_fns import fine_tuning, question_answering
+from tests.model_fns.test_classification import (
+    CONFIG,
+    REAL,
+    B,
+    F,
+    check_micro_batches,
+    check_precision,
+    one_step,
+)
 
 STARTS, ENDS = np.array([3, 0, 5, 1], np.int32), np.array([4, 0, 5, 2], np.int32)
 
@@ -89,27 +96,12 @@ def test_the_logits_are_google_s_head_on_each_token():
     np.testing.assert_array_equal(found["unique_ids"], [7, 8, 9, -1])
 
 
-def train_once(micro_batch_size=None, **options):
-    rule = update.UpdateRule(
-        "adamw",
-        WarmupPolynomialDecay(0.01, 10),
-        micro_batch_size,
-        summary_dir="unused",
-    )
-    with tf.Graph().as_default(), tf.Session() as session:
-        spec = build(tpu.ModeKeys.TRAIN, rule, **options)
-        session.run(tf.global_variables_initializer())
-        loss, report, _ = session.run([spec.loss, spec.host_call[1], spec.train_op])
-        weights = session.run({v.op.name: v for v in tf.trainable_variables()})
-    return loss, report, weights
-
-
 def test_training_reports_the_loss_of_evaluation_and_lowers_it():
     with tf.Graph().as_default(), tf.Session() as session:
         spec = build(tpu.ModeKeys.EVAL)
         session.run(tf.global_variables_initializer())
         expected, tensors = session.run([spec.loss, spec.eval_metrics[1]])
-        loss, report, weights = train_once()
+        loss, report, weights, _ = one_step(build)
         assert loss == pytest.approx(expected, rel=1e-5)
         right = (tensors["starts"].argmax(1) == STARTS) & (tensors["ends"].argmax(1) == ENDS)
         assert report["accuracy"] == pytest.approx(right[:3].mean())
@@ -119,20 +111,9 @@ def test_training_reports_the_loss_of_evaluation_and_lowers_it():
 
 
 def test_micro_batches_equal_the_batch():
-    loss, report, weights = train_once()
-    other_loss, other_report, other_weights = train_once(micro_batch_size=2)
-    assert other_loss == pytest.approx(loss, rel=1e-5)
-    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-4)
-    for name, value in weights.items():
-        np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    check_micro_batches(build)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_border_of_precision(precision):
-    rule = update.UpdateRule("lamb", WarmupPolynomialDecay(0.01, 10))
-    with tf.Graph().as_default() as graph:
-        spec = build(tpu.ModeKeys.TRAIN, rule, precision=precision)
-        assert spec.loss.dtype == tf.float32
-        assert {v.dtype.base_dtype for v in tf.trainable_variables()} == {tf.float32}
-        products = [op for op in graph.get_operations() if op.type in ("MatMul", "BatchMatMulV2")]
-        assert {op.outputs[0].dtype.name for op in products} == {precision}
+    check_precision(build, precision)

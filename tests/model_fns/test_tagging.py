@@ -7,11 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.model_fns import classification, fine_tuning, metrics, tagging, update
-from bert_estimator.optimization import WarmupPolynomialDecay
+from bert_estimator.model_fns import classification, fine_tuning, metrics, tagging
 from bert_estimator.tokenization import entities
 from bert_estimator.tpu.replicas.replica import Replica
-from tests.model_fns.test_classification import CONFIG, B, F
+from tests.model_fns.test_classification import CONFIG, B, F, check_micro_batches, one_step
 
 LABELS = ("O", "B-X", "I-X")
 GENERATOR = np.random.default_rng(5)
@@ -116,27 +115,6 @@ def test_predictions():
     np.testing.assert_allclose(found["probabilities"], expected, rtol=1e-5)
 
 
-def train_once(rows=slice(None), replica=None, micro_batch_size=None, **options):
-    """Runs one training step; returns (loss, report, weights before it, weights after it)."""
-    rule = update.UpdateRule(
-        "adamw",
-        WarmupPolynomialDecay(0.01, 10),
-        micro_batch_size,
-        summary_dir="unused",
-    )
-    with tf.Graph().as_default(), tf.Session() as session:
-        if replica is not None:
-            with replica.entered():
-                spec = build(tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
-        else:
-            spec = build(tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
-        session.run(tf.global_variables_initializer())
-        variables = {v.op.name: v for v in tf.trainable_variables()}
-        before = session.run(variables)
-        loss, report, _ = session.run([spec.loss, spec.host_call[1], spec.train_op])
-        return loss, report, before, session.run(variables)
-
-
 @pytest.fixture
 def no_head_dropout(monkeypatch):
     without = dataclasses.replace(CONFIG, classifier_dropout=0.0)
@@ -150,7 +128,7 @@ def test_training_reports_the_loss_of_evaluation(no_head_dropout, factors):
     weights = WEIGHTS * np.array(factors or (1.0,) * 3)[FEATURES["label_ids"]]
     by_hand = (numpy_losses(values["logits"]) * weights).sum() / weights.sum()
     assert expected == pytest.approx(by_hand, rel=1e-5)
-    loss, report, before, after = train_once(head=head)
+    loss, report, after, before = one_step(build, head=head)
     assert loss == pytest.approx(expected, rel=1e-5)
     assert 0 <= report["accuracy"][0] <= 1
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
@@ -159,12 +137,7 @@ def test_training_reports_the_loss_of_evaluation(no_head_dropout, factors):
 
 
 def test_micro_batches_equal_the_batch():
-    loss, report, _, weights = train_once()
-    other_loss, other_report, _, other_weights = train_once(micro_batch_size=2)
-    assert other_loss == pytest.approx(loss, rel=1e-5)
-    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-4)
-    for name, value in weights.items():
-        np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    check_micro_batches(build)
 
 
 def test_the_normaliser_counts_the_words_of_the_global_batch(no_head_dropout):
@@ -174,7 +147,6 @@ def test_the_normaliser_counts_the_words_of_the_global_batch(no_head_dropout):
     def cross_replica_sum(tensor):
         return tensor + tf.constant(next(sums, 0.0), tensor.dtype)
 
-    rows = slice(0, 2)
-    shared, _, _, _ = train_once(rows, Replica(2, 0, cross_replica_sum))
-    alone, _, _, _ = train_once(rows)
+    shared, *_ = one_step(build, rows=slice(0, 2), replica=Replica(2, 0, cross_replica_sum))
+    alone, *_ = one_step(build, rows=slice(0, 2))
     assert shared == pytest.approx(alone * 6 / 9, rel=1e-5)

@@ -75,28 +75,11 @@ def test_what_is_reported_is_computed_before_the_update(micro_batch_size):
             assert reported <= optimizer_steps.ancestors(assign)
 
 
-def test_micro_batches_and_one_batch_are_the_same():
-    whole, whole_report = run_update()
-    parts, report = run_update(micro_batch_size=1)
-    for name, value in whole.items():
-        np.testing.assert_allclose(parts[name], value, rtol=1e-6)
-    for name, value in whole_report.items():
-        np.testing.assert_allclose(report[name], value, rtol=1e-6, err_msg=name)
-
-
 def test_a_variable_may_have_a_rate_of_its_own():
     scaled, _ = run_update(rate_scale=lambda name: 0.5 if name == "net/a" else 1.0)
     plain, _ = run_update()
     np.testing.assert_allclose(scaled["net/a"], 0.5 * plain["net/a"], rtol=1e-6)
     np.testing.assert_array_equal(scaled["net/b"], plain["net/b"])
-
-
-def test_a_schedule_that_cannot_be_is_refused_before_the_graph():
-    with pytest.raises(ValueError, match=r"^num_warmup_steps=10: must be at least 0 and below"):
-        update.UpdateRule(
-            "adamw",
-            WarmupPolynomialDecay(0.1, num_train_steps=10, num_warmup_steps=10),
-        )
 
 
 def test_means_are_over_the_global_batch():
