@@ -242,7 +242,7 @@ def test_rate_zero_is_the_tensor_itself():
         assert Dropout(1, 2).mask(x, 0.0) is None
 
 
-@pytest.mark.parametrize("rate", [1.0, -0.1, 0.999999])
+@pytest.mark.parametrize("rate", [1.0, -0.1])
 def test_bad_rate(rate):
     with tf.Graph().as_default(), pytest.raises(ValueError, match="rate"):
         Dropout(1, 2)(tf.ones([2, 8]), rate)

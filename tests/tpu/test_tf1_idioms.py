@@ -215,18 +215,8 @@ def trained(tmp_path_factory, xla_runtime):
     return outcomes(tmp_path_factory.mktemp("models"), MODELS)
 
 
-@pytest.mark.parametrize("name", [network.__name__ for network in NETWORKS])
-def test_networks(trained, name):
-    assert_same(trained, name)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers(trained, name):
-    assert_same(trained, name)
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_loops_that_make_variables(trained, name):
+@pytest.mark.parametrize("name", MODELS)
+def test_networks_loops_that_make_variables_and_optimizers(trained, name):
     assert_same(trained, name)
 
 

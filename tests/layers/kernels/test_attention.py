@@ -117,14 +117,6 @@ def test_in_bfloat16_they_are_as_near_as_its_digits(target):
         assert 1e-5 < error < 2**-5
 
 
-def test_portable_graphs_have_the_same_values_and_gradients():
-    for dtype, tolerance in ((tf.float32, 2e-6), (tf.bfloat16, 0.05)):
-        expected = run(drop_of(FACTORS), "session", dtype)
-        actual = run(drop_of(FACTORS), "portable", dtype)
-        for value, other in zip(actual, expected, strict=True):
-            np.testing.assert_allclose(value, other, rtol=0, atol=tolerance)
-
-
 def second_derivatives(drop, target):
     with tf.Graph().as_default(), tf.Session() as tf_session:
         inputs = [tf.constant(values, tf.float32) for values in (QUERY, KEY, VALUE)]

@@ -188,12 +188,6 @@ def test_not_a_number_infinity_and_negative_zero():
         assert core.tobytes() == given.tobytes()
 
 
-@pytest.mark.parametrize("length", [10, 11, 128])
-def test_a_causal_mask(length):
-    (mask,) = on_core([np.tri(length, dtype=bool)])
-    assert mask.tolist() == np.tri(length, dtype=bool).tolist()
-
-
 @pytest.mark.parametrize("digits", ["0101010001010101010101", "F707"], ids=["bytes", "bits"])
 def test_either_form_of_booleans_is_read(digits):
     """TensorFlow's MLIR may write the other form than jaxlib's reads."""

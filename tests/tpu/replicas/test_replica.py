@@ -17,10 +17,6 @@ def asked():
     return tpu.num_replicas(), tpu.replica_id(), tpu.cross_replica_sum(5)
 
 
-def test_alone_everything_is_the_identity():
-    assert asked() == (1, 0, 5)
-
-
 def test_a_replica_is_entered_and_left_also_by_an_error():
     with TWO.entered():
         assert asked() == (2, 1, 10)
@@ -155,19 +151,6 @@ def step(replica_gradients, reduction, minimize):
 )
 def test_what_is_applied(gradients, reduction, minimize, after):
     assert step(gradients, reduction, minimize) == after
-
-
-def test_compute_gradients_scales_for_mean_alone():
-    with tf.Graph().as_default(), tf.Session() as session:
-        weight = tf.get_variable("w", initializer=1.0)
-        session.run(tf.global_variables_initializer())
-        found = {}
-        for reduction in (MEAN, SUM):
-            optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(1.0), reduction)
-            with Replica(2, 0, None).entered():
-                pairs = optimizer.compute_gradients(6.0 * weight)
-            found[reduction] = session.run([gradient for gradient, _ in pairs])
-        assert found == {MEAN: [3.0], SUM: [6.0]}
 
 
 def test_slots_and_variables_are_the_wrapped_optimizer_s():

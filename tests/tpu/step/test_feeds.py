@@ -9,7 +9,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 from toy import HostLog, wait_until
 
-from bert_estimator.tpu import summary
 from bert_estimator.tpu.errors import FirstError
 from bert_estimator.tpu.step import feeds as infeed
 from bert_estimator.tpu.step import feeds as outfeed
@@ -44,14 +43,6 @@ def started():
         feed.stop()
         feed.join(5)
     assert not [feed for feed in feeds if feed._thread.is_alive()]
-
-
-def test_batches_come_in_order_to_the_end_of_input_and_then_no_more(started):
-    feed = started(counting(100))
-    assert [feed.get() for _ in range(100)] == list(range(1, 101))
-    for _ in range(2):
-        with pytest.raises(EndOfInput):
-            feed.get()
 
 
 def test_the_producer_is_ahead_by_depth_and_the_one_in_its_hand(started):
@@ -215,28 +206,6 @@ def test_tensors_arrive_concatenated_over_the_cores(graph, shape, replicas, gath
     assert seen[0].dtype == tf.bfloat16
 
 
-def test_a_list_goes_by_position_and_a_dict_by_keyword(graph):
-    tensors = {"b": tf.constant([1, 2]), "a": tf.constant([0.5])}
-    by_key = HostFunction("host_call", (lambda a, b: {"a": a, "b": b}, tensors), [], 1)
-    by_place = HostFunction("host_call", (lambda a, b: [a, b], [tensors["a"], tensors["b"]]), [], 1)
-    with tf.Session() as session:
-        for host in (by_key, by_place):
-            values = session.run(host.tensors)
-            session_values = session.run(host.result, host.feed(values))
-            a, b = session_values.values() if host is by_key else session_values
-            np.testing.assert_array_equal(a, [0.5])
-            np.testing.assert_array_equal(b, [1, 2])
-
-
-def test_keys_that_do_not_fit_the_function_are_refused(graph):
-    with pytest.raises(TypeError, match=r"keys \['loss'\].*log\(step\)"):
-
-        def log(step):
-            return step
-
-        HostFunction("host_call", (log, {"loss": tf.zeros([1])}), [], 1)
-
-
 @pytest.mark.parametrize(
     ("tensors", "name"),
     [(lambda t: [tf.zeros([1]), t], "1"), (lambda t: {"ok": tf.zeros([1]), "lr": t}, "'lr'")],
@@ -245,14 +214,6 @@ def test_a_scalar_is_refused_by_name(graph, tensors, name):
     rate = tf.constant(0.1, name="rate")
     with pytest.raises(RuntimeError, match=rf"host_call tensor {name} \(rate:0\) is a scalar.*"):
         HostFunction("host_call", (lambda *a, **k: None, tensors(rate)), [], 1)
-
-
-def test_a_v1_summary_is_refused(graph):
-    def function(loss):
-        return tf.compat.v1.summary.scalar("loss", loss[0])
-
-    with pytest.raises(ValueError, match=r"host_call: tf.compat.v1.summary.*tpu.summary"):
-        HostFunction("host_call", (function, [tf.zeros([1])]), [], 1)
 
 
 def test_a_tensor_of_the_step_that_was_not_given_is_refused(graph):
@@ -266,15 +227,6 @@ def test_a_tensor_of_the_step_that_was_not_given_is_refused(graph):
     with pytest.raises(ValueError, match=r"host_call: out:0, .*add the tensor to host_call\[1\]"):
         HostFunction("host_call", (function, [loss]), [features], 1)
     HostFunction("host_call", (lambda given: given + 1, [loss]), [features], 1)
-
-
-def test_every_step_is_processed_in_order_before_drain_returns(started_outfeed):
-    log = HostLog()
-    feed, _ = started_outfeed(log)
-    for step in range(300):
-        feed.put([np.array([step], np.float32)])
-    feed.drain()
-    assert log.values == [[[float(step)]] for step in range(300)]
 
 
 def test_drain_without_values_returns(started_outfeed):
@@ -338,17 +290,3 @@ def test_it_stops_after_the_value_that_is_being_processed(started_outfeed, waiti
     feed.join(5)
     assert not feed._thread.is_alive()
     assert len(processed) == 1
-
-
-def test_writers_made_so_far_are_opened_and_flushed(graph, tmp_path):
-    with summary.create_file_writer(str(tmp_path)).as_default():
-        write = summary.scalar("a", 1.5, step=3)
-    init, flush = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
-    assert (len(init), len(flush)) == (1, 1)
-    with tf.Session() as session:
-        session.run(init)
-        assert session.run(write)
-        session.run(flush)
-        (file,) = tmp_path.iterdir()
-        tags = [v.tag for e in tf.train.summary_iterator(str(file)) for v in e.summary.value]
-    assert tags == ["a"]

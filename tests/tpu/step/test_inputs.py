@@ -64,19 +64,6 @@ def test_keys_without_an_order_train_in_local_mode_alone(tmp_path, rules):
         estimator.train(input_fn, steps=2)
 
 
-@pytest.mark.parametrize(
-    "returned",
-    [
-        lambda: tf.zeros([2]),
-        lambda: (tf.zeros([2, 3]), None),
-        lambda: ({"x": (tf.zeros([2]), {"z": tf.zeros([2, 1])})}, tf.zeros([], tf.int32)),
-        lambda: tf.data.Dataset.range(10).batch(4, drop_remainder=True),
-    ],
-)
-def test_static_shapes_pass(returned):
-    make(returned()).check_static_shapes()
-
-
 def test_placeholders_have_the_structure_dtypes_and_shapes_of_the_tensors():
     returned = (
         {"b": (tf.zeros([2], tf.bfloat16), {"d": tf.zeros([2, 3], tf.int32)}), "a": tf.zeros([4])},
@@ -92,12 +79,6 @@ def test_placeholders_have_the_structure_dtypes_and_shapes_of_the_tensors():
     assert features["b"][1]["d"] in holders
 
 
-def test_without_labels_labels_are_none():
-    features, labels, holders = make({"x": tf.zeros([2])}).placeholders()
-    assert labels is None
-    assert holders == [features["x"]]
-
-
 def test_draw_gives_arrays_in_the_order_of_the_placeholders_to_the_end():
     data = tf.data.Dataset.range(4).map(lambda i: ({"b": i, "a": 10 * i}, -i))
     inputs = make(data.batch(2, drop_remainder=True))
@@ -107,26 +88,4 @@ def test_draw_gives_arrays_in_the_order_of_the_placeholders_to_the_end():
         drawn = [[array.tolist() for array in draw()] for _ in range(2)]
         assert drawn == [[[0, 10], [0, 1], [0, -1]], [[20, 30], [2, 3], [-2, -3]]]
         with pytest.raises(EndOfInput):
-            draw()
-
-
-def test_tensors_and_features_alone_can_be_drawn():
-    for returned in (tf.constant([1.0, 2.0]), {"x": tf.constant([1.0, 2.0])}):
-        inputs = make(returned)
-        assert inputs.initializer is None
-        with tf.Session() as session:
-            np.testing.assert_array_equal(inputs.drawer(session)(), [[1.0, 2.0]])
-
-
-def test_an_error_in_the_data_stays_what_it_is():
-    def checked(i):
-        with tf.control_dependencies([tf.Assert(i < 1, ["too big"])]):
-            return tf.identity(i)
-
-    inputs = make(tf.data.Dataset.range(3).map(checked))
-    with tf.Session() as session:
-        session.run(inputs.initializer)
-        draw = inputs.drawer(session)
-        assert draw() == [0]
-        with pytest.raises(tf.errors.InvalidArgumentError, match="too big"):
             draw()

@@ -267,14 +267,6 @@ def test_endless_tensors_are_warned_of(tmp_path, warned):
     assert len([text for text in warned() if "predict yields forever" in text]) == 1
 
 
-@pytest.fixture(params=["session", "rehearse:2"])
-def device(request):
-    if request.param == "session":
-        return {}
-    request.getfixturevalue("xla_runtime")
-    return {"master": request.param}
-
-
 @pytest.fixture(params=[True, False])
 def tensorshape(request):
     """Shapes as TF2 has them, or as TF1, whose Dimension(None) compares as None."""
@@ -297,15 +289,15 @@ def unknown_rows(tensor):
 class TestUnknownShapes:
     """Each gets its error by name, whatever runs it."""
 
-    def test_of_predictions(self, tmp_path, device, hide):
+    def test_of_predictions(self, tmp_path, cores, hide):
         def model_fn(features, mode, params):
             return tpu.TPUEstimatorSpec(mode, predictions={"y": hide(features["x"])})
 
         with pytest.raises(ValueError, match=r"predictions\['y'\] has shape .* must be known"):
-            next(make(tmp_path, model_fn, **device).predict(input_fn))
+            next(make(tmp_path, model_fn).predict(input_fn))
 
     @pytest.mark.parametrize("what", ["features", "labels"])
-    def test_of_what_input_fn_gives(self, tmp_path, device, hide, what):
+    def test_of_what_input_fn_gives(self, tmp_path, cores, hide, what):
         def input_fn(params):
             features, labels = {"x": tf.ones([4])}, {"y": tf.ones([4])}
             if what == "features":
@@ -318,7 +310,7 @@ class TestUnknownShapes:
             loss = tf.reduce_mean(features["x"] - labels["y"]) * tf.get_variable("w", [])
             return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=tf.no_op())
 
-        estimator = make(tmp_path, model_fn, **device)
+        estimator = make(tmp_path, model_fn)
         name = {"features": "x", "labels": "y"}[what]
         for call in (estimator.train, estimator.evaluate):
             with pytest.raises(
@@ -328,7 +320,7 @@ class TestUnknownShapes:
 
 
 @pytest.mark.usefixtures("tensorshape")
-def test_labels_of_dynamic_shape_are_refused_though_dropped(tmp_path, device):
+def test_labels_of_dynamic_shape_are_refused_though_dropped(tmp_path, cores):
     def input_fn(params):
         def dynamic(features, label):
             return features, {"y": tf.py_func(lambda x: x, [label], tf.int64)}
@@ -338,4 +330,4 @@ def test_labels_of_dynamic_shape_are_refused_though_dropped(tmp_path, device):
 
     pattern = r"labels\['y'\] is .*all shapes must be static, except for"
     with pytest.raises(ValueError, match=pattern):
-        next(make(tmp_path, **device).predict(input_fn))
+        next(make(tmp_path).predict(input_fn))

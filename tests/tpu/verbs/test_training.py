@@ -99,20 +99,6 @@ def test_the_checkpoint_of_a_step_is_there_when_a_hook_sees_the_step(tmp_path):
     assert seen == [2, 4, 6]
 
 
-def test_listeners_are_told_of_each_save(tmp_path):
-    class Listener(tf.train.CheckpointSaverListener):
-        def after_save(self, session, global_step_value):
-            told.append(int(global_step_value))
-            return global_step_value == 4  # asks to stop
-
-    told = []
-    make_estimator(tmp_path, save_checkpoints_steps=2).train(
-        input_fn, steps=10, saving_listeners=[Listener()]
-    )
-    assert told == [0, 2, 4]
-    assert checkpoint_steps(tmp_path) == [0, 2, 4]
-
-
 # Errors.
 
 

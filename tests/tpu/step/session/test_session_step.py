@@ -103,10 +103,7 @@ def test_a_hook_that_fetches_a_tensor_of_the_step_is_named(tmp_path, kind, name)
         make_estimator(tmp_path, model_fn).train(input_fn, [Visits(), Watch()], steps=2)
 
 
-def test_a_name_of_the_step_in_a_hook_is_explained_and_another_is_not(tmp_path):
-    watch = tf.train.LoggingTensorHook(["toy_loss"], every_n_iter=1)
-    with pytest.raises(ValueError, match=r"The hook LoggingTensorHook fetches toy_loss.*host_call"):
-        make_estimator(tmp_path).train(input_fn, [watch], steps=2)
+def test_a_name_that_the_step_does_not_have_is_tensorflow_s_error(tmp_path):
     watch = tf.train.LoggingTensorHook(["no_such"], every_n_iter=1)
     with pytest.raises(KeyError, match="no_such"):
         make_estimator(tmp_path).train(input_fn, [watch], steps=2)
@@ -305,7 +302,6 @@ def test_a_host_call_writes_events_of_every_step(tmp_path):
     [
         (2, 2, [2, 4, 6, 8, 10]),
         (3, 2, [4, 6, 10]),
-        (5, 4, [8, 10]),
         (100, 4, []),
         (1, 4, [4, 8, 10]),
     ],
@@ -450,22 +446,6 @@ def test_waiting_for_a_slow_input_is_seen(tmp_path):
     assert records[-1]["input_wait"] > 0.7
 
 
-def test_the_infeed_draws_no_more_than_the_steps_need(tmp_path):
-    drawn = []
-
-    def note(i):
-        drawn.append(int(i))
-        return np.full([4], i, np.float32)
-
-    def counted(params):
-        options = tf.data.Options()  # else tf.data prefetches by itself
-        options.experimental_optimization.apply_default_optimizations = False
-        return py_input_fn(note)(params).with_options(options)
-
-    make_estimator(tmp_path, iterations_per_loop=3).train(counted, steps=7)
-    assert drawn == list(range(1, 8))
-
-
 def test_data_of_exactly_the_steps_is_enough(tmp_path):
     make_estimator(tmp_path, iterations_per_loop=4).train(ending_at(10), steps=10)
     assert checkpoint_steps(tmp_path) == [0, 10]
@@ -511,14 +491,7 @@ def test_a_plain_estimator_spec_trains_and_its_scaffold_is_ignored(tmp_path, war
             "training_chief_hooks are not supported",
         ),
         (lambda s: s._replace(scaffold_fn=lambda: None), ValueError, "scaffold_fn must return"),
-        (lambda s: s._replace(train_op=None), ValueError, "Missing train_op: a spec of mode TRAIN"),
-        (lambda s: s._replace(loss=None), ValueError, "Missing loss: a spec of mode 'train'"),
         (lambda s: s.loss, ValueError, r"must return a TPUEstimatorSpec .* not \w*Tensor"),
-        (
-            lambda s: s._replace(loss=tf.zeros([4])),
-            ValueError,
-            r"Loss must be scalar, but .* has shape \(4,\)",
-        ),
     ],
 )  # fmt: skip
 def test_specs_that_are_refused(tmp_path, spec, error, message):

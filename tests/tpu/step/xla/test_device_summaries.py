@@ -1,11 +1,8 @@
 """v1 summaries of a model on devices: which are written, of which values."""
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
-
-from bert_estimator.tpu.step.summaries import DeviceSummaries
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
@@ -32,18 +29,3 @@ def test_every_kind_is_written_with_what_the_first_core_has(tmp_path):
     found = {tag: value for step, tag, value in toy.events(tmp_path) if step == 4}
     assert (found["image/image/0"].image.height, found["image/image/0"].image.width) == (1, rows)
     assert tf.make_ndarray(found["text"].tensor).tolist() == b"a text"
-
-
-def test_text_that_the_step_makes_is_left_out(warned):
-    with tf.Graph().as_default() as step:
-        x = tf.placeholder(tf.float32, [])
-        made = [tf.summary.text("words", tf.as_string(x)), tf.summary.scalar("x", x)]
-    with tf.Graph().as_default() as graph, tf.Session() as session:
-        summaries = DeviceSummaries(made)
-        assert [tensor.graph for tensor in summaries.tensors] == [step]
-        (written,) = graph.get_collection(tf.GraphKeys.SUMMARIES)
-        text = session.run(written, summaries.feed([np.float32(3)]))
-    (value,) = tf.Summary.FromString(text).value
-    assert (value.tag, value.simple_value) == ("x", 3)
-    (warning,) = warned()
-    assert warning.startswith("The summary words is not written")

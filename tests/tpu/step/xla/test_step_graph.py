@@ -103,28 +103,6 @@ def test_a_step_without_variables():
     assert state == []
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (lambda x, _: tf.numpy_function(np.sin, [x], tf.float32, name="own_code"), "own_code"),
-        (
-            lambda x, _: tf.strings.length(tf.strings.as_string(x, name="words"), name="letters"),
-            "words",
-        ),
-    ],
-)
-def test_an_operation_that_no_core_can_run(function, name):
-    with pytest.raises(RuntimeError, match="model_fn") as raised:
-        lower(function)
-    assert name in str(raised.value)
-    assert "host_call" in str(raised.value)
-
-
-def test_a_tensor_from_outside_of_the_step():
-    with pytest.raises(RuntimeError, match=r"model_fn uses outside:0 in .*, a tensor from outside"):
-        lower(lambda rows, outside: rows + outside)
-
-
 def test_a_tensor_from_outside_that_the_step_does_not_need():
     def function(rows, outside):
         tf.identity(outside)

@@ -193,23 +193,6 @@ def test_estimators_on_more_and_fewer_cores_in_one_process(tmp_path):
 # What goes wrong.
 
 
-def test_a_nan_loss(tmp_path):
-    def loss(weight, features):
-        return tf.where(features["x"][0] >= 2, np.nan, weight + 1)
-
-    estimator = toy.make_estimator(
-        tmp_path, toy.make_model_fn(loss=loss), master="rehearse:2", iterations_per_loop=4
-    )
-    with pytest.raises(tpu.NanLossDuringTrainingError, match="loss of step 2 is nan"):
-        estimator.train(toy.input_fn, max_steps=4)
-
-
-def test_a_failing_host_call(tmp_path):
-    log = toy.HostLog(fails_at=2)
-    with pytest.raises(Exception, match="the host call failed in its call 2"):
-        make_regression(tmp_path, "rehearse:2", log).train(toy_input_fn, max_steps=4)
-
-
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
@@ -389,50 +372,34 @@ def pretrained(tmp_path_factory):
     return train
 
 
-def test_pretraining_with_a_model_split_over_cores_in_micro_batches(pretrained):
-    losses, weights = pretrained("rehearse:8", 1, True, num_cores_per_replica=2)
-    expected_losses, expected_weights = pretrained("")
-    assert len(losses) == STEPS
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
-    assert_same_weights(weights, expected_weights)
-
-
 # Compiling takes most of the time, and the following are parts of what the test above does.
 
 
-@pytest.mark.slow
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+# Compiling takes most of the time, and the slow cases are parts of what the first one does.
 @pytest.mark.parametrize(
-    ("master", "micro_batch_size", "recompute"),
+    ("master", "options"),
     [
-        ("rehearse:4", 1, True),
-        ("rehearse:2", 2, False),
-        ("rehearse:4", None, True),
-        ("rehearse:2", None, False),
-        ("rehearse:4", None, False),
-        ("rehearse:2", None, True),
+        ("rehearse:8", {"micro_batch_size": 1, "recompute": True, "num_cores_per_replica": 2}),
+        slow("rehearse:4", {"micro_batch_size": 1, "recompute": True}),
+        slow("rehearse:2", {"micro_batch_size": 2}),
+        slow("rehearse:4", {"recompute": True}),
+        slow("rehearse:2", {}),
+        slow("rehearse:4", {}),
+        slow("rehearse:2", {"recompute": True}),
+        slow("rehearse:8", {"num_cores_per_replica": 2}),
+        slow("rehearse:2", {"num_cores_per_replica": 2}),
+        # Here the cores do not divide the vocabulary.
+        slow("rehearse:4", {"num_cores_per_replica": 2, "vocab_size": VOCAB + 1}),
     ],
 )
-def test_pretraining(pretrained, master, micro_batch_size, recompute):
-    losses, weights = pretrained(master, micro_batch_size, recompute)
-    expected_losses, expected_weights = pretrained("")
+def test_pretraining(pretrained, master, options):
+    losses, weights = pretrained(master, **options)
+    expected_losses, expected_weights = pretrained("", vocab_size=options.get("vocab_size", VOCAB))
     assert len(losses) == STEPS
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
-    assert_same_weights(weights, expected_weights)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("cores", "cores_per_replica"), [(8, 2), (2, 2)])
-def test_pretraining_with_a_model_split_over_cores(pretrained, cores, cores_per_replica):
-    losses, weights = pretrained(f"rehearse:{cores}", num_cores_per_replica=cores_per_replica)
-    expected_losses, expected_weights = pretrained("")
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
-    assert_same_weights(weights, expected_weights)
-
-
-@pytest.mark.slow
-def test_a_vocabulary_that_cores_do_not_divide(pretrained):
-    losses, weights = pretrained("rehearse:4", num_cores_per_replica=2, vocab_size=VOCAB + 1)
-    expected_losses, expected_weights = pretrained("", vocab_size=VOCAB + 1)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
     assert_same_weights(weights, expected_weights)
 
