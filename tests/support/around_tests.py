@@ -121,6 +121,22 @@ def rules(request):
     return {"use_tpu": request.param != "local"}
 
 
+@pytest.fixture
+def references():
+    """As the legacy runner does: variables are references, as in TensorFlow 1, by default."""
+    tf.disable_resource_variables()
+    yield
+    tf.enable_resource_variables()
+
+
+@pytest.fixture
+def old_control_flow():
+    """Switches TensorFlow 2's control flow off, as tf.disable_v2_behavior() does."""
+    tf.disable_control_flow_v2()
+    yield
+    tf.enable_control_flow_v2()
+
+
 @pytest.fixture(autouse=True)
 def closed_event_files():
     """Event writers are cached by directory for the process; here each test has its own."""

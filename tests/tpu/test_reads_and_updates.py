@@ -41,7 +41,7 @@ def run(folder, rules, model):
     return found, {name: estimator.get_variable_value(name) for name in names}
 
 
-def test_variables_are_resources_even_if_those_of_a_script_are_not(tmp_path, rules):
+def test_variables_are_resources_even_if_those_of_a_script_are_not(tmp_path, rules, references):
     """The legacy runner switches resource variables off, which has an effect in local mode."""
     made = []
 
@@ -50,11 +50,7 @@ def test_variables_are_resources_even_if_those_of_a_script_are_not(tmp_path, rul
         made.extend([w, tf.Variable(1.0, name="v")])
         return w, descent(w + 0 * made[1], step=tf.train.get_global_step()), {}
 
-    tf.disable_resource_variables()
-    try:
-        run(tmp_path, rules, model)
-    finally:
-        tf.enable_resource_variables()
+    run(tmp_path, rules, model)
     by_tpu_rules = rules != {"use_tpu": False}
     assert all(hasattr(variable, "handle") == by_tpu_rules for variable in made)
 
@@ -247,14 +243,6 @@ def test_loops_around_reads_and_updates(tmp_path, rules):
         u = total
         assert call["grown"] == u
     assert (variables["w"], variables["u"]) == (w, u)
-
-
-@pytest.fixture
-def old_control_flow():
-    """Has conditions built as after tf.disable_v2_behavior()."""
-    tf.disable_control_flow_v2()
-    yield
-    tf.enable_control_flow_v2()
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])

@@ -193,10 +193,8 @@ def runtime(request):
     if request.param.startswith("rehearse"):
         request.getfixturevalue("xla_runtime")
     if request.param == "local, references":
-        tf.disable_resource_variables()
-        request.addfinalizer(tf.enable_resource_variables)
-        tf.disable_control_flow_v2()
-        request.addfinalizer(tf.enable_control_flow_v2)
+        request.getfixturevalue("references")
+        request.getfixturevalue("old_control_flow")
     return request.param
 
 

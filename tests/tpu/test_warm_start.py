@@ -115,20 +115,6 @@ def test_host_calls_and_summaries_count_from_that_step(tmp_path, source, cores):
     assert [step for step, _ in scalars(tmp_path, "loss")] == [4, 8]
 
 
-def test_a_checkpoint_of_its_own_wins(tmp_path, source):
-    make(tmp_path, None).train(input_fn, steps=1)
-    estimator = make(tmp_path, source).train(input_fn, steps=1)
-    assert estimator.get_variable_value("a") == 102.0
-
-
-def test_chosen_and_renamed_variables(tmp_path, source):
-    settings = tpu.WarmStartSettings(source, vars_to_warm_start="a")
-    assert initial(make(tmp_path / "1", settings)) == {"a": 2.0, "b": 100.0}
-    settings = tpu.WarmStartSettings(source, var_name_to_prev_var_name={"c": "a"})
-    estimator = make(tmp_path / "2", settings, names=("b", "c")).train(input_fn, steps=1)
-    assert weight_at(estimator.model_dir, 0, "c") == 2.0
-
-
 def test_a_saved_model(tmp_path, source):
     receiver_fn = serving.build_raw_serving_input_receiver_fn({"x": tf.zeros([4])})
     path = make_estimator(source, make_model_fn()).export_saved_model(tmp_path / "out", receiver_fn)
@@ -235,14 +221,6 @@ def test_rows_of_another_vocabulary(tmp_path, rules):
     )
 
 
-@pytest.fixture
-def control_flow_of_1():
-    """Switches TensorFlow 2's control flow off, as the legacy runner does."""
-    tf.disable_control_flow_v2()
-    yield
-    tf.enable_control_flow_v2()
-
-
 def check_averages(folder, source, way, rules, use_resource=True):
     """Checks what averages of restored weights, and of another, start with."""
 
@@ -286,7 +264,7 @@ def test_averages_start_with_the_values_of_a_checkpoint(tmp_path, source, rules,
         check_averages(tmp_path / str(number), source, way, rules)
 
 
-@pytest.mark.usefixtures("control_flow_of_1")
+@pytest.mark.usefixtures("old_control_flow")
 @pytest.mark.parametrize("way", ["warm start", "scaffold_fn"])
 @pytest.mark.parametrize("use_resource", [False, True])
 def test_averages_in_programs_of_tensorflow_1(tmp_path, source, way, use_resource):

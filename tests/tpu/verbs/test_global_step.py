@@ -8,14 +8,6 @@ from toy import batches, input_fn, make_estimator, make_model_fn
 from bert_estimator import tpu
 
 
-@pytest.fixture
-def references():
-    """As the legacy runner does: variables are references, as in TensorFlow 1, by default."""
-    tf.disable_resource_variables()
-    yield
-    tf.enable_resource_variables()
-
-
 class Steps(tf.train.SessionRunHook):
     """Notes the kind of the global step; if it is a reference, its value by its name, too."""
 
@@ -137,14 +129,7 @@ def counting(loss, step):
     return tf.group(train_op, step.count_up_to(100))
 
 
-@pytest.fixture
-def old_conditions():
-    tf.disable_control_flow_v2()
-    yield
-    tf.enable_control_flow_v2()
-
-
-@pytest.mark.usefixtures("references", "old_conditions")
+@pytest.mark.usefixtures("references", "old_control_flow")
 @pytest.mark.parametrize(
     ("train_op_of", "rate", "host"),
     [
@@ -185,7 +170,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.usefixtures("references", "old_conditions")
+@pytest.mark.usefixtures("references", "old_control_flow")
 @pytest.mark.parametrize(
     ("reads", "update", "of_tpu_estimator"),
     [
@@ -225,24 +210,6 @@ def test_reads_beside_an_update_that_could_run_at_once(
     estimator.train(lambda params: batches(batch_size=8), steps=3)
     later = of_tpu_estimator if estimator_class is tpu.TPUEstimator else "1" * len(seen[0])
     assert seen == [[step + int(each) for each in later] for step in range(3)]
-
-
-def test_a_correction_by_the_power_of_the_step(tmp_path, references):
-    """NVIDIA's LAMB divides by 1 - beta**step, which is 0 at step 0, and trains in TensorFlow 1."""
-
-    def train_op_of(loss, step):
-        (weight,) = tf.trainable_variables()
-        (gradient,) = tf.gradients(loss, [weight])
-        correction = 1 - 0.5 ** tf.cast(step, tf.float32)
-        update = tf.group(weight.assign(weight - gradient / correction))
-        finite = tf.constant(True)
-        new_step = tf.identity(tf.cond(finite, lambda: step + 1, lambda: step))
-        return tf.group(update, [step.assign(new_step)])
-
-    model_fn, _ = model_of(train_op_of)
-    make_estimator(tmp_path, model_fn, use_tpu=False).train(input_fn, steps=3)
-    weight = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-3").get_tensor("w")
-    assert weight == pytest.approx(-(1 / 0.5 + 2 / 0.75 + 3 / 0.875), rel=1e-6)
 
 
 def test_only_what_a_step_runs_waits(tmp_path, references):

@@ -152,17 +152,13 @@ def test_what_is_not_a_trained_weight_is_left_alone():
         assert [awaited(update) for update in updates] == [set()] * 3
 
 
-def test_conditions_and_loops_of_the_old_kind():
-    tf.disable_control_flow_v2()
-    try:
-        with tf.Graph().as_default(), tf.Session() as session:
-            a, b, _ = variables()
-            inside = tf.cond(a > 0, lambda: a + b, lambda: a - b)
-            loop = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y + a), (0, 0.0))[1]
-            updates = [a.assign_add(loop + inside), b.assign_sub(slowly(a.value()))]
-            reference_updates.order([updates, inside, loop])
-            session.run(tf.global_variables_initializer())
-            assert session.run([updates, inside, loop])[1:] == [2, 3]
-            assert session.run(a) == 6
-    finally:
-        tf.enable_control_flow_v2()
+def test_conditions_and_loops_of_the_old_kind(old_control_flow):
+    with tf.Graph().as_default(), tf.Session() as session:
+        a, b, _ = variables()
+        inside = tf.cond(a > 0, lambda: a + b, lambda: a - b)
+        loop = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y + a), (0, 0.0))[1]
+        updates = [a.assign_add(loop + inside), b.assign_sub(slowly(a.value()))]
+        reference_updates.order([updates, inside, loop])
+        session.run(tf.global_variables_initializer())
+        assert session.run([updates, inside, loop])[1:] == [2, 3]
+        assert session.run(a) == 6
