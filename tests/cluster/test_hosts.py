@@ -152,23 +152,31 @@ print("its metrics:", estimator.evaluate(input_fn, steps=2))
 """
 
 
-def start(folder, steps, cores=4, cluster=None, index=0, program=PROGRAM, errors=None):
+def start(program, *arguments, cluster=None, index=0, errors=None):
+    """Starts a program; with a cluster, as its chief (0) or its worker (1)."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     if cluster:
         task = {"type": "worker" if index else "chief", "index": 0}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
     return forked.start(
-        [sys.executable, "-c", program, str(folder), str(steps), str(cores)],
+        [sys.executable, "-c", program, *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=errors or subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
 
 
-def start_two(folder, steps, cores=4, program=PROGRAM, errors=(None, None)):
+def new_cluster():
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
         port = listening.getsockname()[1]
-    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
-    return [start(folder, steps, cores, cluster, index, program, errors[index]) for index in (0, 1)]
+    return {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+
+
+def start_two(folder, steps, cores=4, program=PROGRAM, errors=(None, None)):
+    cluster = new_cluster()
+    return [
+        start(program, folder, steps, cores, cluster=cluster, index=index, errors=errors[index])
+        for index in (0, 1)
+    ]
 
 
 def output_of(process):
@@ -184,7 +192,7 @@ def output_of(process):
 )
 @pytest.mark.usefixtures("xla_runtime")
 def test_two_hosts_equal_one(tmp_path, cores, tolerance):
-    alone = output_of(start(tmp_path / "alone", 8, cores))
+    alone = output_of(start(PROGRAM, tmp_path / "alone", 8, cores))
     chief, other = map(output_of, start_two(tmp_path / "two", 8, cores))
     assert chief == alone  # the losses, the metrics, and what the host call got
     assert len(alone) == 4
@@ -340,46 +348,33 @@ print("found", len(devices.find(sys.argv[2], float(sys.argv[1]))))
 @pytest.fixture
 def start_host():
     """Starts a host that joins the others and finds their cores; it is killed at the end."""
+    cluster = new_cluster()
     with contextlib.ExitStack() as started:
 
-        def start(addresses, index, wait_secs=100, master="rehearse:2", program=START):
-            task = {"type": "worker" if index else "chief", "index": 0}
-            cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-            process = forked.start(
-                [sys.executable, "-c", program, str(wait_secs), master],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-            )  # fmt: skip
+        def start_one(index, wait_secs=100, master="rehearse:2", program=START):
+            process = start(program, wait_secs, master, cluster=cluster, index=index)
             started.callback(process.communicate)
             started.callback(process.kill)
-            return process
+            return process, cluster["chief"][0]
 
-        yield start
-
-
-@pytest.fixture
-def addresses():
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        return [f"localhost:{listening.getsockname()[1]}", "localhost:1"]
+        yield start_one
 
 
 @pytest.mark.parametrize("missing", [0, 1])
 @pytest.mark.usefixtures("xla_runtime")
-def test_a_host_that_does_not_come_ends_the_start(start_host, addresses, missing):
-    process = start_host(addresses, 1 - missing, wait_secs=2)
+def test_a_host_that_does_not_come_ends_the_start(start_host, missing):
+    process, address = start_host(1 - missing, wait_secs=2)
     _, err = process.communicate(timeout=100)
     assert process.returncode == -signal.SIGABRT
-    where = f"meet at {addresses[0]}, for at most 2 seconds, as host {1 - missing}."
+    where = f"meet at {address}, for at most 2 seconds, as host {1 - missing}."
     assert f"Waiting for the 2 hosts of TF_CONFIG to {where}" in err
     assert JAX_S_WORDS in err
 
 
 @pytest.mark.usefixtures("xla_runtime")
-def test_hosts_with_other_masters_end_with_a_sentence(start_host, addresses):
-    processes = [start_host(addresses, i, master=f"rehearse:{2 + 2 * i}") for i in (0, 1)]
-    for process in processes:
+def test_hosts_with_other_masters_end_with_a_sentence(start_host):
+    started = [start_host(i, master=f"rehearse:{2 + 2 * i}") for i in (0, 1)]
+    for process, _ in started:
         _, err = process.communicate(timeout=100)
         assert process.returncode == 1
         assert "each host needs the same number of cores, but host 0 has 1, host 1 has 2." in err
@@ -396,8 +391,8 @@ time.sleep(2 * hosts.find().is_chief)
 
 
 @pytest.mark.usefixtures("xla_runtime")
-def test_hosts_end_together(start_host, addresses):
-    processes = [start_host(addresses, index, program=ENDS_LATER) for index in (0, 1)]
+def test_hosts_end_together(start_host):
+    processes = [start_host(index, program=ENDS_LATER)[0] for index in (0, 1)]
     ends = [process.communicate(timeout=100) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], ends
     assert all("found 2" in out for out, _ in ends)

@@ -1,13 +1,7 @@
 """Tests how replicas exchange tensors, against numpy, and how cores share an update."""
 
 import functools
-import json
-import os
-import socket
-import subprocess
-import sys
 
-import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -23,6 +17,7 @@ from bert_estimator.tpu import run_program
 from bert_estimator.tpu.program import devices, exported_program
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
+from tests.cluster.test_hosts import start_two
 
 SHAPE = [4, 4]  # of one replica's input
 
@@ -667,23 +662,9 @@ test_update_shards.train(sys.argv[1], "rehearse:4", rule, [3, 5])
 """
 
 
-def hosts_of_two_cores(folder):
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        port = listening.getsockname()[1]
-    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
-    for task in cluster:
-        config = json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})
-        yield forked.start(
-            [sys.executable, "-c", PROGRAM, str(folder)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CONFIG": config},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-
 @pytest.mark.slow
 def test_each_host_has_all_parts(tmp_path):
-    for host in [*hosts_of_two_cores(tmp_path / "hosts")]:
+    for host in start_two(tmp_path / "hosts", 5, program=PROGRAM):
         out, err = host.communicate(timeout=240)
         assert host.returncode == 0, err
         assert {line for line in out.splitlines() if "its" in line} == {"its shards: 2"}
