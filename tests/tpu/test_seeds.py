@@ -54,24 +54,6 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path, master):
     assert trained(tmp_path / "parts", 2, 4, 7, master=master) == whole
 
 
-@pytest.mark.usefixtures("xla_runtime")
-def test_initial_values_follow_the_seed_as_in_a_session(tmp_path):
-    def initial(folder, **keywords):
-        seen = []
-
-        class Initial(tf.train.SessionRunHook):
-            def after_create_session(self, session, coord):
-                seen.append(session.run(tf.global_variables("w")[0]).tolist())
-
-        estimator = toy.make_estimator(tmp_path / folder, model_fn, **keywords)
-        estimator.train(toy.input_fn, max_steps=1, hooks=[Initial()])
-        return seen[0]
-
-    on_core = initial("core", master="rehearse:2", tf_random_seed=1)
-    assert on_core == initial("session", tf_random_seed=1)
-    assert on_core != initial("other", master="rehearse:2", tf_random_seed=2)
-
-
 def test_an_evaluation_repeats_and_draws_anew_for_each_batch(tmp_path, cores):
     trained(tmp_path, 1)
     estimator = toy.make_estimator(

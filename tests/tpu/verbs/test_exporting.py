@@ -16,11 +16,6 @@ from bert_estimator import tpu
 from bert_estimator.tpu import serving
 
 
-@pytest.fixture(params=[True, False], ids=["tpu", "local"])
-def use_tpu(request):
-    return request.param
-
-
 def model_fn(features, labels, mode, params):
     weight = tf.get_variable("w", initializer=3.0)
     product = weight * features["x"]
@@ -127,6 +122,7 @@ def test_operations_between_replicas_are_exported_as_those_of_one_replica(tmp_pa
     assert run(path, {"x": [2.0]})["product"].tolist() == [6]
 
 
+@pytest.mark.parametrize("use_tpu", [True, False])
 def test_it_runs_in_a_process_with_plain_tensorflow(tmp_path, use_tpu):
     path = trained(tmp_path, use_tpu=use_tpu).export_saved_model(tmp_path / "out", raw_receiver)
     assert isinstance(path, bytes) and os.path.dirname(path) == os.fsencode(tmp_path / "out")
@@ -141,14 +137,6 @@ def test_it_runs_in_a_process_with_plain_tensorflow(tmp_path, use_tpu):
         [sys.executable, "-c", program, path], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.stdout.splitlines()[-1:] == ["[3.0, 6.0]"], done.stderr
-
-
-def test_raw_features_reach_a_prediction_alone(tmp_path):
-    path = trained(tmp_path).export_saved_model(tmp_path / "out", raw_receiver)
-    found = signatures(path)
-    # The other two take one string tensor, as serialized examples are.
-    assert set(found) == {"serving_default"}
-    assert found["serving_default"].method_name == "tensorflow/serving/predict"
 
 
 def test_serialized_examples_reach_every_kind_of_output(tmp_path):
@@ -167,14 +155,6 @@ def test_serialized_examples_reach_every_kind_of_output(tmp_path):
         np.testing.assert_array_equal(run(path, {name: examples}, signature)[output], [6.0, 6.0])
 
 
-def test_without_export_outputs_the_predictions_are_served(tmp_path):
-    def bare(features, labels, mode, params):
-        return model_fn(features, labels, mode, params)._replace(export_outputs=None)
-
-    path = trained(tmp_path, bare).export_saved_model(tmp_path / "out", raw_receiver)
-    np.testing.assert_array_equal(run(path, {"x": [5.0]})["product"], [15.0])
-
-
 def test_graphs_of_several_modes(tmp_path):
     supervised = serving.build_raw_supervised_input_receiver_fn({"x": tf.ones([1])}, tf.ones([1]))
     receivers = {"train": supervised, "eval": supervised, "infer": raw_receiver}
@@ -188,32 +168,6 @@ def test_graphs_of_several_modes(tmp_path):
         tmp_path / "eval", supervised, experimental_mode=tpu.ModeKeys.EVAL
     )
     assert set(signatures(path, "eval")) == {"eval"}
-
-
-def test_the_checkpoint_the_assets_and_the_text(tmp_path):
-    def counting(features, labels, mode, params):
-        spec = model_fn(features, labels, mode, params)
-        if mode == tpu.ModeKeys.TRAIN:
-            (weight,) = tf.trainable_variables()
-            spec = spec._replace(train_op=tf.group(spec.train_op, weight.assign_add(1.0)))
-        return spec
-
-    estimator = trained(tmp_path, counting, save_checkpoints_steps=1, iterations_per_loop=1)
-    notes = tmp_path / "notes.txt"
-    notes.write_text("of the vocabulary")
-    path = estimator.export_saved_model(
-        tmp_path / "out",
-        raw_receiver,
-        assets_extra={"a/notes.txt": str(notes)},
-        as_text=True,
-        checkpoint_path=f"{estimator.model_dir}/model.ckpt-1",
-    )
-    np.testing.assert_array_equal(run(path, {"x": [1.0]})["product"], [4.0])
-    path = os.fsdecode(path)
-    assert os.listdir(tmp_path / "out") == [os.path.basename(path)]
-    assert sorted(os.listdir(path)) == ["assets.extra", "saved_model.pbtxt", "variables"]
-    with open(f"{path}/assets.extra/a/notes.txt") as copied:
-        assert copied.read() == "of the vocabulary"
 
 
 def test_a_scaffold_s_saver_and_local_init_op_are_the_served_ones(tmp_path):
@@ -232,11 +186,6 @@ def test_a_scaffold_s_saver_and_local_init_op_are_the_served_ones(tmp_path):
 
     path = trained(tmp_path, averaged).export_saved_model(tmp_path / "out", raw_receiver)
     np.testing.assert_array_equal(run(path, {"x": [1.0]})["product"], [7.0])
-
-
-def test_the_old_name(tmp_path):
-    path = trained(tmp_path).export_savedmodel(tmp_path / "out", raw_receiver)
-    np.testing.assert_array_equal(run(path, {"x": [1.0]})["product"], [3.0])
 
 
 @pytest.mark.parametrize("verb", ["export_saved_model", "export_savedmodel"])
