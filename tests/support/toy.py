@@ -126,7 +126,7 @@ class Visits(tf.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self.calls.append("after_run")
-        self.fetched.append((int(run_values.results["step"]), float(run_values.results["w"])))
+        self.fetched.append((int(run_values.results["step"]), run_values.results["w"].tolist()))
         if self._stop_at is not None and run_values.results["step"] >= self._stop_at:
             run_context.request_stop()
 

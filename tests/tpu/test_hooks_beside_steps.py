@@ -3,21 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import toy
 
 from bert_estimator import tpu
 
-RUNTIMES = {
-    "local": dict(use_tpu=False),
-    "session": dict(use_tpu=True),
-    "cores": dict(use_tpu=True, master="rehearse:2"),
-}
-
-
-@pytest.fixture(params=RUNTIMES)
-def runtime(request):
-    if request.param == "cores":
-        request.getfixturevalue("xla_runtime")
-    return request.param
+LOCAL, SESSION = {"use_tpu": False}, {"use_tpu": True}  # of the fixture `rules`
 
 
 def halving(features, labels, mode, params):
@@ -36,15 +26,10 @@ def halving(features, labels, mode, params):
     return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def estimator(tmp_path, runtime, iterations=1, model_fn=halving):
-    arguments = dict(RUNTIMES[runtime])
-    config = tpu.RunConfig(
-        model_dir=str(tmp_path),
-        master=arguments.pop("master", ""),
-        tpu_config=tpu.TPUConfig(iterations_per_loop=iterations),
+def estimator(tmp_path, rules, iterations=1, model_fn=halving):
+    return toy.make_estimator(
+        tmp_path, model_fn, iterations_per_loop=iterations, predict_batch_size=4, **rules
     )
-    sizes = dict.fromkeys(("train_batch_size", "eval_batch_size", "predict_batch_size"), 4)
-    return tpu.TPUEstimator(model_fn, config=config, **arguments, **sizes)
 
 
 def input_fn(params):
@@ -81,29 +66,31 @@ class Feed(tf.train.SessionRunHook):
         return tf.train.SessionRunArgs(None, {self._tensor: 0.5})
 
 
-def test_the_loss_of_the_original_arguments(tmp_path, runtime):
+def test_the_loss_of_the_original_arguments(tmp_path, rules):
     hook = OriginalLoss()
-    if runtime == "session":
+    if rules == SESSION:
         with pytest.raises(
             ValueError, match=r"OriginalLoss fetches .*, a tensor of the step itself"
         ):
-            estimator(tmp_path, runtime).train(endless, hooks=[hook], steps=3)
+            estimator(tmp_path, rules).train(endless, hooks=[hook], steps=3)
         return
-    estimator(tmp_path, runtime).train(endless, hooks=[hook], steps=3)
+    estimator(tmp_path, rules).train(endless, hooks=[hook], steps=3)
     assert hook.losses == [64.0, 16.0, 4.0]
 
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_on_cores_it_is_the_last_loss_of_a_loop(tmp_path):
     hook = OriginalLoss()
-    estimator(tmp_path, "cores", iterations=2).train(endless, hooks=[hook], steps=4)
+    estimator(tmp_path, {"master": "rehearse:2"}, iterations=2).train(
+        endless, hooks=[hook], steps=4
+    )
     assert hook.losses == [16.0, 1.0]
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict"])
-def test_a_hook_that_feeds_the_step(tmp_path, runtime, verb):
+def test_a_hook_that_feeds_the_step(tmp_path, rules, verb):
     """Locally the value is fed; elsewhere it cannot be, and is not ignored."""
-    trained = estimator(tmp_path, runtime)
+    trained = estimator(tmp_path, rules)
     trained.train(endless, steps=1)
     weight = trained.get_variable_value("weight")
     assert weight == 4.0
@@ -116,18 +103,17 @@ def test_a_hook_that_feeds_the_step(tmp_path, runtime, verb):
             return trained.evaluate(endless, hooks=[Feed()], steps=1)["loss"]
         return next(iter(trained.predict(input_fn, hooks=[Feed()])))["y"]
 
-    if runtime == "local":
+    if rules == LOCAL:
         assert run() == {"train": 8.0, "evaluate": 16.0, "predict": 2.0}[verb]
         return
-    message = {
-        "session": r"A hook feeds rate:0, on which the step depends.* make it a variable that the",
-        "cores": "fetches rate:0, a tensor of the step itself",
-    }[runtime]
+    message = "fetches rate:0, a tensor of the step itself"
+    if rules == SESSION:
+        message = r"A hook feeds rate:0, on which the step depends.* make it a variable that the"
     with pytest.raises(ValueError, match=message):
         run()
 
 
-def test_a_hook_that_feeds_a_placeholder_of_the_session(tmp_path, runtime):
+def test_a_hook_that_feeds_a_placeholder_of_the_session(tmp_path, rules):
     """A step on cores has its default as a constant, as with Keras's learning phase."""
 
     def model_fn(features, labels, mode, params):
@@ -139,8 +125,8 @@ def test_a_hook_that_feeds_a_placeholder_of_the_session(tmp_path, runtime):
         train_op = optimizer.minimize(loss, tf.train.get_global_step())
         return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    trained, hook = estimator(tmp_path, runtime, model_fn=model_fn), Feed("phase:0")
-    if runtime == "local":
+    trained, hook = estimator(tmp_path, rules, model_fn=model_fn), Feed("phase:0")
+    if rules == LOCAL:
         trained.train(endless, hooks=[hook], steps=1)
         assert trained.get_variable_value("weight") == 2.0
         return
@@ -148,7 +134,7 @@ def test_a_hook_that_feeds_a_placeholder_of_the_session(tmp_path, runtime):
         trained.train(endless, hooks=[hook], steps=1)
 
 
-def test_a_hook_that_feeds_what_only_itself_fetches(tmp_path, runtime):
+def test_a_hook_that_feeds_what_only_itself_fetches(tmp_path, rules):
     class Own(tf.train.SessionRunHook):
         def begin(self):
             self._fed = tf.placeholder(tf.float32, [])
@@ -162,5 +148,5 @@ def test_a_hook_that_feeds_what_only_itself_fetches(tmp_path, runtime):
             self.ran = True
 
     hook = Own()
-    estimator(tmp_path, runtime).train(endless, hooks=[hook], steps=1)
+    estimator(tmp_path, rules).train(endless, hooks=[hook], steps=1)
     assert hook.ran

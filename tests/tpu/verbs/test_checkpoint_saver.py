@@ -29,17 +29,6 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
-def file_times(folder, step):
-    return os.stat(f"{folder}/model.ckpt-{step}.index").st_mtime_ns
-
-
-def test_the_restored_step_is_not_written_again(folder):
-    before = file_times(folder, 4)
-    make_estimator(folder, save_checkpoints_steps=2).train(input_fn, steps=4)
-    assert checkpoint_steps(folder) == [0, 2, 4, 6, 8]
-    assert file_times(folder, 4) == before
-
-
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_the_number_kept_holds_over_restarts(tmp_path, keep):
     written = [0]

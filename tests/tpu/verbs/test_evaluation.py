@@ -31,6 +31,10 @@ def metric_fn(x, loss):
     return {"x/mean": tf.metrics.mean(x), "loss/squared": tf.metrics.mean(loss * loss)}
 
 
+def with_metrics(metric_fn):
+    return make_model_fn(lambda features, loss: {"eval_metrics": (metric_fn, [features["x"]])})
+
+
 def as_list(features, loss):
     return {"eval_metrics": (metric_fn, [features["x"], tf.reshape(loss, [1])])}
 
@@ -98,11 +102,9 @@ def test_hooks_visit_once_and_see_the_metrics_at_the_end(tmp_path):
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
 def test_metrics_may_not_take_the_names_of_what_is_returned_anyway(tmp_path, name):
-    def fields(features, loss):
-        return {"eval_metrics": (lambda x: {name: tf.metrics.mean(x)}, [features["x"]])}
-
+    model_fn = with_metrics(lambda x: {name: tf.metrics.mean(x)})
     with pytest.raises(ValueError, match=rf"Metrics named \['{name}'\] clash"):
-        make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=1)
+        make_estimator(tmp_path, model_fn).evaluate(input_fn, steps=1)
 
 
 def test_a_metric_s_scalar_tensor_is_refused(tmp_path):
@@ -114,10 +116,7 @@ def test_a_metric_s_scalar_tensor_is_refused(tmp_path):
 
 
 def test_a_metric_fn_may_return_nothing(tmp_path):
-    def fields(features, loss):
-        return {"eval_metrics": (lambda x: None, [features["x"]])}
-
-    results = make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=1)
+    results = make_estimator(tmp_path, with_metrics(lambda x: None)).evaluate(input_fn, steps=1)
     assert results == {"loss": 1.0, "global_step": 0}
 
 
@@ -150,11 +149,8 @@ def test_an_exception_in_the_data_or_in_a_metric_keeps_its_message(tmp_path):
         update = HostLog(fails_at=2)(x)
         return {"x": (tf.constant(0.0), update)}
 
-    def fields(features, loss):
-        return {"eval_metrics": (failing_metric_fn, [features["x"]])}
-
     with pytest.raises(tf.errors.UnknownError, match="failed in its call 2"):
-        make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=4)
+        make_estimator(tmp_path, with_metrics(failing_metric_fn)).evaluate(input_fn, steps=4)
 
 
 def test_results_are_written_as_events_with_the_checkpoint_s_path(tmp_path):
@@ -181,10 +177,7 @@ def test_a_string_metric_is_written_as_the_summary_it_is(tmp_path, warned):
         values = {name: (tf.constant(text), tf.no_op()) for name, text in texts.items()}
         return {**values, "x": tf.metrics.mean(x)}
 
-    def fields(features, loss):
-        return {"eval_metrics": (string_metric_fn, [features["x"]])}
-
-    results = make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=3)
+    results = make_estimator(tmp_path, with_metrics(string_metric_fn)).evaluate(input_fn, steps=3)
     assert {name: results[name] for name in texts} == texts
     folder = tmp_path / "eval"
     assert sorted(tag for _, tag, _ in events(folder)) == ["drawn/0", "drawn/1", "loss", "x"]
@@ -214,10 +207,7 @@ def test_a_metric_may_be_nested(tmp_path, cores, nest):
         first, second = tf.metrics.mean(x), tf.metrics.mean(2 * x)
         return {"nested": (nest(first[0], second[0]), (first[1], second[1]))}
 
-    def fields(features, loss):
-        return {"eval_metrics": (metric_fn, [features["x"]])}
-
-    results = make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=3)
+    results = make_estimator(tmp_path, with_metrics(metric_fn)).evaluate(input_fn, steps=3)
     assert results["nested"] == nest(2.0, 4.0)
     assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss"}
 
@@ -243,10 +233,7 @@ def test_the_parts_of_a_nested_metric_may_differ_in_shape(tmp_path, rules, nest)
         values, updates = zip(scalar, first, second, strict=True)
         return {"nested": (nest(*values), tf.group(*updates))}
 
-    def fields(features, loss):
-        return {"eval_metrics": (metric_fn, [features["x"]])}
-
-    estimator = make_estimator(tmp_path, make_model_fn(fields), **rules)
+    estimator = make_estimator(tmp_path, with_metrics(metric_fn), **rules)
     nested = estimator.evaluate(input_fn, steps=3)["nested"]  # of batches of 1, 2, 3
     tf.nest.assert_same_structure(nested, nest(0, 0, 0))
     for value, expected in zip(tf.nest.flatten(nested), [2.0, 2 * row, 2 * table], strict=True):
@@ -261,10 +248,7 @@ def test_a_large_array_is_returned_and_left_out_of_the_events(tmp_path):
         rows = {"small": 1 << 18, "large": (1 << 18) + 1}  # float32
         return {name: tf.metrics.mean_tensor(zero + tf.ones([size])) for name, size in rows.items()}
 
-    def fields(features, loss):
-        return {"eval_metrics": (metric_fn, [features["x"]])}
-
-    results = make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=1)
+    results = make_estimator(tmp_path, with_metrics(metric_fn)).evaluate(input_fn, steps=1)
     assert results["large"].shape == ((1 << 18) + 1,)
     assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss", "small"}
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from toy import (
-    HostLog,
     Visits,
     checkpoint_steps,
     ending_at,
@@ -201,19 +200,6 @@ def test_a_source_that_is_killed_ends_the_loop_with_its_error(tmp_path):
     wait_until(lambda: not threads("infeed"))
 
 
-def test_an_exception_in_a_generator_keeps_its_message(tmp_path):
-    def generate():
-        yield {"x": np.ones([4], np.float32)}
-        raise KeyError("no such record")
-
-    def generated(params):
-        signature = {"x": tf.TensorSpec([4], tf.float32)}
-        return tf.data.Dataset.from_generator(generate, output_signature=signature)
-
-    with pytest.raises(tf.errors.OpError, match="no such record"):
-        make_estimator(tmp_path).train(generated, steps=4)
-
-
 def test_an_exception_in_input_fn_or_model_fn_is_raised_as_it_is(tmp_path):
     def broken(params):
         raise LookupError("my own words")
@@ -288,24 +274,6 @@ def test_an_exception_in_a_hook_is_raised_as_it_is(tmp_path):
     with pytest.raises(LookupError, match="the hook's own words"):
         make_estimator(tmp_path).train(input_fn, [Fails()], steps=4)
     wait_until(lambda: not threads("infeed"))
-
-
-def test_the_cause_wins_over_what_it_leads_to(tmp_path):
-    """The host call fails, and so do the data one step later and a hook's visit."""
-    log = HostLog(fails_at=2)
-    model_fn = make_model_fn(lambda features, loss: {"host_call": (log, [tf.reshape(loss, [1])])})
-
-    def slow_end(i):
-        if i == 3:
-            wait_until(lambda: len(log.values) == 2)
-            time.sleep(0.3)
-            raise ValueError("too late")
-        return np.full([4], i, np.float32)
-
-    with pytest.raises(tf.errors.UnknownError, match="host call failed in its call 2"):
-        make_estimator(tmp_path, model_fn, iterations_per_loop=10).train(
-            py_input_fn(slow_end), steps=10
-        )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

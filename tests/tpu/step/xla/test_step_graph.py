@@ -17,71 +17,38 @@ pytestmark = pytest.mark.usefixtures("xla_runtime")
 CORES = 2
 
 
-@pytest.fixture(scope="module")
-def step():
-    """Returns the results of a step on two cores; each core gets two of the rows 1, 2, 3, 4."""
+def test_a_step_on_two_cores():
+    """Each core gets two of the rows 1, 2, 3, 4; the state goes from step to step."""
     with tf.Graph().as_default() as graph, tf.Session() as session:
         program = StepGraph(CORES)
         rows = program.placeholder(tf.float32, [2])
         with program.building(), tf.variable_scope("scope"):
-            unused = tf.get_variable("unused", [3])
+            tf.get_variable("unused", [3])
             weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
             count = tf.Variable(5, name="count", dtype=tf.int64, trainable=False)
             total = tpu.cross_replica_sum(rows)
             outputs = [total, tf.reshape(tpu.replica_id(), [1]), rows + weight]
             updates = tf.group(weight.assign_add(total), count.assign_add(2))
-            replicas = tpu.num_replicas()
+            assert tpu.num_replicas() == CORES
         lowered = program.lower(outputs, updates)
+        # The variables are the session's with their names, and the program holds what it uses.
         names = [v.op.name for v in tf.global_variables()]
+        assert names == ["scope/unused", "scope/w", "scope/count"]
+        assert all(variable.graph is graph for variable in program.variables)
+        assert {(v.name, v.shape, v.dtype, v.trainable) for v in lowered.state} == {
+            ("scope/count", (), "int64", False),
+            ("scope/w", (2,), "float32", True),
+        }
         session.run(tf.global_variables_initializer())
         run = compiled(lowered, CoreMesh(devices.find(f"rehearse:{CORES}")))
         state = session.run(program.variables)
-        results = []
-        for _ in range(2):
+        for sums in ([2, 3, 4, 5], [6, 9, 8, 11]):
             values, state = run(state, [np.array([1, 2, 3, 4], np.float32)])
-            results.append([np.asarray(value).tolist() for value in values])
-        return {
-            "graph": graph,
-            "variables": program.variables,
-            "layout": lowered.state,
-            "names": names,
-            "unused": unused,
-            "replicas": replicas,
-            "results": results,
-            "state": {
-                v.op.name: np.asarray(s) for v, s in zip(program.variables, state, strict=True)
-            },
-        }
-
-
-def test_variables_are_the_session_s_with_their_names(step):
-    assert step["names"] == ["scope/unused", "scope/w", "scope/count"]
-    assert all(variable.graph is step["graph"] for variable in step["variables"])
-
-
-def test_the_program_holds_the_variables_it_uses(step):
-    assert sorted(step["state"]) == ["scope/count", "scope/w"]
-    assert {(v.name, v.shape, v.dtype, v.trainable) for v in step["layout"]} == {
-        ("scope/count", (), "int64", False),
-        ("scope/w", (2,), "float32", True),
-    }
-
-
-def test_cross_replica_sum(step):
-    assert step["replicas"] == CORES
-    assert [result[0] for result in step["results"]] == [[4, 6, 4, 6]] * 2
-
-
-def test_every_core_has_its_number(step):
-    assert [result[1] for result in step["results"]] == [[0, 1]] * 2
-
-
-def test_the_state_goes_from_step_to_step(step):
-    assert step["results"][0][2] == [2, 3, 4, 5]
-    assert step["results"][1][2] == [6, 9, 8, 11]
-    assert step["state"]["scope/w"].tolist() == [9, 13]
-    count = step["state"]["scope/count"]
-    assert (count.dtype, count.tolist()) == (np.int64, 9)
+            assert [np.asarray(v).tolist() for v in values] == [[4, 6, 4, 6], [0, 1], sums]
+    left = {v.op.name: np.asarray(s) for v, s in zip(program.variables, state, strict=True)}
+    assert sorted(left) == ["scope/count", "scope/w"]
+    assert left["scope/w"].tolist() == [9, 13]
+    assert (left["scope/count"].dtype, left["scope/count"].tolist()) == (np.int64, 9)
 
 
 def lower(function, cores=1):
