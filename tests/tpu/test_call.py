@@ -33,16 +33,9 @@ def test_hparams_get_new_entries_added_and_old_ones_set():
     assert params.values() == {"rate": 0.5, "use_tpu": None}
 
 
-class Callable:
-    def __call__(self, features, params):
-        return features, params
-
-
 MODEL_FNS = {
     "all": (lambda features, labels, mode, params, config: (labels, mode, params, config)),
-    "some": lambda features, mode, params: (mode, params),
     "partial": functools.partial(lambda extra, features, params: (extra, params), extra="bound"),
-    "callable": Callable(),
     "by keyword": lambda features, params, *, more=1: (params, more),
 }
 
@@ -52,9 +45,7 @@ MODEL_FNS = {
     [
         ("all", "l", ("l", "train", {"a": 1}, ["config"])),
         ("by keyword", None, ({"a": 1}, 1)),
-        ("some", None, ("train", {"a": 1})),
         ("partial", None, ("bound", {"a": 1})),
-        ("callable", None, ("f", {"a": 1})),
     ],
 )
 def test_a_model_fn_gets_what_it_names(name, labels, result):

@@ -1,12 +1,11 @@
-"""What an input_fn's tensors must be under TPU rules, and how batches are drawn from them."""
+"""What an input_fn's tensors must be under TPU rules; `test_estimator` has what the model gets."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from toy import make_estimator
+from toy import make_estimator, make_model_fn
 
 from bert_estimator import tpu
-from bert_estimator.tpu.step.feeds import EndOfInput
 from bert_estimator.tpu.step.inputs import Inputs
 
 
@@ -54,38 +53,17 @@ def test_a_shape_that_is_not_static_is_refused_by_name(returned, named):
 
 def test_keys_without_an_order_train_in_local_mode_alone(tmp_path, rules):
     def input_fn(params):
-        return {"x": tf.ones([params["batch_size"]]), 1: tf.zeros([params["batch_size"]])}
+        rows = [params["batch_size"]]
+        return {"x": tf.ones(rows), 1: tf.zeros(rows), ("a", 2): tf.ones(rows)}
 
-    estimator = make_estimator(tmp_path, **rules)
+    def model_fn(features, mode, params):
+        assert list(features) == ["x", 1, ("a", 2)]
+        return make_model_fn()(features, mode, params)
+
+    estimator = make_estimator(tmp_path, model_fn, **rules)
     if rules.get("use_tpu") is False:
         assert estimator.train(input_fn, steps=2).global_step() == 2
+        assert estimator.evaluate(input_fn, steps=1)["loss"] == 1
         return
-    with pytest.raises(TypeError, match=r"features has keys of several types, \['x', 1\]"):
+    with pytest.raises(TypeError, match=r"features has keys of several types, \['x', 1, "):
         estimator.train(input_fn, steps=2)
-
-
-def test_placeholders_have_the_structure_dtypes_and_shapes_of_the_tensors():
-    returned = (
-        {"b": (tf.zeros([2], tf.bfloat16), {"d": tf.zeros([2, 3], tf.int32)}), "a": tf.zeros([4])},
-        [tf.zeros([1]), tf.constant(["text"])],
-    )
-    features, labels, holders = make(returned).placeholders()
-    assert [h.op.type for h in holders] == ["Placeholder"] * 5
-    tf.nest.assert_same_structure((features, labels), returned)
-    for holder, tensor in zip(
-        tf.nest.flatten((features, labels)), tf.nest.flatten(returned), strict=True
-    ):
-        assert (holder.dtype, holder.shape) == (tensor.dtype, tensor.shape)
-    assert features["b"][1]["d"] in holders
-
-
-def test_draw_gives_arrays_in_the_order_of_the_placeholders_to_the_end():
-    data = tf.data.Dataset.range(4).map(lambda i: ({"b": i, "a": 10 * i}, -i))
-    inputs = make(data.batch(2, drop_remainder=True))
-    with tf.Session() as session:
-        session.run(inputs.initializer)
-        draw = inputs.drawer(session)
-        drawn = [[array.tolist() for array in draw()] for _ in range(2)]
-        assert drawn == [[[0, 10], [0, 1], [0, -1]], [[20, 30], [2, 3], [-2, -3]]]
-        with pytest.raises(EndOfInput):
-            draw()
