@@ -35,7 +35,6 @@ JAX_S_WORDS = "Terminating process because the JAX distributed service detected 
     ("cluster", "task", "number", "index"),
     [
         ({}, {}, 1, 0),
-        ({"chief": ["a:1"]}, {"type": "chief", "index": 0}, 1, 0),
         (TWO, {"type": "chief", "index": 0}, 2, 0),
         (TWO, {"type": "worker", "index": 0}, 2, 1),
         (TWO, {"type": "evaluator", "index": 0}, 1, 0),

@@ -17,6 +17,7 @@ from bert_estimator.model_fns import pretraining, update
 from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.replicas.replica import Replica
 from input_pipelines.records.record_reader import RecordFiles
+from tests.test_modeling import nodes
 
 CONFIG = modeling.BertConfig(
     vocab_size=40,
@@ -129,14 +130,6 @@ def given(monkeypatch):
 
     monkeypatch.setattr(optimization.ChainOptimizer, "apply_gradients", recorded)
     return pairs
-
-
-def nodes(graph):
-    """Yields all nodes of a graph and of its function library: loop bodies, fused functions."""
-    graph_def = graph.as_graph_def()
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
 
 
 def dtypes_in(graph):

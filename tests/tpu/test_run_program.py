@@ -298,20 +298,22 @@ def test_a_file_of_one_array_is_no_npz_file(exported, tmp_path):
         exported_program.load(str(exported[0]), str(tmp_path / "batches.npy"))
 
 
-def test_a_state_without_one_of_its_variables_is_named(exported, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda state: {"w": state["w"]}, r"state\.npz lacks \[.*'slot'.*\]"),
+        (
+            lambda state: {**state, "w": np.full_like(state["w"], np.nan)},
+            r"state\.npz: these variables are not finite: w",
+        ),
+    ],
+    ids=["lacks", "not finite"],
+)
+def test_a_state_that_cannot_be_trained_on_is_named(exported, tmp_path, capsys, changed, message):
     directory = shutil.copytree(exported[0], tmp_path / "program")
-    np.savez(directory / "state.npz", w=np.zeros([WIDTH, 1]))
+    np.savez(directory / "state.npz", **changed(dict(np.load(directory / "state.npz"))))
     assert run_program.main(["run_program", str(directory)]) == 2
-    assert re.search(r"state\.npz lacks \[.*'slot'.*\]", capsys.readouterr().err)
-
-
-def test_a_state_that_is_not_finite_is_named(exported, tmp_path, capsys):
-    directory = shutil.copytree(exported[0], tmp_path / "program")
-    state = dict(np.load(directory / "state.npz"))
-    state["w"] = np.full_like(state["w"], np.nan)
-    np.savez(directory / "state.npz", **state)
-    assert run_program.main(["run_program", str(directory)]) == 2
-    assert "state.npz: these variables are not finite: w" in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_a_save_that_is_cut_short_leaves_no_program(exported, tmp_path, monkeypatch):
