@@ -3,6 +3,7 @@
 FUZZ_EXAMPLES=1000 makes as many of each, anew each time.
 """
 
+import functools
 import itertools
 import pathlib
 import tempfile
@@ -56,17 +57,17 @@ OPERATIONS = st.tuples(
 )
 
 
-def model_of(operations):
-    """Returns a model_fn that adds to a weight what random operations draw."""
+def model_of(made_in, least_loss):
+    """Returns a model_fn that adds to a weight what functions, each in its place, give.
+
+    A condition holds if the loss, which is 1 in the first step, is above `least_loss`.
+    """
 
     def model_fn(features, mode, params):
         weight = tf.get_variable("w", [4], initializer=tf.random_normal_initializer())
         loss = tf.reduce_mean(features["x"])
-        draws = [
-            PLACES[place](lambda kind=kind, seed=seed: DRAWS[kind](seed), loss > 0)
-            for kind, place, seed in operations
-        ]
-        mean = tpu.cross_replica_sum(tf.add_n(draws)) / 2
+        made = [PLACES[place](function, loss > least_loss) for function, place in made_in]
+        mean = tpu.cross_replica_sum(tf.add_n(made)) / tpu.num_replicas()
         train_op = tf.group(
             weight.assign(weight / 2 + mean), tf.train.get_global_step().assign_add(1)
         )
@@ -86,7 +87,8 @@ def trained(model_fn, seed, *parts, **rules):
 
 def check_of_draws(rules, data):
     operations, seed, first = data
-    model_fn = model_of(operations)
+    draws = [(functools.partial(DRAWS[kind], seed), place) for kind, place, seed in operations]
+    model_fn = model_of(draws, 0)
     whole = trained(model_fn, seed, 4, **rules)
     assert trained(model_fn, seed + 1, 4, **rules) != whole
     # A session begins its streams anew after each start, as upstream.
@@ -146,24 +148,6 @@ def sums_of_constant(*of):
     return tf.reduce_sum(tf.sign(numbers) * tf.log1p(tf.abs(numbers)) * factors, 1)
 
 
-def model_of_constants(constants):
-    """Returns a model_fn that adds to a weight what random constants sum to."""
-
-    def model_fn(features, mode, params):
-        weight = tf.get_variable("w", [4], initializer=tf.random_normal_initializer())
-        loss = tf.reduce_mean(features["x"])
-        sums = [
-            PLACES[place](lambda of=of: sums_of_constant(*of), loss > 1) for *of, place in constants
-        ]
-        mean = tpu.cross_replica_sum(tf.add_n(sums)) / tpu.num_replicas()
-        train_op = tf.group(
-            weight.assign(weight / 2 + mean), tf.train.get_global_step().assign_add(1)
-        )
-        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    return model_fn
-
-
 @pytest.mark.usefixtures("xla_runtime")
 @fuzzed(
     st.tuples(st.lists(CONSTANTS, min_size=1, max_size=6), st.integers(0, 2**31 - 1)), examples=20
@@ -172,7 +156,8 @@ def model_of_constants(constants):
 @example(data=([("bool", (3, 1, 43), True, 1, place) for place in sorted(PLACES)], 1))
 def test_constants_in_any_place_train_cores_as_a_session(data):
     constants, seed = data
-    model_fn = model_of_constants(constants)
+    sums = [(functools.partial(sums_of_constant, *of), place) for *of, place in constants]
+    model_fn = model_of(sums, 1)
     session = np.frombuffer(trained(model_fn, seed, 3), np.float32)
     cores = np.frombuffer(trained(model_fn, seed, 3, master="rehearse:2"), np.float32)
     np.testing.assert_allclose(cores, session, rtol=1e-5, atol=1e-3)
