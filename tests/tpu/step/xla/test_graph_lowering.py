@@ -202,7 +202,6 @@ def test_a_part_of_a_variable(tmp_path, name):
 
 SUMMARIES = {
     "python": lambda x: tf.summary.scalar("s", tf.py_func(np.sum, [x], x.dtype, name="own")),
-    "picked": lambda x: tf.summary.histogram("s", tf.boolean_mask(x, x > 2)),
     "text": lambda x: tf.summary.text("s", tf.as_string(x)),
 }
 
@@ -215,7 +214,6 @@ def of_summary(name):
     ("name", "message"),
     [
         ("python", rf"no kernel for: own \(PyFunc\) in .*{of_summary('python')}\. .*host_call"),
-        ("picked", rf"length depends on values: .*\(Where\) in .*{of_summary('picked')}\. "),
         ("text", None),
     ],
 )
