@@ -38,37 +38,6 @@ def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
     assert done.stderr.startswith("create_vocabulary: --vocab_size=20: the special tokens")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--input_file={0}/*.txt", "--vocab_file={0}/v.txt"],
-            "--input_file: no file matches '{0}",
-        ),
-        (
-            ["--input_file={0}/a", "--vocab_file={0}/a"],
-            "--vocab_file={0}/a: would replace {0}/a, which this command reads",
-        ),
-        (
-            ["--input_file={0}/a", "--vocab_file={0}/no/v.txt"],
-            "--vocab_file: the directory of '{0}",
-        ),
-        (
-            ["--input_file={0}/a", "--vocab_file={0}/v", "more"],
-            "'more' is not a flag: flags are written",
-        ),
-        (["--input_file={0}/a"], "--vocab_file is needed; --help lists all flags"),
-        (["--vocab=3"], "--vocab: no such flag; did you mean --vocab_"),
-    ],
-)
-def test_what_cannot_work_is_named_and_the_code_is_2(tmp_path, arguments, message):
-    (tmp_path / "a").write_text("a text\n")
-    done = create(*(argument.format(tmp_path) for argument in arguments))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"create_vocabulary: {message.format(tmp_path)}"), done.stderr
-    assert os.listdir(tmp_path) == ["a"]
-
-
 def test_what_happens_later_is_1(tmp_path, documents, monkeypatch, capsys):
     """The disk may be full, for instance."""
 

@@ -344,28 +344,10 @@ def test_the_report_of_a_fine_tuning(tmp_path, task, capsys, pack):
     assert f"positions: {share:.1%} of what a step computes are tokens" in printed
 
 
-@pytest.mark.slow  # test_what_does_not_fit and the test above have what it does
-def test_a_fine_tuning_that_does_not_fit(tmp_path, task, capsys):
-    write_pairs(task["train_file"], [("w1", "w2", "a"), ("w3", "w4", "b")] * 2**12)
-    changes = {"train_batch_size": 2**13, "precision": "float32", "max_seq_length": 512}
-    changes["pack"] = False
-    assert run_classifier.main(classifier_command(tmp_path, **task, **changes)) == 1
-    printed = capsys.readouterr().out
-    assert "IT DOES NOT FIT" in printed
-    for remedy in ("--precision=bfloat16", "--recompute", "--optimizer=adafactor"):
-        assert f"\n  {remedy}\n" in printed
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"train_file": None}, "--train_file: is needed for --compile_only; or turn it off"),
-        ({"tpu_topology": None}, "--compile_only=True: needs --tpu_topology"),
-        ({"compile_only": None}, "--tpu_topology=v3:1x1: goes with --compile_only"),
-        (
-            {"train_batch_size": 3},
-            "--train_batch_size=3: must be a multiple of the 2 cores of --tpu_topology=v3:1x1",
-        ),
         (
             {"train_batch_size": 128},
             "--num_train_epochs=2.0: the 40 examples do not make a step of --train_batch_size=128",

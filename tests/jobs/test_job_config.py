@@ -6,7 +6,6 @@ import pytest
 from scripts import CLASSIFIER, PRETRAINING, SQUAD
 
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
@@ -159,34 +158,14 @@ def test_good_values_pass(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_batch_size": 0}, "--train_batch_size=0: must be positive"),
         ({"eval_batch_size": -1}, "--eval_batch_size=-1: must be positive"),
-        ({"save_checkpoints_steps": 0}, "--save_checkpoints_steps=0: must be positive"),
-        ({"iterations_per_loop": -5}, "--iterations_per_loop=-5: must be positive"),
-        ({"micro_batch_size": 0}, "--micro_batch_size=0: must be positive"),
         ({"eval_steps": 0}, "--eval_steps=0: must be positive"),
         ({"log_every_secs": -1.0}, "--log_every_secs=-1.0: must be 0 or a positive number"),
         ({"log_every_secs": float("inf")}, "--log_every_secs=inf: must be 0 or a positive number"),
-        ({"num_tpu_cores": -8}, "--num_tpu_cores=-8: must be positive"),
-        ({"learning_rate": 0.0}, "--learning_rate=0.0: must be a positive number"),
-        ({"learning_rate": float("nan")}, "--learning_rate=nan: must be a positive number"),
-        ({"learning_rate": float("inf")}, "--learning_rate=inf: must be a positive number"),
-        (
-            {"precision": "bfloat"},
-            "--precision=bfloat: must be one of float32, bfloat16; did you mean bfloat16?",
-        ),
-        ({"optimizer": "sgd"}, f"--optimizer=sgd: must be one of {', '.join(OPTIMIZERS)}"),
-        ({"random_seed": -1}, "--random_seed=-1: must be from 0 to 2147483647"),
-        ({"random_seed": 2**31}, "--random_seed=2147483648: must be from 0 to 2147483647"),
-        (
-            {"micro_batch_size": 5, "use_tpu": False},
-            "--micro_batch_size=5: must divide --train_batch_size=32",
-        ),
         (
             {"micro_batch_size": 6, "num_tpu_cores": 4},
             "--micro_batch_size=6: must divide 8, a core's share of --train_batch_size=32",
         ),
-        ({"num_cores_per_replica": 0}, "--num_cores_per_replica=0: must be positive"),
         (
             {"num_tpu_cores": 8, "num_cores_per_replica": 3},
             "--num_cores_per_replica=3: must be one of 1, 2, 4, 8",
@@ -197,17 +176,8 @@ def test_good_values_pass(tmp_path):
             "--num_cores_per_replica=2",
         ),
         (
-            {"num_tpu_cores": 3},
-            "--train_batch_size=32: must be a multiple of --num_tpu_cores=3",
-        ),
-        (
             {"num_tpu_cores": 16},
             "--eval_batch_size=8: must be a multiple of --num_tpu_cores=16",
-        ),
-        ({"bert_config_file": "no.json"}, "--bert_config_file=no.json: there is no such file"),
-        (
-            {"init_checkpoint": "no.ckpt"},
-            "--init_checkpoint=no.ckpt: there is no such checkpoint. Give the path without .index",
         ),
         (
             {"tpu_name": "pod", "use_tpu": False},

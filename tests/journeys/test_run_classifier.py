@@ -79,11 +79,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--task_nam=mrpc"], "--task_nam: no such flag; did you mean --task_name?"),
-        (["--task_name=mrcp", "--data_dir=.", *OWN], "--task_name=mrcp: must be one of cola, sst-"),
-        (["--task_name=word_ordr"], "--task_name=word_ordr: must be one of cola, sst-"),
-        (["--task_kind=ranking"], "--task_kind=ranking: must be one of classification, multi_lab"),
-        (["--data_dir=glue"], "--task_name: is needed with --data_dir: one of cola, sst-"),
         (["--task_name=MRPC", *OWN], "--data_dir: is needed: it holds the task's files"),
         (
             ["--task_name=mrpc"],
@@ -91,22 +86,11 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         ),
         (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
         (["--eval_file={here}", "--do_eval", *OWN], "--train_file: is needed also to evalua"),
-        (["--train_file=no.tsv"], "--train_file=no.tsv: there is no such file"),
-        (["--num_train_epochs=0"], "--num_train_epochs=0.0: must be positive"),
-        (["--warmup_proportion=2"], "--warmup_proportion=2.0: must be from 0 to 1"),
-        (["--layerwise_lr_decay=-1"], "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
-        (["--class_weights=1,x"], "--class_weights=1,x: must be numbers, not below 0"),
-        (
-            ["--task_kind=ranking", "--train_file={here}", *OWN],
-            "--task_kind=ranking: must be one of classification, multi_lab",
-        ),
+        ("--task_kind=ranking: must be one of classification, multi_lab",),
         (
             ["--task_kind=tagging", "--train_file={here}", "--text_b_column=2", *OWN],
             "--text_b_column=2: --task_kind=tagging has no second texts; leave it out",
         ),
-        (["--predict_batch_size=0"], "--predict_batch_size=0: must be positive"),
-        (["--max_seq_length=4"], "--max_seq_length=4: must be at least 5: a pair of texts has"),
-        (["--early_stopping_patience=-1"], "--early_stopping_patience=-1: must not be negative"),
         (
             ["--train_file={here}", "--do_train", "--keep_best_checkpoint", *OWN],
             "--eval_file: is needed for --keep_best_checkpoint; or turn it off",
@@ -127,7 +111,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
             ["--task_name=mrpc", "--data_dir=.", "--label_column=3", *OWN],
             "--label_column=3: --task_name=mrpc has its files in --data_dir; leave it out",
         ),
-        (["--train_file={here}", "--language=de", *OWN], "--language=de: is for XNLI; your own"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
         (
             ["--do_export", "--export_inputs=words"],
@@ -138,7 +121,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
             ["--random_seed=2147483647", "--num_seeds=2"],
             "--num_seeds=2: would use the seed 2147483648 last; --random_seed can be at most",
         ),
-        (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
     ],
 )
 def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
@@ -149,13 +131,6 @@ def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
     assert out == ""
     assert err.startswith(f"run_classifier.py: {message.format(here=tmp_path / 'a_file')}")
     assert not os.path.exists("runs")
-
-
-def test_help_names_every_flag(capsys):
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    for name in flags.define(classification_config.ClassificationConfig):
-        assert f"--{name}" in out or f"--[no]{name}" in out
 
 
 def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys):
@@ -604,35 +579,6 @@ def test_seeds_without_a_number_do_not_change_the_median(capsys):
     ):
         fine_tune.print_spread([{"pearson": score} for score in scores])
         assert said in capsys.readouterr().out
-
-
-# Files that cannot work
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"class_weights": "1,2,3"}, "--class_weights=1,2,3: must be a number for each of the la"),
-        ({"max_seq_length": 17}, "--max_seq_length=17: cannot be more than the network's max_po"),
-        (
-            {"num_train_epochs": 0.01},
-            "--num_train_epochs=0.01: the 96 examples do not make a step of",
-        ),
-        (
-            {"do_train": False, "do_eval": True},
-            "--output_dir={0}: does not hold a checkpoint of a fine-",
-        ),
-        (
-            {"label_column": "class"},
-            "--train_file: {1}/train.tsv: its columns are sentence1, sent",
-        ),
-    ],
-)
-def test_flags_that_do_not_fit_the_data(data, tmp_path, capsys, changes, message):
-    assert main(command(data, tmp_path / "run", **changes)) == 2
-    err = capsys.readouterr().err
-    assert f"run_classifier.py: {message.format(tmp_path / 'run', data)}" in err
-    assert os.listdir(tmp_path / "run") == []
 
 
 def test_several_hosts(data, tmp_path, monkeypatch, capsys):

@@ -20,7 +20,6 @@ from toy import scalars
 import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import build
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.interchange import __main__ as interchange
@@ -55,30 +54,6 @@ def main(arguments):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--num_train_step=3"], "--num_train_step: no such flag; did you mean --num_train_steps?"),
-        (["--num_train_steps=ten"], "--num_train_steps=ten: must be a whole number"),
-        (["--learning_rate=x"], "--learning_rate=x: must be a number"),
-        (["--use_tpu=perhaps"], "--use_tpu=perhaps: must be true or false"),
-        (["data.tfrecord"], "'data.tfrecord' is not a flag: flags are written --name=value"),
-        (["--train_batch_size=-8"], "--train_batch_size=-8: must be positive"),
-        (["--max_seq_length=0"], "--max_seq_length=0: must be positive"),
-        (["--max_predictions_per_seq=0"], "--max_predictions_per_seq=0: must be positive"),
-        (["--num_train_steps=0"], "--num_train_steps=0: must be positive"),
-        (["--max_eval_steps=0"], "--max_eval_steps=0: must be positive"),
-        (
-            ["--num_train_steps=20", "--num_warmup_steps=20"],
-            "--num_warmup_steps=20: must be from 0 to --num_train_steps=20 exclusive",
-        ),
-        (["--num_warmup_steps=-1"], "--num_warmup_steps=-1: must be from 0 to"),
-        (
-            ["--train_batch_size=32", "--micro_batch_size=5"],
-            "--micro_batch_size=5: must divide --train_batch_size=32",
-        ),
-        (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
-        (
-            ["--optimizer=lam"],
-            f"--optimizer=lam: must be one of {', '.join(OPTIMIZERS)}; did you mean lamb?",
-        ),
         (
             ["--optimizer=lars", "--bfloat16_first_moments"],
             "--bfloat16_first_moments=True: needs --optimizer=lamb or adamw, not lars",
@@ -87,30 +62,10 @@ def main(arguments):
             ["--optimizer=adamw", "--lamb_bias_correction"],
             "--lamb_bias_correction=True: needs --optimizer=lamb, not adamw",
         ),
-        (
-            ["--init_checkpoint=no/model.ckpt"],
-            "--init_checkpoint=no/model.ckpt: there is no such check",
-        ),
-        (["--tpu_name=pod"], "--tpu_name=pod: names a TPU, but --use_tpu is not given; add it"),
-        (
-            ["--max_seq_length=8", "--max_predictions_per_seq=9"],
-            "--max_predictions_per_seq=9: cannot be more than --max_seq_length=8",
-        ),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval is off too"),
         (["--input_file=x"], "--bert_config_file: is needed: --input_file and --bert_config"),
-        (["--bert_config_file={here}"], "--input_file: is needed: --input_file and --bert_co"),
-        (["--bert_config_file=no.json"], "--bert_config_file=no.json: there is no such file"),
-        (
-            ["--bert_config_file={here}", "--input_file=no/*.tfrecord"],
-            "--input_file=no/*.tfrecord: no file matches 'no/*.tfrecord'",
-        ),
         (["--eval_input_file={here}"], "--eval_input_file={here}: needs --input_file and"),
         (["--vocab_file={here}"], "--vocab_file={here}: needs --input_file and --bert_config_file"),
-        (
-            ["--bert_config_file={here}", "--input_file={here}", "--vocab_file=no.txt"],
-            "--vocab_file=no.txt: there is no such file",
-        ),
-        (["--output_dir={here}"], "--output_dir={here}: is a file"),
     ],
 )
 def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):

@@ -10,7 +10,6 @@ from scripts import SQUAD
 from tiny_run import bert_config, metrics_of, questions, squad_flags, write_questions
 
 import run_squad
-from bert_estimator.command_line import flags
 from bert_estimator.jobs.fine_tuning import question_answering_config, question_answering_data
 from input_pipelines.tasks import squad_files, squad_metrics
 
@@ -26,7 +25,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--doc_strid=3"], "--doc_strid: no such flag; did you mean --doc_stride?"),
         (
             ["--train_file={here}"],
             "--vocab_file: is needed, unless there is one beside --init_checkpoint",
@@ -35,14 +33,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (
             ["--train_file={here}", "--do_train", "--eval_steps=2", *OWN],
             "--eval_file: is needed for --eval_steps; or turn it off",
-        ),
-        (
-            ["--train_file={here}", "--max_seq_length=64", *OWN],
-            "--max_seq_length=64: must be at least 68, so that a token of the context has room",
-        ),
-        (
-            ["--train_file={here}", "--max_seq_length=128", "--doc_stride=128", *OWN],
-            "--doc_stride=128: must be at most 61, the tokens of the context beside the longest",
         ),
         (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be ids: a model that"),
         (
@@ -61,13 +51,6 @@ def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
     assert out == ""
     assert err.startswith(f"run_squad.py: {message.format(here=tmp_path / 'a_file')}")
     assert not os.path.exists("runs")
-
-
-def test_help_names_every_flag(capsys):
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    for name in flags.define(question_answering_config.QuestionAnsweringConfig):
-        assert f"--{name}" in out or f"--[no]{name}" in out
 
 
 def resolve(tmp_path, *arguments):

@@ -262,23 +262,6 @@ def test_truncation_of_equal_lengths_takes_from_b():
     assert a_end - a + b_end - b == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("max_seq_length", 4, r"^max_seq_length is 4; it must be at least 5\."),
-        ("max_predictions_per_seq", 0, r"^max_predictions_per_seq is 0; it must be from 1 to"),
-        ("max_predictions_per_seq", 33, r"from 1 to max_seq_length \(32\)"),
-        ("masked_lm_prob", 0.0, r"^masked_lm_prob is 0\.0; it must be above 0 and at most 1"),
-        ("short_seq_prob", 1.1, r"^short_seq_prob is 1\.1; it must be from 0 to 1"),
-        ("dupe_factor", 0, r"^dupe_factor is 0; it must be from 1 to 10000"),
-        ("dupe_factor", 10**8, r"^dupe_factor is 100000000; it must be from 1 to 10000"),
-    ],
-)
-def test_settings_out_of_range(name, value, message):
-    with pytest.raises(ValueError, match=message):
-        settings(**{name: value})
-
-
 def test_documents_as_arrays():
     text = FlatText.of([[[5, 6], [7]], [[8, 9, 10]]])
     assert len(text) == 2
