@@ -109,17 +109,6 @@ def test_another_number_of_labels(tmp_path):
         check(source, TASK)
 
 
-def test_another_vocabulary(tmp_path):
-    """If the same tokens are in another order, every size fits."""
-    source = write_network(tmp_path / "model", TASK)
-    same, other = str(tmp_path / "same.txt"), str(tmp_path / "other.txt")
-    shutil.copy(source.vocab_file, same)
-    check(source, TASK, same)
-    write_vocab([*SPECIAL_TOKENS, *reversed(WORDS)], other)
-    with pytest.raises(FlagError, match=f"vocabulary {source.vocab_file}, and {other} is another"):
-        check(source, TASK, other)
-
-
 # Networks from elsewhere, without training.
 
 LABELS = ["high", "low"]

@@ -241,29 +241,6 @@ def test_a_resumed_run_is_the_whole_run(data, trained, tmp_path):
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("xla_runtime")
-def test_two_cores_do_what_one_does(data, tmp_path, capsys):
-    found = {}
-    for name, cores in (("one", {}), ("two", {"tpu_name": "rehearse:2"})):
-        flags = tagging_flags(
-            data, tmp_path / name, num_train_epochs=0.6, predict_file=data / "test.conll", **cores
-        )
-        assert (
-            main([*flags, "--do_train", "--do_eval", "--do_predict", "--predict_batch_size=4"]) == 0
-        )
-        out = capsys.readouterr().out
-        scores = re.search(r"Evaluation at step (\d+): .*mean_loss ([\d.]+)", out)
-        found[name] = (
-            scores[1],
-            float(scores[2]),
-            (tmp_path / name / "test_results.conll").read_text(),
-        )
-    assert found["one"][0] == found["two"][0]
-    assert found["one"][1] == pytest.approx(found["two"][1], abs=2e-4)
-    assert found["one"][2] == found["two"][2]
-
-
 @pytest.mark.parametrize(
     ("kind", "casing"),
     [

@@ -200,17 +200,3 @@ def test_a_run_that_cannot_be_written_is_evaluated(script, data, trained, tmp_pa
     assert found["step"] == 8
     if script is CLASSIFIER:
         assert (tmp_path / "other" / "test_results.tsv").exists()
-
-
-@pytest.mark.slow
-def test_a_network_that_was_not_fine_tuned_is_not_evaluated(data, tmp_path, capsys):
-    """A checkpoint of pretraining has the network's sizes, but not the task's head."""
-    flags = PRETRAINING.flags(data[PRETRAINING.name], tmp_path / "run", num_train_steps=1)
-    assert PRETRAINING.main([*flags, "--do_train", "--num_warmup_steps=0"]) == 0
-    changes = {"init_checkpoint": tmp_path / "run", "do_eval": True, "do_train": False}
-    flags = CLASSIFIER.flags(data[CLASSIFIER.name], tmp_path / "other", **changes)
-    assert CLASSIFIER.main(flags) == 2
-    message = (
-        f"--init_checkpoint={tmp_path}/run: holds a network that was not fine-tuned for a task"
-    )
-    assert message in capsys.readouterr().err

@@ -42,19 +42,3 @@ def test_a_model_is_known_by_its_name(tmp_path):
     path.write_bytes(b"no model")
     with pytest.raises(ValueError, match=r"a\.model: is not a SentencePiece model"):
         open_tokenizer(str(path))
-
-
-def test_capitals_in_an_uncased_vocabulary_are_refused(tmp_path):
-    path = vocab_of(tmp_path, ["the", "The", "Berlin", "cat"])
-    with pytest.raises(ValueError, match=r"2 of its tokens have capitals.*do_lower_case=False"):
-        open_tokenizer(path)
-    assert open_tokenizer(path, do_lower_case=False).tokenize("The cat") == ["The", "cat"]
-
-
-def test_a_large_vocabulary_without_capitals_is_uncased(tmp_path):
-    words = [chr(a) + chr(b) for a in range(97, 123) for b in range(97, 123)]
-    few, many = words[:500], [*words, *(word + "x" for word in words)]
-    with pytest.raises(ValueError, match=r"its tokens do not have capitals.*do_lower_case=True"):
-        open_tokenizer(vocab_of(tmp_path, many), do_lower_case=False)
-    open_tokenizer(vocab_of(tmp_path, few), do_lower_case=False)
-    open_tokenizer(vocab_of(tmp_path, [chr(c) for c in range(0x4E00, 0x4E00 + 3000)]), False)

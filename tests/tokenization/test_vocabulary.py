@@ -1,7 +1,6 @@
 # ruff: noqa: RUF001
 
 import collections
-import functools
 import io
 import pathlib
 import re
@@ -44,10 +43,6 @@ def test_pinned_vocabulary():
     alphabet = sorted(set("".join(TEXTS)) - {" "})
     assert vocab[5 : 5 + 2 * len(alphabet)] == alphabet + ["##" + char for char in alphabet]
     assert vocab[5 + 2 * len(alphabet) :] == PINNED_MERGES
-
-
-def test_same_texts_same_vocabulary():
-    assert train_vocabulary(TEXTS, 55) == train_vocabulary(iter(TEXTS), 55)
 
 
 def test_a_smaller_vocabulary_is_a_prefix():
@@ -131,13 +126,6 @@ def test_which_characters_stand_alone(do_lower_case, strip_accents):
         tokens = [] if 0xD800 <= code < 0xE000 else tokenizer.tokenize(f"a{char}a")
         if char in "".join(tokens[:2]) and char != "a":
             assert stands_alone(char) == (tokens == ["a", char, "a"]), hex(code)
-
-
-def test_casing():
-    vocab = train_vocabulary(["Apple apple \u00e9tude"] * 5, 40, False, character_coverage=1.0)
-    assert {"A", "a", "\u00e9"} <= set(vocab)
-    lower = train_vocabulary(["Apple apple \u00e9tude"] * 5, 30, character_coverage=1.0)
-    assert not {"A", "\u00e9"} & set(lower)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +213,6 @@ def test_long_texts_are_broken_at_spaces_and_not_before_marks():
     ]
     assert parts("aaaaa" + "\u0e49" * 2 + "b") == ["aaaa", "a\u0e49\u0e49b"]
     assert parts("\u0e49" * 13)[0] == "\u0e49" * 6
-
-
-def test_the_share_of_byte_pairs_without_the_rarest_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "WordCounts", functools.partial(WordCounts, most_words=8))
-    texts = ["the cat"] * 50 + [" ".join("bdfgijk")]
-    share = train_sentencepiece(iter(texts), str(tmp_path / "spm.model"), 12, "bpe")
-    assert share == 300 / 307
 
 
 COUNTED = [

@@ -44,16 +44,6 @@ def test_basic_tokenizer_lower_cased(text, tokens):
     assert BasicTokenizer().tokenize(text) == tokens
 
 
-def test_basic_tokenizer_keeps_case_and_accents():
-    tokenizer = BasicTokenizer(do_lower_case=False)
-    assert tokenizer.tokenize("H\u00e9llo, \u00c5B!") == ["H\u00e9llo", ",", "\u00c5B", "!"]
-
-
-def test_lower_casing_comes_before_the_accents():
-    # The capital I with a dot becomes i and a combining dot, which then goes.
-    assert BasicTokenizer().tokenize("\u0130stanbul") == ["istanbul"]
-
-
 def test_wordpiece_takes_the_longest_match_first():
     vocab = {
         token: i
@@ -85,37 +75,10 @@ def test_full_tokenizer_and_ids(tmp_path):
     assert [tokenizer.is_continuation(piece) for piece in pieces[:3]] == [False, True, True]
 
 
-def test_full_tokenizer_cased(tmp_path):
-    tokenizer = FullTokenizer(vocab_file(tmp_path, [*SPECIAL_TOKENS, "Un", "un"]), False)
-    assert tokenizer.tokenize("Un un UN") == ["Un", "un", "[UNK]"]
-
-
-def test_special_tokens_in_text_are_plain_text(tmp_path):
-    tokenizer = FullTokenizer(vocab_file(tmp_path, [*SPECIAL_TOKENS, "[", "]", "mask"]))
-    assert tokenizer.tokenize("[MASK]") == ["[", "mask", "]"]
-
-
 def test_load_vocab_numbers_lines(tmp_path):
     path = vocab_file(tmp_path, [*SPECIAL_TOKENS, "a", "##a"])
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a"]
     assert list(load_vocab(path).items()) == list(zip(tokens, range(7), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("\ufeff[PAD]\n", r"vocab\.txt:1: .*byte order mark.*without BOM"),
-        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", r":8: the token 'a' is on line 6"),
-        ("[PAD]\n\n[UNK]\n", r"vocab\.txt:2: the line is empty"),
-        ("[PAD]\n[UNK]\n[CLS]\na\n", r"vocab\.txt: its 4 lines lack \[SEP\], \[MASK\]\. "),
-        ("", r"vocab\.txt: its 0 lines lack \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
-    ],
-)
-def test_load_vocab_refuses(tmp_path, content, message):
-    path = tmp_path / "vocab.txt"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        load_vocab(str(path))
 
 
 def test_a_line_may_be_a_single_line_separator(tmp_path):
@@ -140,13 +103,6 @@ def test_long_words_are_not_cached(tmp_path):
     assert list(tokenizer._ids) == list(words) == [word]
 
 
-def test_load_vocab_refuses_other_encodings(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(b"[PAD]\ncaf\xe9\n")
-    with pytest.raises(ValueError, match=r"vocab\.txt:2: byte 9 of the file is not UTF-8"):
-        load_vocab(str(path))
-
-
 def test_tokenization_needs_no_tensorflow():
     program = "import sys, bert_estimator.tokenization; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
@@ -161,19 +117,7 @@ def test_encode_gives_the_ids_of_the_tokens(tmp_path, monkeypatch, most, do_lowe
     path = vocab_file(tmp_path, vocab)
     tokenizer = FullTokenizer(path, do_lower_case)
     rng = random.Random(0)
-    others = [
-        " ",
-        "  ",
-        "\t",
-        "\r",
-        "\u00a0",
-        "\x1c",
-        "\x85",
-        "\u2028",
-        "\u0000",
-        "\u200b",
-        "\u0301",
-    ]
+    others = ["  ", *" \t\r\u00a0\x1c\x85\u2028\u0000\u200b\u0301"]
     for _ in range(500):
         text = "".join(rng.choices(letters + others + ["q"], k=rng.randrange(12)))
         basic = BasicTokenizer(do_lower_case).tokenize(text)

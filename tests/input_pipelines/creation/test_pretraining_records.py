@@ -77,14 +77,6 @@ def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
     assert token_counts.sum() == manifest.corpus["tokens"] == 120
 
 
-def test_same_arguments_same_bytes(tmp_path, documents, tokenizer, vocab_file):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        write(documents, tokenizer, vocab_file, [str(tmp_path / name / "x.tfrecord")])
-    for name in os.listdir(tmp_path / "a"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_shards_hold_the_same_shuffled_records(tmp_path, documents, tokenizer, vocab_file):
     one = [str(tmp_path / "one.tfrecord")]
     three = [str(tmp_path / f"three-{i}.tfrecord") for i in range(3)]
@@ -174,9 +166,3 @@ def test_unfinished_work_of_earlier_versions_goes_on():
 def test_unfit_output_files(tmp_path, documents, tokenizer, vocab_file, names, message):
     with pytest.raises(ValueError, match=message):
         write(documents, tokenizer, vocab_file, [str(tmp_path / name) for name in names])
-
-
-def test_no_instances_is_an_error(tmp_path, tokenizer, vocab_file):
-    with pytest.raises(ValueError, match=r"the text \(documents: 1, tokens: 1\) gives 0 instances"):
-        write([["w0"]], tokenizer, vocab_file, [str(tmp_path / "x.tfrecord")])
-    assert os.listdir(tmp_path) == []

@@ -30,11 +30,6 @@ MANIFEST = manifests.Manifest(
 )
 
 
-def test_names_do_not_match_globs_over_the_records():
-    assert manifests.manifest_path("d/a.tfrecord") == "d/manifest.a.tfrecord.json"
-    assert manifests.token_counts_path("d/a.tfrecord") == "d/token_counts.a.tfrecord.npy"
-
-
 def test_round_trip(tmp_path):
     path = str(tmp_path / "manifest.a.tfrecord.json")
     manifests.write_manifest(MANIFEST, path)
@@ -94,15 +89,10 @@ def test_the_vocabulary_is_kept_once_and_found(tmp_path, ending):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"format_version": 3}', r"\.json: the format version is 3, but this program reads 1 a"),
         (
             '{"format_version": 1, "fi',
             r"is not a complete manifest .*Create the data again",
         ),
-        ('{"format_version": 1}', r"\.json: is not a complete manifest \(.*'files' is missing"),
-        ("[]", r"\.json: is not a complete manifest"),
-        (json.dumps({"format_version": 1, "files": [{"name": "x"}]}), "is not a complete manifest"),
-        (json.dumps({"format_version": 1, "files": []}), "is not a complete manifest"),
     ],
 )
 def test_other_contents_are_refused(tmp_path, content, message):
@@ -255,8 +245,6 @@ def test_pretraining_begins_with_a_warning(tmp_path, vocab_file, caplog, monkeyp
 @pytest.mark.parametrize(
     ("fraction", "message"),
     [
-        ("1", "--eval_fraction=1.0: must be 0 or more, and less than 1"),
-        ("-0.1", "--eval_fraction=-0.1: must be 0 or more, and less than 1"),
         ("0.9999", "--eval_fraction: the fraction 0.9999 holds out all of the documents. Give le"),
         ("1e-9", "--eval_fraction: the fraction 1e-09 holds out none of the documents. Give mor"),
     ],

@@ -82,13 +82,6 @@ def test_records_hold_the_pairs_of_the_text(unmasked_files, documents, tokenizer
         assert not np.isin(special, [CLS, SEP]).any()
 
 
-def test_epochs_have_other_masks(unmasked_files):
-    number = range(RecordFiles(unmasked_files).num_records)
-    first, again, second = (features_of(unmasked_files, number, epoch) for epoch in (0, 0, 1))
-    assert all((first[name] == again[name]).all() for name in first)
-    assert (first["masked_lm_positions"] != second["masked_lm_positions"]).any(axis=1).mean() > 0.5
-
-
 def test_the_disk_that_records_take(unmasked_files, record_files):
     sizes = [
         sum(os.path.getsize(file) for file in files) for files in (unmasked_files, record_files)
@@ -184,11 +177,3 @@ def test_sets_that_do_not_go_together(unmasked_files, record_files, tmp_path, do
     )
     with pytest.raises(ValueError, match=r"unmasked-0.* and .*other.* do not agree"):
         open_masker([*unmasked_files, other], 1)
-
-
-def test_an_unknown_masking(tmp_path, documents, tokenizer, vocab_file):
-    with pytest.raises(ValueError, match=r"^masking is 'none'; it must be one of static, dynamic"):
-        write_pretraining_records(
-            documents, tokenizer, vocab_file, [str(tmp_path / "x")], CreationSettings(),
-            masking="none",
-        )  # fmt: skip

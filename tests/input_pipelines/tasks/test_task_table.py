@@ -238,11 +238,6 @@ def test_a_first_row_that_is_not_a_header(tmp_path, row):
     assert len(examples.training_examples(task)) == 2
 
 
-def test_labels_that_are_numbers_are_sorted_as_such(tmp_path):
-    task = own(tmp_path, "text\tlabel\na\t10\nb\t9\nc\t-1\n")
-    assert task.labels == ("-1", "9", "10")
-
-
 def test_regression(tmp_path):
     task = own(tmp_path, '{"text": "a", "score": 2}\n{"text": "b", "score": "-1e1"}\n', "t.jsonl",
                kind="regression")  # fmt: skip

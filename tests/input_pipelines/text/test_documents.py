@@ -23,11 +23,6 @@ def test_documents_end_at_empty_lines_and_files(tmp_path):
     assert list(read_documents([a, b])) == [["One.", "Two."], ["Three."], ["Caf\u00e9."]]
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
-    path = write(tmp_path, "a.txt", b"\xef\xbb\xbfOne.\n")
-    assert list(read_documents([path])) == [["One."]]
-
-
 @pytest.mark.parametrize(
     ("content", "offset"),
     [(b"One.\n\nTw\xf6.\n", 8), (b"\xffOne.\n", 0), (b"\xef\xbb\xbfOn\xe9.\n", 5)],
@@ -209,12 +204,6 @@ def test_parts_have_the_documents_of_the_file(tmp_path, text):
         assert [part.start for part in of_first] == [0, *(part.end for part in of_first[:-1])]
         assert of_first[-1].end == size
         assert all(part.size >= part_bytes for part in of_first[:-1])
-
-
-@pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n"])
-def test_an_old_macintosh_s_file_may_end_with_a_line_feed(tmp_path, end):
-    path = write(tmp_path, "a.txt", b"a\r\rb\rc\r\rd" + end.encode())
-    assert list(read_documents([path])) == [["a"], ["b", "c"], ["d"]]
 
 
 def test_digests_tell_parts_and_versions_apart(tmp_path):

@@ -300,16 +300,6 @@ def test_parts_of_plain_text(tmp_path):
         list(pieces_of_file(path, 11, 24))
 
 
-@pytest.mark.parametrize("split", ["yes", "no"])
-def test_documents_without_end_are_cut(tmp_path, monkeypatch, split):
-    monkeypatch.setattr(documents, "MOST_SENTENCES", 3)
-    path = write(tmp_path, "a.txt", "".join(f"Line {i}.\n" for i in range(8)))
-    found = list(read_documents([path], options=TextOptions(split_sentences=split)))
-    assert [len(document) for document in found] == [3, 3, 2]
-    path = write(tmp_path, "a.jsonl", json.dumps({"text": "One. " * 8}))
-    assert [len(document) for document in read_documents([path])] == [3, 3, 2]
-
-
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 @pytest.mark.parametrize("is_ended", [True, False])
 def test_line_ends_of_plain_text(tmp_path, end, is_ended):

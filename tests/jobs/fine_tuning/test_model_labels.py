@@ -257,14 +257,6 @@ def test_tags(tmp_path, named_in):
     assert predictor(["w1 w2"])[0]["tags"] == ["B-LOC", "B-LOC"]
 
 
-def test_tags_that_were_not_learned(tmp_path, capsys):
-    model = write_model(tmp_path / "model", NER, 0, kind="tagging")
-    dev = write_sentences(tmp_path / "dev.conll", ["B-loc", "O"])
-    assert run(tmp_path / "out", "do_eval", init_checkpoint=model, eval_file=dev) == 2
-    message = f'--eval_file: {dev}: has the labels ["O", "B-loc"], but {model} has learned ["O", '
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("is_pair", [False, True])
 def test_the_export_needs_no_file(tmp_path, is_pair):
     model = write_model(tmp_path / "model", NLI, 1, is_pair=is_pair)
