@@ -130,11 +130,6 @@ def test_text_that_looks_like_another_format_is_read_as_text(tmp_path, vocab_fil
         assert (manifest["corpus"]["documents"], manifest["corpus"]["sentences"]) == (2, 5)
 
 
-def test_other_text_is_written_as_it_is(dumps):
-    assert create(dumps, "--text_field=body") == 0
-    assert (dumps / "out.txt").read_text().startswith(SPLIT[0])
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

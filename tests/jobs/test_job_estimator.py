@@ -151,25 +151,12 @@ def test_cores_that_do_not_fit(tmp_path, changes, message):
     assert str(caught.value).startswith(message)
 
 
-def test_a_network_too_short(tmp_path):
-    bert_config = BertConfig(vocab_size=10, max_position_embeddings=8)
-    with pytest.raises(FlagError, match="--max_seq_length=16: cannot be more than the network's"):
-        job_estimator.check_sizes(config_of(tmp_path), bert_config)
-
-
 def test_a_network_that_cores_do_not_divide(tmp_path):
     bert_config = BertConfig(vocab_size=45, hidden_size=6, num_attention_heads=2)
     config = config_of(tmp_path, num_cores_per_replica=4)
     with pytest.raises(FlagError, match="replica=4: must divide the network's hidden_size, which"):
         job_estimator.check_sizes(config, bert_config)
     job_estimator.check_sizes(config_of(tmp_path, num_cores_per_replica=2), bert_config)
-
-
-def test_a_file_that_is_no_network(tmp_path):
-    path = tmp_path / "bert_config.json"
-    path.write_text("[]")
-    with pytest.raises(FlagError, match=r"--bert_config_file: .*: must be an object"):
-        NetworkFlags(bert_config_file=str(path)).build("run")
 
 
 @pytest.mark.parametrize(("model", "act"), [("tf1", "gelu"), ("hf_pretraining", "gelu_erf")])

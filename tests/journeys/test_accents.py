@@ -114,11 +114,6 @@ def test_records_are_refused_by_default(data, tmp_path, capsys):
     assert manifests.read_manifest(str(path)).casing == (True, None)
 
 
-def test_the_casing_comes_with_the_start(classifier):
-    task = json.loads((classifier / "task.json").read_text())
-    assert (task["do_lower_case"], task["strip_accents"]) == (True, False)
-
-
 @pytest.mark.parametrize("argv", [[], ["--strip_accents"]])
 def test_another_casing_than_the_start_learned_is_refused(data, tmp_path, capsys, argv):
     flags = files(data, vocab_file=data / "vocab.txt", output_dir=tmp_path / "run")

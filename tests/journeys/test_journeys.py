@@ -199,19 +199,6 @@ def test_an_old_script(journey, tmp_path, request, cores):
     assert [line for line in again if "Training from step 60" in line]
 
 
-def test_the_plan_of_a_pod(workspace, journey):
-    pytest.importorskip("libtpu")
-    lines = journey.run(
-        "run_pretraining.py", "--use_tpu", "--recipe=lamb_76min", "--scale=smoke",
-        "--compile_only", "--tpu_topology=v3:2x2",
-    )  # fmt: skip
-    for stage in (1, 2):
-        path = workspace / f"runs/pretraining_plan/stage_{stage}/compile_report.json"
-        report = json.loads(path.read_text())
-        assert report["total_secs_at_share_of_the_paper"] >= report["least_total_secs"] > 0
-    assert lines[-1].startswith("all 2 stages: ")
-
-
 def test_questions_to_answers(workspace, journey, model):
     journey.run(
         "run_squad.py", "--train_file=train.json", "--predict_file=dev.json",

@@ -198,17 +198,18 @@ def test_pretraining_goes_on_from_a_directory_alone(data, trained, tmp_path):
 
 def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs/pretraining/data").mkdir(parents=True)
-    (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
-    (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
-    for name in ("runs/pretraining/model.ckpt-7.index", "other.index", "network.json"):
-        (tmp_path / name).write_text("{}")
 
     def resolve(*flags):
         (config,) = classification_config.resolve(["run_classifier.py", *flags])
         values = config.settings()
         return [values[n] for n in ("task_name", "learning_rate", "init_checkpoint", "vocab_file")]
 
+    assert resolve() == ["word_order", 3e-4, None, None]
+    (tmp_path / "runs/pretraining/data").mkdir(parents=True)
+    (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
+    (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    for name in ("runs/pretraining/model.ckpt-7.index", "other.index", "network.json"):
+        (tmp_path / name).write_text("{}")
     main_job = ["runs/pretraining/model.ckpt-7", "runs/pretraining/data/vocab.txt"]
     assert resolve() == ["word_order", 3e-4, *main_job]
     assert resolve("--task_kind=tagging") == ["code_words", 1e-3, *main_job]

@@ -111,30 +111,3 @@ def assert_same(one, other):
     for name, value in other[0].items():
         np.testing.assert_array_equal(one[0][name], value, err_msg=name)
     assert one[1:] == other[1:]
-
-
-def test_a_run_goes_on_packed_or_not_as_it_began(data_of, tmp_path, capsys):
-    """Runs of versions that did not pack do not say so in config.json."""
-    data, flags = data_of("pairs", 0.2), {"save_checkpoints_steps": 2}
-    expected = trained("pairs", data, tmp_path, pack=False, **flags)
-    config = json.loads((tmp_path / "config.json").read_text())
-    for is_said in (True, False):
-        go_back(tmp_path)
-        if not is_said:
-            del config["flags"]["pack"]
-            (tmp_path / "config.json").write_text(json.dumps(config))
-        assert_same(trained("pairs", data, tmp_path, **flags), expected)
-        assert json.loads((tmp_path / "config.json").read_text())["flags"]["pack"]["value"] is False
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert CLASSIFIER.main(flags_of("pairs", data, tmp_path, pack=True, **flags)) == 2
-    assert "holds a run with --pack=False. Leave the flag out" in capsys.readouterr().err
-
-
-def test_micro_batches_that_do_not_divide_are_an_error_before_the_first_step(
-    data_of, tmp_path, capsys
-):
-    for use_tpu in (False, True):
-        changes = {"micro_batch_size": 3, "use_tpu": use_tpu, "do_train": True}
-        assert CLASSIFIER.main(CLASSIFIER.flags(data_of("pairs", 0.0), tmp_path, **changes)) == 2
-        rule = "--micro_batch_size=3: must divide --train_batch_size=8, or not be less"
-        assert rule in capsys.readouterr().err

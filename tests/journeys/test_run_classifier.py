@@ -30,12 +30,11 @@ from tiny_run import classifier_flags as command
 
 import run_classifier
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.jobs.fine_tuning import classification_config, fine_tune, opened_network
-from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.examples import Example
@@ -159,28 +158,6 @@ def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys, monkeypatch)
             assert f"--vocab_file={vocab_file}: {message}" in printed
     assert "does not hold a checkpoint of a fine-tuned network" in printed
     assert not list((tmp_path / "run").iterdir())
-
-
-def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def resolve(*arguments):
-        (config,) = classification_config.resolve(["run_classifier.py", *arguments])
-        return config
-
-    config = resolve()
-    assert config.embedded
-    assert (config.network.init_checkpoint, config.data.vocab_file) == (None, None)
-    assert {n: config.settings()[n] for n in embedded.CLASSIFIER_FLAGS} == embedded.CLASSIFIER_FLAGS
-    (tmp_path / "runs/pretraining/data").mkdir(parents=True)
-    (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
-    (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
-    (tmp_path / "runs/pretraining/model.ckpt-7.index").write_text("")
-    config = resolve()
-    assert config.network.init_checkpoint == "runs/pretraining/model.ckpt-7"
-    assert config.data.vocab_file == "runs/pretraining/data/vocab.txt"
-    assert config.sources["init_checkpoint"] == provenance.EMBEDDED
-    assert resolve("--init_checkpoint=").network.init_checkpoint is None
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "vocab.model", "30k-clean.model"])

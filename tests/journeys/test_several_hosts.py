@@ -100,17 +100,3 @@ def test_hosts_with_other_files(run, monkeypatch, number, flag):
     assert line.endswith(
         "the hosts of TF_CONFIG have different files there; give all of them the same files"
     )
-
-
-@pytest.mark.usefixtures("xla_runtime")
-def test_hosts_with_other_flags(run, monkeypatch):
-    def gather(values):
-        others = np.array(values)
-        others[3] += 1
-        return np.stack([values, others])
-
-    together(monkeypatch, gather)
-    code, line = run(TWO, **CORES)
-    assert code == 2
-    assert "the hosts of TF_CONFIG have other values of --" in line
-    assert line.endswith("; start the same command on all of them")

@@ -271,11 +271,6 @@ def test_documents_as_arrays():
     assert text.numbers == [0, 1]
 
 
-def test_no_documents():
-    text = FlatText.of([])
-    assert (len(text), text.starts, text.first_sentences) == (0, [0], [0])
-
-
 def test_end_of():
     rng = np.random.RandomState(0)
     lengths = rng.randint(1, 6, 30)

@@ -5,7 +5,6 @@ import pathlib
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import Casing
 from input_pipelines.creation import stages
@@ -18,14 +17,6 @@ from input_pipelines.text.documents import split_files
 SETTINGS = CreationSettings(
     max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9
 )
-
-
-def features_of(record):
-    features = tf.train.Example.FromString(record).features.feature
-    return {
-        name: list(getattr(feature, feature.WhichOneof("kind")).value)
-        for name, feature in features.items()
-    }
 
 
 def write(documents, tokenizer, vocab_file, files, settings=SETTINGS):
@@ -75,21 +66,6 @@ def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
         str(tmp_path / manifest.token_counts)
     )
     assert token_counts.sum() == manifest.corpus["tokens"] == 120
-
-
-def test_shards_hold_the_same_shuffled_records(tmp_path, documents, tokenizer, vocab_file):
-    one = [str(tmp_path / "one.tfrecord")]
-    three = [str(tmp_path / f"three-{i}.tfrecord") for i in range(3)]
-    write(documents, tokenizer, vocab_file, one)
-    write(documents, tokenizer, vocab_file, three)
-    whole, parts = RecordFiles(one), RecordFiles(three)
-    records = [whole.read(i) for i in range(whole.num_records)]
-    assert sorted(parts.read(i) for i in range(parts.num_records)) == sorted(records)
-    counts = [RecordFiles([path]).num_records for path in three]
-    assert max(counts) - min(counts) <= 1
-    # Shuffled: the first tokens of the documents do not come in the documents' order.
-    firsts = [features_of(record)["input_ids"][1] for record in records]
-    assert firsts != sorted(firsts)
 
 
 def test_a_failure_leaves_no_manifest_that_vouches(

@@ -86,19 +86,10 @@ def test_the_vocabulary_is_kept_once_and_found(tmp_path, ending):
         manifests.find_vocabulary(files)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            '{"format_version": 1, "fi',
-            r"is not a complete manifest .*Create the data again",
-        ),
-    ],
-)
-def test_other_contents_are_refused(tmp_path, content, message):
+def test_a_file_that_is_cut_short_is_refused(tmp_path):
     path = tmp_path / "manifest.a.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=message):
+    path.write_text('{"format_version": 1, "fi')
+    with pytest.raises(ValueError, match=r"is not a complete manifest .*Create the data again"):
         manifests.read_manifest(str(path))
 
 

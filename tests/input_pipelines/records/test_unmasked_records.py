@@ -155,13 +155,6 @@ def test_a_manifest_without_the_rules(unmasked_files, creation, message):
         open_masker(unmasked_files, None)
 
 
-def test_a_missing_vocabulary(unmasked_files):
-    vocab_file = manifests.find_vocabulary(unmasked_files)
-    os.remove(vocab_file)
-    with pytest.raises(ValueError, match=r"vocab\..*\.txt: is missing, but .*manifest\.unmasked"):
-        open_masker(unmasked_files, 1)
-
-
 def test_sets_that_do_not_go_together(unmasked_files, record_files, tmp_path, documents, tokenizer):
     with pytest.raises(
         ValueError, match=r"unmasked-0.* and .*set-0.* do not agree in --masking, --"

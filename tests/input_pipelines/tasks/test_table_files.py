@@ -240,12 +240,8 @@ def test_an_array_of_objects(tmp_path, name, indent):
     ("name", "data", "message"),
     [
         ("a.xml", b"", "a.xml: the format is unknown; the name must end in .tsv, .csv, .jsonl"),
-        ("a.tsv", b"a\tb\nx\xff\t1\n", "a.tsv:2: is not UTF-8 at byte 2 of the line"),
-        ("a.tsv", b"a\tb\ta\n", "a.tsv:1: the header names 'a' twice"),
-        ("a.csv", b'a,b\n"x"y,1\n', "a.csv:2: is not CSV"),
         ("a.csv", b"a,b\nx\ry,2\n", "a.csv:2: is not CSV: a cell without quotes has a carriage"),
         ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl:2: is not JSON"),
-        ("a.jsonl", b"[1]\n", "a.jsonl:1: is not a JSON object"),
         ("a.json", b'[{"a": 1},\n3]\n', "a.json:1: is not a JSON object"),
         ("a.json", b'[{"a": 1},\n"b"]\n', "a.json:2: is not a JSON object"),
         ("a.json", b'[{"a": 1},\n', "a.json: is not JSON: "),

@@ -132,18 +132,6 @@ def test_json(tmp_path, keys, columns, name, is_lines):
     ]
 
 
-@pytest.mark.parametrize("separator", [" ", "\t"])
-def test_predicted_tags_are_another_column(tmp_path, separator):
-    path = written(tmp_path, "a.conll", CONLL.replace(" ", separator))
-    found = list(tag_files.tagged_lines(path, Columns(), [["I-X", "B-X"], ["O"]]))
-    tags = (" O", "", " I-X", " B-X", "", "", " O")
-    expected = [line + tag for line, tag in zip(CONLL.splitlines(), tags, strict=True)]
-    assert found == [line.replace(" ", separator) for line in expected]
-    # What was written is a file of the same format, with a column more.
-    again = written(tmp_path, "b.conll", "\n".join(found))
-    assert [s.tags for s in tag_files.read_sentences(again, Columns(), TAGS)] == [(2, 1), (0,)]
-
-
 def test_words_that_a_flag_names_stay_as_they_are(tmp_path):
     path = written(tmp_path, "a.jsonl", json.dumps({"mots": ["a", "b c"], "text": "a b c"}))
     (line,) = tag_files.tagged_lines(path, Columns("mots"), [["O", "B-X"]])

@@ -171,36 +171,6 @@ def own(tmp_path, text, name="train.tsv", **options):
     return task_table.dataclasses.replace(task, labels=found)
 
 
-def test_columns_are_found_by_the_usual_names(tmp_path):
-    task = own(tmp_path, "id\tpremise\thypothesis\tlabel\n0\ta\tb\tyes\n1\tc\td\tno\n")
-    assert task.labels == ("no", "yes")
-    assert as_tuples(examples.training_examples(task)) == [("a", "b", 1), ("c", "d", 0)]
-
-
-def test_columns_are_given_by_name(tmp_path):
-    text = "topic,body,title\nx,long,short\ny,more,less\n"
-    task = own(
-        tmp_path,
-        text,
-        "train.csv",
-        text_a_column="body",
-        text_b_column="title",
-        label_column="topic",
-    )
-    assert as_tuples(examples.training_examples(task)) == [
-        ("long", "short", 0),
-        ("more", "less", 1),
-    ]
-
-
-def test_columns_are_given_by_number_where_there_is_no_header(tmp_path):
-    task = own(tmp_path, "1\tfirst\n0\tsecond\n", text_a_column="2", label_column="1")
-    assert as_tuples(examples.training_examples(task)) == [
-        ("first", None, 1),
-        ("second", None, 0),
-    ]
-
-
 @pytest.mark.parametrize("name", ["train.tsv", "train.csv"])
 def test_columns_are_in_the_header_and_not_in_the_first_row(tmp_path, name):
     path = tmp_path / name

@@ -167,17 +167,6 @@ def test_each_seed_takes_the_order_of_the_network(tmp_path):
         assert results_of(seed_dir)["accuracy"] == pytest.approx(0.6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cores", [{"tpu_name": "rehearse:2"}, {"use_tpu": False}])
-@pytest.mark.usefixtures("xla_runtime")
-def test_both_runtimes_take_the_order_of_the_network(tmp_path, cores):
-    model = write_model(tmp_path / "model", NLI, 1)
-    dev = write_rows(tmp_path / "dev.tsv", LABELS)
-    flags = {"eval_file": dev, "predict_file": dev, "export_inputs": "ids", **cores}
-    assert run(tmp_path / "out", *ALL, init_checkpoint=model, **flags) == 0
-    check_answers(tmp_path / "out", NLI, 1)
-
-
 def test_a_file_to_train_on_gives_the_same_labels(tmp_path):
     """A file that lacks a label, or has them in another order, does not change the network's."""
     model = write_model(tmp_path / "model", NLI, 2, named_in="config.json")
