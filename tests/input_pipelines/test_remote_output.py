@@ -79,61 +79,6 @@ def test_wrong_names(url, text_file, capsys, name, flag, output, message):
     assert remote.files(url).keys() == {"text.txt"}
 
 
-def creation_argv(url, text_file, vocab_file, *others):
-    return [
-        "data", f"--input_file={text_file}", f"--vocab_file={vocab_file}",
-        f"--output_file={url}/out-0.tfrecord,{url}/out-1.tfrecord", "--max_seq_length=16",
-        "--max_predictions_per_seq=4", "--num_workers=1", *others,
-    ]  # fmt: skip
-
-
-def test_a_killed_creation_resumes_on_the_same_machine(
-    url, text_file, vocab_file, tmp_path, monkeypatch, capsys
-):
-    main, pieces = MAINS["records"], []
-    serializer = stages.serializer
-
-    def counted(*args, **kwargs):
-        pieces.append(args)
-        return serializer(*args, **kwargs)
-
-    monkeypatch.setattr(stages, "serializer", counted)
-    assert main(creation_argv(f"{url}/whole", text_file, vocab_file)) == 0
-    assert not os.listdir(tmp_path / "tmp")
-    whole = len(pieces)
-    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, stages, "serializer", lambda *_: len(pieces) == 2 * whole - 1)
-        main(creation_argv(f"{url}/killed", text_file, vocab_file))
-    assert len(pieces) == 2 * whole - 1 and left(tmp_path)
-    assert not remote.files(f"{url}/killed")
-    assert main(creation_argv(f"{url}/killed", text_file, vocab_file)) == 0
-    assert len(pieces) == 2 * whole
-    assert not os.listdir(tmp_path / "tmp")
-    for name in (whole_files := remote.files(f"{url}/whole")):
-        if not name.startswith("manifest."):
-            assert remote.read(f"{url}/killed/{name}") == remote.read(f"{url}/whole/{name}")
-    assert whole_files.keys() == remote.files(f"{url}/killed").keys()
-
-
-def test_an_error_leaves_nothing_behind(url, vocab_file, tmp_path, capsys):
-    (tmp_path / "empty.txt").write_text("\n")
-    assert MAINS["records"](creation_argv(url, tmp_path / "empty.txt", vocab_file)) == 2
-    assert "empty.txt: every line is empty" in capsys.readouterr().err
-    assert not os.listdir(tmp_path / "tmp") and not remote.files(url)
-
-
-def test_two_processes_of_a_machine(url, text_file, vocab_file, tmp_path, monkeypatch, capsys):
-    argv = creation_argv(url, text_file, vocab_file, f"--output_file={url}/a.tfrecord")
-    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, remote, "upload", lambda *_: True)
-        MAINS["records"](argv)
-    (folder,) = os.listdir(tmp_path / "tmp")
-    for others in ([], ["--num_shards=2"]):  # another set of the same name
-        with locked.by_another(tmp_path / "tmp" / folder / ".lock"):
-            assert MAINS["records"]([*argv, *others]) == 2
-        assert f"{url}/a.tfrecord {locked.WHO}" in capsys.readouterr().err
-
-
 COMMANDS = {
     "text": ("text", "output_file", "corpus.txt", []),
     "vocabulary": ("vocabulary", "vocab_file", "vocab.txt", ["--vocab_size=40"]),
@@ -373,6 +318,22 @@ def kill_before_the_upload(command, monkeypatch, kind, url, **given):
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
         kills.kill_before(patch, remote, "upload", lambda *_: True)
         command(kind, url, **given)
+
+
+def test_an_error_leaves_nothing_behind(url, command, tmp_path, capsys):
+    (tmp_path / "empty.txt").write_text("\n")
+    assert command("dynamic", url, f"--input_file={tmp_path}/empty.txt") == 2
+    assert "empty.txt: every line is empty" in capsys.readouterr().err
+    assert not os.listdir(tmp_path / "tmp") and not remote.files(url)
+
+
+def test_two_processes_of_a_machine(url, command, monkeypatch, tmp_path, capsys):
+    kill_before_the_upload(command, monkeypatch, "dynamic", url)
+    (folder,) = os.listdir(tmp_path / "tmp")
+    for others in ([], ["--num_shards=2"]):  # another set of the same name
+        with locked.by_another(tmp_path / "tmp" / folder / ".lock"):
+            assert command("dynamic", url, *others) == 2
+        assert f"{url}/a.tfrecord {locked.WHO}" in capsys.readouterr().err
 
 
 def test_two_users_of_a_machine_do_not_meet(url, command, monkeypatch, tmp_path, capsys):

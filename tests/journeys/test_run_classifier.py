@@ -40,7 +40,6 @@ from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
 
-SCRIPT = os.path.abspath(run_classifier.__file__)
 WORDS = words(30)
 BERT_CONFIG = bert_config(
     len(WORDS),
@@ -178,13 +177,6 @@ def test_the_vocabulary_beside_a_checkpoint_belongs_to_it(tmp_path, name):
         assert resolve(f"--init_checkpoint={checkpoint}").data.vocab_file == f"{folder}/{name}"
 
 
-def test_a_checkpoint_that_is_not_there(tmp_path, capsys):
-    assert main([f"--init_checkpoint={tmp_path}/no"]) == 2
-    assert (
-        f"--init_checkpoint={tmp_path}/no: there is no such checkpoint" in capsys.readouterr().err
-    )
-
-
 # Whole runs
 
 
@@ -233,17 +225,6 @@ def test_train_evaluate_and_predict(trained):
     config = json.loads((output_dir / "config.json").read_text())
     assert config["flags"]["learning_rate"] == {"value": 0.01, "from": "flag"}
     check_report(output_dir, results, dev)
-
-
-def test_a_second_run_has_nothing_to_train_and_predicts_the_same(data, copied, capsys):
-    lines = (copied / "test_results.tsv").read_text().splitlines()
-    (copied / "test_results.tsv").unlink()
-    flags = [*trained_flags(data, copied), "--do_train", "--do_predict"]
-    assert main(flags) == 0
-    out = capsys.readouterr().out
-    assert f"Nothing left to train: {copied} is at step 144." in out
-    assert f"({len(lines)} lines: probabilities of high, low)" in out
-    assert (copied / "test_results.tsv").read_text().splitlines() == lines
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS
 
 SCRIPT = os.path.abspath(run_pretraining.__file__)
-SEED = 12345  # the default of --random_seed
 WORDS = words(40)
 BERT_CONFIG = bert_config(len(WORDS))
 
@@ -337,28 +336,6 @@ def test_curves_of_a_short_training_are_lines(trained, runtime):
         events = dict(scalars(trained(runtime), name))
         assert list(events) == [1, 2, 3, 4]
         assert (events[1], events[4]) == (np.float32(first[name]), np.float32(last[name]))
-
-
-@pytest.mark.usefixtures("xla_runtime")
-@pytest.mark.parametrize(
-    "runtime",
-    [
-        "session",
-        # Another number of steps is another program to compile. The session's test shows what a
-        # resumed loop logs; the test above shows what a loop of the cores gives.
-        pytest.param("rehearse:2", marks=pytest.mark.slow),
-        "local",
-    ],
-)
-def test_curves_of_a_resumed_training_go_on(data, trained, tmp_path, runtime):
-    output_dir = shutil.copytree(trained(runtime), tmp_path / "run")
-    before = metrics_of(output_dir)
-    flags = {**SHORT, **RUNTIMES[runtime], "num_train_steps": 6}
-    assert main(command(data, output_dir, **flags)) == 0
-    resumed = metrics_of(output_dir)
-    assert resumed[: len(before)] == before
-    steps = [record["step"] for record in resumed]
-    assert steps == sorted(set(steps)) and steps[-1] == 6
 
 
 @pytest.mark.slow

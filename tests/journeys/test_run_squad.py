@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -199,18 +198,6 @@ def test_the_exported_model_gives_the_logits(data, trained):
     null = found["start_logits"][0, 0] + found["end_logits"][0, 0]
     best = next(row for row in read(trained / "nbest_predictions.json")["q0"] if row["text"])
     assert odds["q0"] == pytest.approx(null - best["start_logit"] - best["end_logit"], abs=1e-4)
-
-
-def test_a_run_predicts_again_without_its_training_file(data, trained, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    changes = {
-        "train_file": None, "eval_file": None, "predict_file": data / "dev2.json",
-        "do_predict": True, "version_2_with_negative": True, "n_best_size": 5, "use_tpu": False,
-    }  # fmt: skip
-    (run / "predictions.json").unlink()
-    assert main(squad_flags(data, run, **changes)) == 0
-    assert read(run / "predictions.json") == read(trained / "predictions.json")
 
 
 def test_a_trained_network_answers_elsewhere(data, trained, tmp_path, capsys):

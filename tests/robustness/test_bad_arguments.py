@@ -241,13 +241,6 @@ BAD_ARGUMENTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    commands.write_inputs(folder)
-    return folder
-
-
 def message_of(err):
     """Returns the message on the last line, without the name of the command."""
     return err.splitlines()[-1].split(": ", 1)[1].removeprefix("error: ")

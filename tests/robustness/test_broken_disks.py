@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, write_data
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS
 from tiny_run import metrics_of, steps_of, training_metrics, variables_of, without_timing
 
 from bert_estimator.command_line.run_directory import RunDirectory
@@ -20,11 +20,6 @@ def one_quick(quick):
     """Returns both scripts as parameters; the test of one of them is slow."""
     slow = {script: () if script is quick else pytest.mark.slow for script in SCRIPTS.values()}
     return [pytest.param(script, id=script.name, marks=slow[script]) for script in slow]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_data(tmp_path_factory)
 
 
 @pytest.fixture

@@ -20,13 +20,6 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    commands.write_inputs(folder)
-    return folder
-
-
 def files_of(folder):
     """Returns path -> bytes of all files in and below a directory, and its directories -> None."""
     paths = sorted(pathlib.Path(folder).rglob("*"))

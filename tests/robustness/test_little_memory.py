@@ -29,13 +29,6 @@ LOADING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    commands.write_inputs(folder)
-    return folder
-
-
 @pytest.mark.parametrize("command", LOADING)
 def test_addresses_that_do_not_suffice_for_tensorflow(inputs, tmp_path, command):
     module, _, function = commands.CONSOLE[command].partition(":")

@@ -23,7 +23,6 @@ from scripts import (
     end,
     start,
     with_slow,
-    write_data,
 )
 from tiny_run import (
     bert_config,
@@ -45,11 +44,6 @@ PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 )
 def script(request):
     return SHORT_TAGGER if request.param == "tagging" else SCRIPTS[request.param]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_data(tmp_path_factory)
 
 
 # Failures in the middle

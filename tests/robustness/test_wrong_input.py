@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SQUAD, TAGGER, examples_of_step, write_data
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SQUAD, TAGGER, examples_of_step
 from tiny_run import bert_config, copy_records, pretraining_flags, steps_of
 
 from bert_estimator.tokenization import open_tokenizer
@@ -20,11 +20,6 @@ from input_pipelines.records.record_reader import record_offsets
 @pytest.fixture(scope="module", params=SCRIPTS)
 def script(request):
     return SCRIPTS[request.param]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_data(tmp_path_factory)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Examples from files that are not what they should be; test_tasks.py has files that are."""
+"""Examples from files that are not what they should be; test_task_table.py has files that are."""
 
 import pytest
 

@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from batches import context
 from number_features import Numbers, features_of
 
 from input_pipelines.records.order import record_order
@@ -34,13 +35,6 @@ def batches(input_fn, number, batch_size=4, context=None, is_dynamic=False):
                 return found
 
 
-def context_at(step, invocation=0, num_invocations=1):
-    return types.SimpleNamespace(
-        global_step=step,
-        current_input_fn_deployment=lambda: (None, invocation, num_invocations, None),
-    )
-
-
 def test_evaluation_is_one_pass_in_order_and_padded():
     found = batches(input_fn_builder(FEATURES, is_training=False), 100)
     labels = np.concatenate([batch["label_ids"] for batch in found])
@@ -60,14 +54,14 @@ def test_training_is_an_endless_permutation_that_depends_on_the_seed():
 def test_a_resumed_training_goes_on_with_its_examples():
     input_fn = input_fn_builder(FEATURES, is_training=True)
     whole = batches(input_fn, 5)
-    resumed = batches(input_fn, 2, context=context_at(3))
+    resumed = batches(input_fn, 2, context=context(3))
     for found, expected in zip(resumed, whole[3:], strict=True):
         np.testing.assert_array_equal(found["input_ids"], expected["input_ids"])
 
 
 def test_several_invocations_share_the_examples():
     input_fn = input_fn_builder(FEATURES, is_training=False)
-    sides = [batches(input_fn, 9, 2, context_at(0, number, 2)) for number in range(2)]
+    sides = [batches(input_fn, 9, 2, context(0, number, 2)) for number in range(2)]
     rows = [np.concatenate([b["label_ids"] for b in pair]) for pair in zip(*sides, strict=True)]
     assert np.concatenate(rows).tolist() == [*range(10), 0, 0]
 

@@ -72,7 +72,6 @@ def parquet(rows, features=None, is_cut=False):
     return stream.getvalue()[:-9] if is_cut else stream.getvalue()
 
 
-COLUMNS_1_6 = dict(text_a_column="6", label_column="1")
 TWO = [("a", "x"), ("b", "y")]
 CLASS_LABEL = {"names": ["neg", "pos"], "_type": "ClassLabel"}
 
@@ -615,7 +614,6 @@ def test_questions(tmp_path, shape):
     holds(shape, read)
 
 
-SPLIT = dict(split_sentences="yes")
 TEXTS = [
     Shape("the Hub's parquet", "w.parquet", parquet([{"text": "One. Two."}]), [["One.", "Two."]]),
     Shape("Windows", "w.txt", "K\u00f6ln.".encode("cp1252"), "iconv -f cp1252 -t utf-8"),

@@ -214,14 +214,6 @@ def test_regression(tmp_path):
     assert as_tuples(examples.training_examples(task)) == [("a", None, 2.0), ("b", None, -10.0)]
 
 
-def test_several_labels(tmp_path):
-    text = '{"text": "a", "labels": ["x", "y"]}\n{"text": "b", "labels": []}\n'
-    task = own(tmp_path, text, "t.jsonl", kind="multi_label")
-    assert as_tuples(examples.training_examples(task)) == [("a", None, (1, 1)), ("b", None, (0, 0))]
-    task = own(tmp_path, "text\tlabels\na\ty, x\nb\t\nc\tx\n", kind="multi_label")
-    assert [e.label for e in examples.training_examples(task)] == [(1, 1), (0, 0), (1, 0)]
-
-
 def test_the_second_text_of_a_later_row_is_not_left_out(tmp_path):
     rows = '{"text": "a", "label": "x"}\n{"text": "b", "text_b": "c", "label": "y"}\n'
     with pytest.raises(TableError, match=r"train\.jsonl:1: .*text_b"):

@@ -33,11 +33,6 @@ def test_other_encodings_are_refused(tmp_path, content, offset):
         list(read_documents([path]))
 
 
-def test_unreadable_files_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"missing\.txt: cannot be read: No such file"):
-        list(read_documents([str(tmp_path / "missing.txt")]))
-
-
 def test_find_files(tmp_path):
     b, a = write(tmp_path, "b.txt", b""), write(tmp_path, "a.txt", b"")
     (tmp_path / "c.txt").mkdir()

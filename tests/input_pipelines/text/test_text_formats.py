@@ -289,12 +289,7 @@ def test_plain_text(tmp_path, options, expected):
     assert is_plain(path, options) != options.document_per_file
 
 
-def test_parts_of_plain_text(tmp_path):
-    path = write(tmp_path, "a.txt", "One.\nTwo.\n\nThree.\n\nFour.")
-    whole = list(read_documents([path]))
-    for cut in (11, 19):
-        halves = [*pieces_of_file(path, 0, cut), *pieces_of_file(path, cut, 24)]
-        assert [piece.sentences for piece in halves] == whole
+def test_an_error_in_a_part_counts_lines_of_the_file(tmp_path):
     path = write(tmp_path, "a.txt", "One.\nTwo.\n\nThree.\n\0Four.")
     with pytest.raises(ValueError, match=r"a\.txt:5: is not text: byte 18 is NUL"):
         list(pieces_of_file(path, 11, 24))
