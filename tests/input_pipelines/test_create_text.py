@@ -63,16 +63,6 @@ def test_near_duplicates(dumps, capsys):
         assert sum("sentence 29" in document[0] for document in documents) == number
 
 
-def test_what_cannot_work(dumps, capsys):
-    assert create(dumps) == 2
-    assert "a.jsonl.gz:1: has no key 'text' (it has body)" in capsys.readouterr().err
-    assert create(dumps, "--text_field=body", "--min_words=1000") == 2
-    assert "all documents are left out: 6 short. Change the flags." in capsys.readouterr().err
-    assert create(dumps, f"--output_file={dumps}/dumps/b.txt") == 2
-    assert "b.txt, which this command reads. Write to another directory" in capsys.readouterr().err
-    assert sorted(path.name for path in dumps.iterdir()) == ["dumps"]
-
-
 @pytest.mark.parametrize("duplicates", ["no", "exact"])
 def test_what_a_killed_command_left_is_not_text(dumps, duplicates):
     """It would be read while it is written: without an end, or as a text's duplicate."""

@@ -134,7 +134,6 @@ def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tpu_name": "rehearse:3"}, "--train_batch_size=8: must be a multiple of the 3 cores of"),
         (
             {"tpu_name": "rehearse:2", "predict_batch_size": 5},
             "--predict_batch_size=5: must be a multiple of the 2 cores of --tpu_name=rehearse:2",

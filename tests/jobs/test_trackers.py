@@ -5,20 +5,9 @@ import json
 from typing import ClassVar
 
 import pytest
-from tiny_run import (
-    bert_config,
-    classifier_flags,
-    pairs,
-    pretraining_flags,
-    words,
-    write_pairs,
-    write_records,
-)
+from scripts import CLASSIFIER, PRETRAINING
 
-import run_classifier
-import run_pretraining
 from bert_estimator.jobs import trackers
-from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 
 class Recording:
@@ -48,11 +37,9 @@ def recording(monkeypatch):
 def run(path, *flags, **changes):
     """Runs run_pretraining.py on a few records; returns its exit code."""
     if not (path / "bert_config.json").exists():
-        (path / "bert_config.json").write_text(json.dumps(bert_config(30)))
-        write_records(path, "train.tfrecord", words(30))
+        PRETRAINING.write_data(path)
     changes = {"report_to": "mlflow", "num_train_steps": 4, **changes}
-    argv = pretraining_flags(path, path / "run", **changes)
-    return run_pretraining.main(["run_pretraining.py", *argv, *flags])
+    return PRETRAINING.main([*PRETRAINING.flags(path, path / "run", **changes), *flags])
 
 
 def records(path):
@@ -75,23 +62,20 @@ def test_a_tracker_gets_all_records_in_one_run(tmp_path, recording):
 
 
 def test_a_fine_tuning_reports_its_evaluations(tmp_path, recording):
-    (tmp_path / "bert_config.json").write_text(json.dumps(bert_config(30)))
-    write_vocab([*SPECIAL_TOKENS, *words(30)], str(tmp_path / "vocab.txt"))
-    for name, seed in (("train", 1), ("dev", 2)):
-        write_pairs(tmp_path / f"{name}.tsv", pairs(32, seed))
-    flags = classifier_flags(tmp_path, tmp_path / "run", report_to="mlflow")
-    argv = ["run_classifier.py", *flags, "--do_eval", "--keep_best_checkpoint"]
-    assert run_classifier.main([*argv, "--do_train"]) == 0
+    CLASSIFIER.write_data(tmp_path)
+    argv = CLASSIFIER.flags(tmp_path, tmp_path / "run", report_to="mlflow")
+    argv += ["--do_eval", "--keep_best_checkpoint"]
+    assert CLASSIFIER.main([*argv, "--do_train"]) == 0
     begin, *added, end = recording.events
     assert begin[:2] == ("begin", None) and end == ("close", "NoneType")
     assert added == records(tmp_path) and any("eval_accuracy" in record for record in added)
     recording.events.clear()
-    assert run_classifier.main(argv) == 0  # without training there is a baseline less
+    assert CLASSIFIER.main(argv) == 0  # without training there is a baseline less
     begin, *more, end = recording.events
     assert begin[:2] == ("begin", "run 1") and len(more) == 1
     assert added + more == records(tmp_path)
     recording.events.clear()
-    assert run_classifier.main(argv) == 0  # an equal record is not written again
+    assert CLASSIFIER.main(argv) == 0  # an equal record is not written again
     assert [event[0] for event in recording.events] == ["begin", "close"]
 
 

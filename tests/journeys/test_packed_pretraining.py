@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 import scripts
-import tensorflow.compat.v1 as tf
 from scripts import PRETRAINING
-from tiny_run import bert_config, copy_records, go_back, words
+from tiny_run import bert_config, copy_records, go_back, variables_of, words
 
 from bert_estimator.jobs.pretraining.pretraining_config import resolve
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
@@ -67,8 +66,7 @@ def trained(data, folder, kind="dynamic", rate=0.0, **changes):
     own |= {"max_seq_length": LENGTH, "max_predictions_per_seq": 6, "do_eval": True}
     own |= {"save_checkpoints_steps": 2}
     assert PRETRAINING.main(PRETRAINING.flags(data, folder, **(own | changes))) == 0
-    reader = tf.train.load_checkpoint(str(folder))
-    weights = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    weights = variables_of(folder, 5)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return weights, {
         (line["step"], "loss" in line): {

@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 from scripts import CLASSIFIER, SQUAD, TAGGER, WAYS
-from tiny_run import go_back
+from tiny_run import go_back, variables_of
 
 SCRIPTS = {"pairs": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
 LENGTHS = {"pairs": 32, "tags": 40, "answers": 48}  # of a row, which holds three examples or so
@@ -49,8 +48,7 @@ def flags_of(task, data, folder, **changes):
 def trained(task, data, folder, **changes):
     """Runs a task; returns the weights, the metrics and the predictions."""
     assert SCRIPTS[task].main(flags_of(task, data, folder, **changes)) == 0
-    reader = tf.train.load_checkpoint(str(folder))
-    weights = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    weights = variables_of(folder, 5)
     lines = (folder / "eval_results.txt").read_text().splitlines()
     metrics = dict(line.split(" = ") for line in lines)
     predictions = next(

@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 from scripts import CLASSIFIER, TAGGER
+from tiny_run import variables_of
 
 # The lengths of training are 8, 16 and so on.
 MAX_SEQ_LENGTH = 48
@@ -39,11 +39,6 @@ def task(request, tmp_path_factory):
     return script, data
 
 
-def weights_of(directory):
-    reader = tf.train.load_checkpoint(str(directory))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 @pytest.mark.parametrize(
     ("task", "option"),
     [
@@ -67,7 +62,7 @@ def test_training_evaluation_and_predictions_do_not_depend_on_the_padding(task, 
         changes["predict_file"] = data / ("dev.conll" if script is TAGGER else "dev.tsv")
         assert script.main(script.flags(data, folder, **changes, **OPTIONS[option])) == 0
         (results,) = folder.glob("test_results*")
-        found[use_tpu] = weights_of(folder), results.read_text(), metrics_of(folder)
+        found[use_tpu] = variables_of(folder, 6), results.read_text(), metrics_of(folder)
         steps.append(found[use_tpu][0]["global_step"])
     assert steps == [6, 6]
     tolerance = 1e-2 if option == "bfloat16" else 1e-5

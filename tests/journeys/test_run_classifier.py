@@ -84,7 +84,6 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         ),
         (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
         (["--eval_file={here}", "--do_eval", *OWN], "--train_file: is needed also to evalua"),
-        ("--task_kind=ranking: must be one of classification, multi_lab",),
         (
             ["--task_kind=tagging", "--train_file={here}", "--text_b_column=2", *OWN],
             "--text_b_column=2: --task_kind=tagging has no second texts; leave it out",

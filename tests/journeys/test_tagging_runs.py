@@ -11,9 +11,7 @@ import tensorflow.compat.v1 as tf
 from tiny_run import (
     bert_config,
     reports_of,
-    steps_of,
     tagging_flags,
-    variables_of,
     words,
     write_tagged,
 )
@@ -224,21 +222,6 @@ def test_the_command_tags_lines(trained, tmp_path, capsys):
     assert first["words"] == ["w1", "w2", "w20"] and len(first["tags"]) == 3
     assert empty["words"] == []
     assert wrong["error"].startswith("line 3: has 1 tabs")
-
-
-def test_a_resumed_run_is_the_whole_run(data, trained, tmp_path):
-    """What a killed process leaves is a whole run's directory with fewer checkpoints."""
-    before, end = steps_of(trained)[-2:]
-    assert 0 < before < end
-    parts = shutil.copytree(trained, tmp_path / "parts")
-    for path in parts.glob(f"model.ckpt-{end}.*"):
-        path.unlink()
-    (parts / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{before}"\n')
-    flags = {"eval_file": None, "num_train_epochs": 2, "save_checkpoints_steps": 16}
-    assert main(tagging_flags(data, parts, do_train=True, **flags)) == 0
-    assert steps_of(parts) == steps_of(trained)
-    expected, found = variables_of(trained, end), variables_of(parts, end)
-    assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
 @pytest.mark.parametrize(

@@ -64,23 +64,6 @@ REFUSED = {
     ("Korean", True, None): STRIPPED,
     ("cased German", True, None): CAPITALS,
 }
-OPENED = [
-    ("uncased", True, None),
-    ("uncased", True, True),
-    ("cased", False, None),
-    ("German", True, False),
-    ("Russian", True, False),
-    ("Russian", False, None),  # too few words to tell that they were lower-cased
-    ("Vietnamese", True, False),
-    ("Devanagari", True, False),
-    ("Devanagari", False, None),
-    ("Thai", True, False),
-    ("Korean", True, False),
-    ("Chinese", True, None),
-    ("Chinese", True, False),
-    ("Chinese", False, None),
-    ("cased German", False, None),
-]
 TOLD = {
     "uncased": (True, None),
     "cased": (False, None),
@@ -93,6 +76,14 @@ TOLD = {
     "Chinese": (True, None),
     "cased German": (False, None),
 }
+OPENED = [
+    *((name, *casing) for name, casing in TOLD.items()),
+    ("uncased", True, True),
+    ("Russian", False, None),  # too few words to tell that they were lower-cased
+    ("Devanagari", False, None),
+    ("Chinese", True, False),
+    ("Chinese", False, None),
+]
 
 
 def vocabulary(folder, name):

@@ -42,7 +42,6 @@ def test_scores_are_seqevals(scheme):
         ("E-X E-X", [("X", 0, 1), ("X", 1, 2)]),
         ("S-X I-X", [("X", 0, 1), ("X", 1, 2)]),
         ("B I O B", [("", 0, 2), ("", 3, 4)]),  # one type, without a name
-        ("U-X B-X I-X L-X L-X", [("X", 0, 1), ("X", 1, 4), ("X", 4, 5)]),  # BILOU
         ("S-X B-X M-X E-X M-Y O", [("X", 0, 1), ("X", 1, 4), ("Y", 4, 5)]),  # BMES
         ("B E S B M M E", [("", 0, 2), ("", 2, 3), ("", 3, 7)]),  # words of Chinese
         ("W-X B-X M-X E-X", [("X", 0, 1), ("X", 1, 4)]),  # BMEWO

@@ -2,8 +2,6 @@
 
 import os
 
-import pytest
-
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
     FullTokenizer,
@@ -35,10 +33,3 @@ def test_both_kinds_have_one_interface(tmp_path):
         assert len(set(special)) == 4 and max(ids) < tokenizer.vocab_size
         assert not tokenizer.is_continuation(tokens[0])
     assert wordpiece.is_continuation("##se") and model.is_continuation("se")
-
-
-def test_a_model_is_known_by_its_name(tmp_path):
-    path = tmp_path / "a.model"
-    path.write_bytes(b"no model")
-    with pytest.raises(ValueError, match=r"a\.model: is not a SentencePiece model"):
-        open_tokenizer(str(path))

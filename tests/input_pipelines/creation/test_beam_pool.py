@@ -7,7 +7,7 @@ from commands import MAINS
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
-from input_pipelines.creation import pools, stages
+from input_pipelines.creation import stages
 from input_pipelines.creation.pools import BeamPool, WorkerError
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
@@ -79,12 +79,6 @@ def test_machines_that_do_not_see_the_directory(tmp_path, monkeypatch):
     pool = BeamPool("FlinkRunner", (), str(tmp_path))
     with pytest.raises(WorkerError, match=r"the machines of FlinkRunner do not see .*: write to"):
         list(pool.run(fail, [1], lambda _: "reading"))
-
-
-def test_without_beam(monkeypatch):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(ValueError, match=r"--runner: Apache Beam is not installed\. Install it: p"):
-        pools.import_beam()
 
 
 def test_the_command_without_beam(monkeypatch, tmp_path, capsys):

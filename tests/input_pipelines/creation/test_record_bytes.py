@@ -56,14 +56,6 @@ def test_features_of_an_example(tokenizer):
         assert unmasked == whole
 
 
-def test_kinds_of_the_features(tokenizer):
-    (record,) = StaticRecords(tokenizer, settings()).serialized(pairs_of(([5], [6], 0)))
-    features = tf.train.Example.FromString(record).features.feature
-    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
-    assert kinds.pop("masked_lm_weights") == "float_list"
-    assert len(kinds) == 6 and set(kinds.values()) == {"int64_list"}
-
-
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_masks_depend_on_seed_turn_and_key_alone(tokenizer, whole_words):
     rows = [([5, 45, 6], [7, 46, 47, 8], 0)] * 600

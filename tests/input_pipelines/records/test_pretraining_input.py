@@ -21,14 +21,6 @@ from input_pipelines.records.pretraining_input import input_fn_builder
 from input_pipelines.records.record_reader import RecordFiles, record_offsets
 
 
-@pytest.fixture
-def two_files(tmp_path, documents, tokenizer, vocab_file):
-    files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
-    settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1)
-    write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="static")
-    return files
-
-
 def input_fn(files, is_training, **options):
     return input_fn_builder(files, 16, 4, is_training, **options)
 
@@ -55,9 +47,9 @@ def assert_batch_equals(batch, rows):
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_element_spec(two_files, is_training, precision):
+def test_element_spec(record_files, is_training, precision):
     with tf.Graph().as_default():
-        dataset = input_fn(two_files, is_training, precision=precision, vocab_size=50)(
+        dataset = input_fn(record_files, is_training, precision=precision, vocab_size=50)(
             {"batch_size": 3}
         )
     spec = {name: (tuple(s.shape), s.dtype.name) for name, s in dataset.element_spec.items()}
@@ -73,16 +65,16 @@ def test_element_spec(two_files, is_training, precision):
     }
 
 
-def test_no_autotuning_keeps_a_session_from_closing(two_files):
+def test_no_autotuning_keeps_a_session_from_closing(record_files):
     with tf.Graph().as_default():
-        dataset = input_fn(two_files, True)({"batch_size": 3})
+        dataset = input_fn(record_files, True)({"batch_size": 3})
         with pytest.warns(UserWarning, match="no longer known at graph construction time"):
             assert dataset.options().autotune.enabled is False
 
 
-def test_training_follows_the_order_over_epochs(two_files):
-    rows = expected_rows(two_files)
-    found = batches(input_fn(two_files, True, random_seed=3), {"batch_size": 4}, most=len(rows))
+def test_training_follows_the_order_over_epochs(record_files):
+    rows = expected_rows(record_files)
+    found = batches(input_fn(record_files, True, random_seed=3), {"batch_size": 4}, most=len(rows))
     order = record_order(np.arange(4 * len(rows)), len(rows), seed=3).reshape(-1, 4)
     assert len(found) == len(rows)  # That is four epochs.
     for batch, numbers in zip(found, order, strict=True):
@@ -90,10 +82,10 @@ def test_training_follows_the_order_over_epochs(two_files):
         assert batch["is_real_example"].tolist() == [1] * 4
 
 
-def test_evaluation_is_one_padded_pass(two_files):
-    rows = expected_rows(two_files)
+def test_evaluation_is_one_padded_pass(record_files):
+    rows = expected_rows(record_files)
     for batch_size in (4, len(rows), len(rows) + 3):
-        found = batches(input_fn(two_files, False), {"batch_size": batch_size})
+        found = batches(input_fn(record_files, False), {"batch_size": batch_size})
         assert len(found) == -(-len(rows) // batch_size)
         joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
         assert_batch_equals({name: v[: len(rows)] for name, v in joined.items()}, rows)
@@ -103,17 +95,17 @@ def test_evaluation_is_one_padded_pass(two_files):
         assert joined["is_real_example"].sum() == len(rows)
 
 
-def test_evaluation_starts_at_its_beginning_at_any_step(two_files):
-    function = input_fn(two_files, False)
+def test_evaluation_starts_at_its_beginning_at_any_step(record_files):
+    function = input_fn(record_files, False)
     first = batches(function, {"batch_size": 4}, most=1)
     at_step = batches(function, {"batch_size": 4, "context": context(100)}, most=1)
     np.testing.assert_array_equal(first[0]["input_ids"], at_step[0]["input_ids"])
 
 
-def test_weights_survive_the_cast(two_files):
+def test_weights_survive_the_cast(record_files):
     params = {"batch_size": 4}
-    single = batches(input_fn(two_files, True, precision="float32"), params, most=3)
-    half = batches(input_fn(two_files, True, precision="bfloat16"), params, most=3)
+    single = batches(input_fn(record_files, True, precision="float32"), params, most=3)
+    half = batches(input_fn(record_files, True, precision="bfloat16"), params, most=3)
     for a, b in zip(single, half, strict=True):
         np.testing.assert_array_equal(a["masked_lm_weights"], b["masked_lm_weights"].astype(float))
 
@@ -159,7 +151,7 @@ def test_a_record_of_another_kind_is_named(tmp_path, record, message):
     ],
 )
 def test_values_out_of_range_surface_from_the_session(
-    tmp_path, two_files, is_training, name, value, last
+    tmp_path, record_files, is_training, name, value, last
 ):
     path = str(tmp_path / "changed.tfrecord")
 
@@ -167,7 +159,7 @@ def test_values_out_of_range_surface_from_the_session(
         feature = features[name]
         (feature.int64_list.value or feature.float_list.value)[-1] = value
 
-    copy_records(two_files[0], path, {3: change})
+    copy_records(record_files[0], path, {3: change})
     offset = int(record_offsets(path)[3])
     message = (
         rf"changed\.tfrecord: record 3 \(byte {offset}\): {name} holds {value}; it must be from "
@@ -183,8 +175,8 @@ def test_unknown_precision():
         input_fn_builder("x", 16, 4, True, precision="half")
 
 
-def test_the_digest_tells_record_sets_apart(tmp_path, two_files):
-    files = two_files
+def test_the_digest_tells_record_sets_apart(tmp_path, record_files):
+    files = record_files
     before = manifest.digest(files)
     assert manifest.digest(files) == before
     assert len(manifest.vocabularies(files)) == 1
@@ -490,15 +482,15 @@ def test_training_has_the_threads_of_any_session(record_files):
 
 
 @pytest.mark.parametrize("num_read", [4, 7, None, 10**6])
-def test_an_evaluation_of_a_part_reads_all_files(two_files, num_read):
-    rows = expected_rows(two_files)
+def test_an_evaluation_of_a_part_reads_all_files(record_files, num_read):
+    rows = expected_rows(record_files)
     end = min(num_read or len(rows), len(rows))
     expected = [rows[number * len(rows) // end] for number in range(end)]
-    found = list(batches(input_fn(two_files, False, num_read=num_read), {"batch_size": 4}))
+    found = list(batches(input_fn(record_files, False, num_read=num_read), {"batch_size": 4}))
     read = np.concatenate([batch["input_ids"][batch["is_real_example"] == 1] for batch in found])
     np.testing.assert_array_equal(read, [row["input_ids"] for row in expected])
-    alone = list(batches(input_fn(two_files[:1], False, num_read=num_read), {"batch_size": 4}))
-    first = RecordFiles(two_files[:1]).num_records  # one file is read in its order
+    alone = list(batches(input_fn(record_files[:1], False, num_read=num_read), {"batch_size": 4}))
+    first = RecordFiles(record_files[:1]).num_records  # one file is read in its order
     np.testing.assert_array_equal(
         np.concatenate([batch["input_ids"] for batch in alone])[:first],
         [row["input_ids"] for row in rows[:first]],
