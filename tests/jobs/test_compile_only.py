@@ -269,12 +269,6 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tpu_topology": None}, "--compile_only=True: needs --tpu_topology"),
-        ({"compile_only": None}, "--tpu_topology=v3:1x1: goes with --compile_only"),
-        (
-            {"compile_only": None, "tpu_topology": None, "suggest": True},
-            "--suggest=True: goes with --compile_only",
-        ),
         ({"use_tpu": None}, "--use_tpu is not given"),
         ({"tpu_name": "rehearse:2"}, "--tpu_name=rehearse:2: names cores to run on"),
         ({"tpu_topology": "v3:banana"}, "--tpu_topology=v3:banana: "),

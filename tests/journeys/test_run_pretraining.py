@@ -146,11 +146,17 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
     config = resolve(tmp_path, *flags)
     # tests/jobs/test_job_config.py has those of the flags that the scripts share.
     expected = {
-        "max_predictions_per_seq": 20, "num_train_steps": 100000, "num_warmup_steps": 10000,
-        "max_eval_steps": 100, "learning_rate_decay_power": 1.0, "adam_bias_correction": False,
-        "lamb_bias_correction": False, "legacy_schedule_jump": False, "pack": None,
-        "bfloat16_first_moments": False, "max_bad_records": 0, "bert_config": None,
-    }  # fmt: skip
+        "max_predictions_per_seq": 20,
+        "num_train_steps": 100000,
+        "num_warmup_steps": 10000,
+        "max_eval_steps": 100,
+        "learning_rate_decay_power": 1.0,
+        "adam_bias_correction": False,
+        "lamb_bias_correction": False,
+        "legacy_schedule_jump": False,
+        "bfloat16_first_moments": False,
+        "pack": None,
+    }
     assert {name: config.settings()[name] for name in expected} == expected
     assert not config.embedded and config.training.optimizer == "adamw"
     assert resolve(tmp_path, *flags, "--optimizer=lamb").training.optimizer == "lamb"

@@ -178,28 +178,6 @@ def test_task_json_says_how_windows_are_made(trained):
     }  # fmt: skip
 
 
-def test_the_exported_model_gives_the_logits(data, trained):
-    import tensorflow.compat.v1 as tf
-
-    from bert_estimator.tokenization import open_tokenizer
-    from input_pipelines.tasks.windows import Windows
-
-    (export,) = os.listdir(trained / "export")
-    asked = squad_files.read(str(data / "dev2.json"), True, True)
-    windows = Windows(asked, open_tokenizer(str(data / "vocab.txt")), 16, 4, 3)
-    batch = windows.batch(np.arange(3))
-    with tf.Graph().as_default(), tf.Session() as session:
-        graph = tf.saved_model.load(session, ["serve"], str(trained / "export" / export))
-        signature = graph.signature_def["serving_default"]
-        assert set(signature.outputs) == {"start_logits", "end_logits"}
-        feed = {signature.inputs[name].name: batch[name] for name in signature.inputs}
-        found = session.run({k: v.name for k, v in signature.outputs.items()}, feed)
-    odds = read(trained / "null_odds.json")
-    null = found["start_logits"][0, 0] + found["end_logits"][0, 0]
-    best = next(row for row in read(trained / "nbest_predictions.json")["q0"] if row["text"])
-    assert odds["q0"] == pytest.approx(null - best["start_logit"] - best["end_logit"], abs=1e-4)
-
-
 def test_a_trained_network_answers_elsewhere(data, trained, tmp_path, capsys):
     """Without training, on cores, from --init_checkpoint, the answers are the same."""
     changes = {

@@ -45,7 +45,6 @@ TWO = {"chief": ["localhost:1"], "worker": ["b:1"]}
         (TWO, None, {"tpu_name": "rehearse:3"}, "3 cores cannot be shared evenly by the 2 hosts"),
         (TWO, None, {**CORES, "export_program": "x"}, "an exported program is for one host"),
         (TWO, None, {**CORES, "host_wait_secs": 0}, "--host_wait_secs=0.0: must be a positive"),
-        (TWO, None, {**CORES, "host_wait_secs": "inf"}, "--host_wait_secs=inf: must be a finite"),
         (TWO, {"type": "evaluator", "index": 0}, CORES, "the task type of this process is evalua"),
         (TWO, {"type": "worker", "index": 1}, CORES, "1 is not a valid task_id for task_type work"),
         ({**TWO, "ps": ["c:1"]}, None, CORES, "parameter servers are not supported"),

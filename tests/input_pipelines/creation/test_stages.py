@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tokenization import open_tokenizer, train_sentencepiece
+from bert_estimator.tokenization import open_tokenizer
 from input_pipelines.creation import pretraining_records, stages
 from input_pipelines.creation.pools import WorkerPool
 from input_pipelines.creation.pretraining_records import write_pretraining_records
@@ -66,31 +66,6 @@ def test_bytes_do_not_depend_on_workers(tmp_path, create, masking):
     assert create(tmp_path / "two", masking=masking, num_workers=2) == one
     assert sorted(one)[:2] == ["0.tfrecord", "1.tfrecord"]
     assert not any("work" in name or "temporary" in name for name in one)
-
-
-@pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_sentencepiece_whole_words_and_sentence_order(tmp_path, documents, masking):
-    model = str(tmp_path / "spm.model")
-    train_sentencepiece([sentence for document in documents for sentence in document], model, 36)
-    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents))
-    settings = CreationSettings(
-        16, 4, dupe_factor=2, do_whole_word_mask=True, random_next_sentence=False
-    )
-    written = []
-    for num_workers in (0, 2):
-        path = tmp_path / f"{num_workers}" / "x.tfrecord"
-        path.parent.mkdir()
-        write_pretraining_records(
-            split_files([str(tmp_path / "text.txt")], part_bytes=100),
-            open_tokenizer(model),
-            model,
-            [str(path)],
-            settings,
-            masking=masking,
-            pool=WorkerPool(num_workers),
-        )
-        written.append(path.read_bytes())
-    assert written[0] == written[1]
 
 
 def test_several_groups_and_pieces(tmp_path, create, monkeypatch):

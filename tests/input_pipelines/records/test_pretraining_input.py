@@ -102,11 +102,12 @@ def test_evaluation_starts_at_its_beginning_at_any_step(record_files):
     np.testing.assert_array_equal(first[0]["input_ids"], at_step[0]["input_ids"])
 
 
-def test_weights_survive_the_cast(record_files):
+def test_weights_survive_the_cast(files):
     params = {"batch_size": 4}
-    single = batches(input_fn(record_files, True, precision="float32"), params, most=3)
-    half = batches(input_fn(record_files, True, precision="bfloat16"), params, most=3)
+    single = batches(input_fn(files, True, precision="float32"), params, most=3)
+    half = batches(input_fn(files, True, precision="bfloat16"), params, most=3)
     for a, b in zip(single, half, strict=True):
+        assert b["masked_lm_weights"].dtype.name == "bfloat16"
         np.testing.assert_array_equal(a["masked_lm_weights"], b["masked_lm_weights"].astype(float))
 
 
@@ -320,15 +321,6 @@ def test_masks_of_an_evaluation_belong_to_its_records(unmasked_files):
         return {name: values[is_real] for name, values in joined.items()}
 
     assert_equal([rows(7), rows(4, random_seed=9)], [rows(5)] * 2)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_precision(unmasked_files, precision):
-    (batch,) = batches(
-        checked_input_fn(unmasked_files, precision=precision), {"batch_size": 4}, most=1
-    )
-    assert batch["masked_lm_weights"].dtype.name == precision
-    assert set(batch["masked_lm_weights"].astype(float).reshape(-1)) <= {0, 1}
 
 
 def test_a_network_with_one_segment_is_refused(unmasked_files):

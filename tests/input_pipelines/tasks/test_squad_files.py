@@ -114,16 +114,12 @@ def test_a_question_that_cannot_be_read(path, change, version_2, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is not JSON"),
         ("[]", "has 0 questions; give a file with at least one"),
-        ("[3]", "1: must be an object, not 3"),
         ('{"question": "q"}', "1: the key 'context' is missing; it must be a string"),
         ('{"question": "q"}\n3', "1: the key 'context' is missing; it must be a string"),
         ("[{}, 3]", "1: the key 'context' is missing"),
         ("{}", "the key 'data' is missing; it must be a list"),
-        ('{"data": []}', "has 0 questions; give a file with at least one"),
         ('{"data": [{"paragraphs": []}]}', "has 0 questions"),
-        ('{"data": [3]}', "data[0]: must be an object, not 3"),
         ('{"data": [{}]}', "data[0]: the key 'paragraphs' is missing"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0]: the key 'context'"),
         ('{"data": [{"paragraphs": [{"context": ""}]}]}', "paragraphs[0]: the key 'qas' is miss"),

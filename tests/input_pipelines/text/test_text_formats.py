@@ -240,47 +240,17 @@ def test_columns_of_parquet(tmp_path):
         list(read_documents([path], options=TextOptions(text_field="id")))
 
 
-PLAIN = (
-    "First one. Second one.\nA new paragraph that is longer than forty characters,\nno?\n\nAnd.\n"
-)
+LONG = "A new paragraph that is longer than forty characters,"
+PLAIN = f"First one. Second one.\n{LONG}\nno?\n\nAnd.\n"
+SPLIT = ["First one.", "Second one.", f"{LONG} no?"]
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (
-            TextOptions(),
-            [
-                [
-                    "First one. Second one.",
-                    "A new paragraph that is longer than forty characters,",
-                    "no?",
-                ],
-                ["And."],
-            ],
-        ),
-        (
-            TextOptions(split_sentences="yes"),
-            [
-                [
-                    "First one.",
-                    "Second one.",
-                    "A new paragraph that is longer than forty characters, no?",
-                ],
-                ["And."],
-            ],
-        ),
-        (
-            TextOptions(split_sentences="yes", document_per_file=True),
-            [
-                [
-                    "First one.",
-                    "Second one.",
-                    "A new paragraph that is longer than forty characters, no?",
-                    "And.",
-                ],
-            ],
-        ),
+        (TextOptions(), [["First one. Second one.", LONG, "no?"], ["And."]]),
+        (TextOptions(split_sentences="yes"), [SPLIT, ["And."]]),
+        (TextOptions(split_sentences="yes", document_per_file=True), [[*SPLIT, "And."]]),
     ],
 )
 def test_plain_text(tmp_path, options, expected):

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
 import run_classifier
-from bert_estimator import precision, tpu
 from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.serving import exported_model
 from bert_estimator.serving.predictor import Predictor
@@ -60,44 +59,6 @@ def test_a_checkpoint_that_does_not_fit(tmp_path):
 def stored_dtypes(export):
     """Returns a dict of a variable's name -> its dtype in a SavedModel."""
     return tf.train.load_checkpoint(f"{export}/variables/variables").get_variable_to_dtype_map()
-
-
-@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
-def test_an_estimator_exports_what_its_model_reads(tmp_path, kind):
-    def model_fn(features, labels, mode, params):
-        with precision.scope(kind), tf.variable_scope("net", use_resource=True):
-            w = tf.get_variable("w", [3, 2])
-            logits = precision.to_float32(tf.matmul(tf.cast(features["x"], w.dtype), w))
-            logits *= tf.get_variable("scale", [], tf.float32, tf.ones_initializer())
-        if mode == tpu.ModeKeys.PREDICT:
-            return tpu.TPUEstimatorSpec(mode, predictions={"logits": logits})
-        loss = tf.reduce_sum(logits)
-        step = tf.train.get_global_step()
-        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
-        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    def receiver():
-        x = {"x": tf.placeholder(tf.float32, [None, 3])}
-        return tpu.serving.ServingInputReceiver(x, x)
-
-    def input_fn(params):
-        return {"x": tf.ones([params["batch_size"], 3])}, None
-
-    run_config = tpu.RunConfig(model_dir=str(tmp_path / "run"))
-    answers = []
-    for wrap in (lambda model_fn: model_fn, export.rounded):
-        estimator = tpu.TPUEstimator(wrap(model_fn), config=run_config, train_batch_size=2)
-        if not answers:
-            estimator.train(input_fn, max_steps=3)
-        path = estimator.export_saved_model(str(tmp_path / "export"), receiver).decode()
-        dtypes = stored_dtypes(path)
-        assert set(dtypes) == {"net/w", "net/scale", "global_step"}
-        rounds = kind == "bfloat16" and len(answers) == 1
-        assert dtypes["net/w"] == (tf.bfloat16 if rounds else tf.float32)
-        assert dtypes["net/scale"] == tf.float32
-        ask = tf.saved_model.load_v2(path).signatures["serving_default"]
-        answers.append(ask(x=tf.constant(np.float32([[1, 2, 3], [0.1, -0.7, 5]])))["logits"])
-    np.testing.assert_array_equal(*answers)
 
 
 @pytest.mark.parametrize("export_inputs", ["text", "ids"])
