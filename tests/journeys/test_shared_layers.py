@@ -257,22 +257,6 @@ def main(flags):
     return run_classifier.main(["run_classifier.py", *flags, "--do_train", "--do_eval"])
 
 
-def test_an_albert_of_another_depth_is_refused(data):
-    """Shapes do not show how often shared weights are applied."""
-    source = open_source(str(data / "albert"))
-    init_checkpoint.check_config(source, source.config)
-    with pytest.raises(ArgumentError, match="is of a network with num_hidden_layers=3, but the co"):
-        deeper = dataclasses.replace(source.config, num_hidden_layers=6)
-        init_checkpoint.check_config(source, deeper)
-    # A network of one layer that is not shared has the same shapes.
-    alone = dataclasses.replace(source.config, num_hidden_layers=1, num_hidden_groups=None)
-    assert network_variables.encoder_shapes(alone) == network_variables.encoder_shapes(
-        source.config
-    )
-    with pytest.raises(ArgumentError, match="is of a network with num_hidden_layers=3, but the co"):
-        init_checkpoint.check_config(source, alone)
-
-
 def test_a_missing_pooler_is_new_for_an_electra_only(data):
     source = open_source(str(data / "electra"))
     shapes = network_variables.encoder_shapes(source.config)

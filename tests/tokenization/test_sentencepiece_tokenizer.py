@@ -28,18 +28,6 @@ def test_a_trained_model_has_alberts_special_tokens(tokenizer):
     assert tokenizer.convert_ids_to_tokens([0, 1]) == ["<pad>", "<unk>"]
 
 
-def test_pieces_join_to_the_text(tokenizer):
-    text = "the cat sat on a mat"
-    assert "".join(tokenizer.tokenize(text)).replace("\u2581", " ").strip() == text
-
-
-def test_no_piece_of_a_number_ends_in_a_comma(tokenizer):
-    for text in ("9, 3,5, 1,000 2,019,", "the 9,"):
-        pieces = tokenizer.tokenize(text)
-        assert not [p for p in pieces if len(p) > 1 and p[-1] == "," and p[-2].isdigit()]
-        assert "".join(pieces).replace("\u2581", "") == text.replace(" ", "")
-
-
 def test_training_is_the_same_every_time(tmp_path):
     for name in ("a.model", "b.model"):
         train_sentencepiece(iter(TEXTS), str(tmp_path / name), 32)

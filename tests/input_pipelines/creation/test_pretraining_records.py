@@ -68,24 +68,6 @@ def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
     assert token_counts.sum() == manifest.corpus["tokens"] == 120
 
 
-def test_a_failure_leaves_no_manifest_that_vouches(
-    tmp_path, documents, tokenizer, vocab_file, monkeypatch
-):
-    files = [str(tmp_path / f"{i}.tfrecord") for i in range(2)]
-    write(documents, tokenizer, vocab_file, files)
-    original = os.replace
-
-    def replace(source, target):
-        if target == files[1]:
-            raise OSError("disk full")
-        original(source, target)
-
-    monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(OSError, match="disk full"):
-        write(documents[:3], tokenizer, vocab_file, files)
-    assert not os.path.exists(manifests.manifest_path(files[0]))
-
-
 @pytest.mark.parametrize("stage", ["make_pairs", "join_pieces"])
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_vocabulary_that_changes_meanwhile(

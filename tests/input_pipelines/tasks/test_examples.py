@@ -34,7 +34,3 @@ def test_a_text_that_is_none(tmp_path):
     task = task_table.own_task("regression", str(tmp_path / "t.jsonl"), None, None)
     with pytest.raises(TableError, match=r"t.jsonl:1: 'text' is 3; it must be a text"):
         examples.training_examples(task)
-
-
-def test_majority():
-    assert examples.majority_share([1, 0, 1, 1]) == 0.75

@@ -126,18 +126,6 @@ def test_predictions_have_a_row_for_each_row(tmp_path, capsys):
     assert f"{tmp_path}/test.tsv: kept 3 malformed rows" in capsys.readouterr().out
 
 
-def test_mnli_has_two_files_to_evaluate_on_and_to_predict_for():
-    task = task_table.TASKS["mnli"].of("d")
-    assert task.evaluate == {
-        "matched": "d/dev_matched.tsv",
-        "mismatched": "d/dev_mismatched.tsv",
-    }
-    assert task.predict == {
-        "matched": "d/test_matched.tsv",
-        "mismatched": "d/test_mismatched.tsv",
-    }
-
-
 def test_xnli_takes_one_language(tmp_path):
     write(
         tmp_path / "multinli/multinli.train.de.tsv",

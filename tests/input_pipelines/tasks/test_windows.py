@@ -122,17 +122,6 @@ def test_a_context_without_tokens_has_a_window(tokenizer):
     assert [each.tolist() for each in windows.best_contexts(0)] == [[]]
 
 
-def test_each_token_has_its_best_context_once(golden_windows):
-    for number in range(len(golden_windows.questions)):
-        windows = golden_windows.of_question(number)
-        counts = np.zeros(len(golden_windows.contexts[number].ids), int)
-        for start, best in zip(
-            golden_windows.starts[windows], golden_windows.best_contexts(number), strict=True
-        ):
-            counts[start : start + len(best)] += best
-        assert np.all(counts == 1)
-
-
 def test_the_digest_tells_data_apart(tokenizer):
     def digest(*questions, length=16, stride=4, query_length=2):
         return Windows(questions, tokenizer, length, stride, query_length).digest()

@@ -316,23 +316,3 @@ def test_a_remote_file_of_the_same_size_is_another_version(tmp_path, monkeypatch
         return first.digest
 
     assert digests("one two\n", 10**18) != digests("one six\n", 10**18 + 10**9)
-
-
-def test_the_version_of_fsspec_is_its_checksum(monkeypatch):
-    """Its file systems know what tells versions of a file apart: an ETag, or a time."""
-
-    class System:
-        etag = 1
-
-        def size(self, path):
-            return 8
-
-        def checksum(self, path):
-            return hash((path, self.etag))
-
-    system = System()
-    monkeypatch.setattr(reading, "_system", lambda path: system)
-    (before,) = split_files(["s3://bucket/text.txt"])
-    assert split_files(["s3://bucket/text.txt"])[0].digest == before.digest
-    system.etag = 2
-    assert split_files(["s3://bucket/text.txt"])[0].digest != before.digest
