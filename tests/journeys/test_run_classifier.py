@@ -68,68 +68,6 @@ def main(arguments):
     return run_classifier.main(["run_classifier.py", *arguments])
 
 
-# Flags
-
-
-OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--task_name=MRPC", *OWN], "--data_dir: is needed: it holds the task's files"),
-        (
-            ["--task_name=mrpc"],
-            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
-        ),
-        (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
-        (["--eval_file={here}", "--do_eval", *OWN], "--train_file: is needed also to evalua"),
-        (
-            ["--task_kind=tagging", "--train_file={here}", "--text_b_column=2", *OWN],
-            "--text_b_column=2: --task_kind=tagging has no second texts; leave it out",
-        ),
-        (
-            ["--train_file={here}", "--do_train", "--keep_best_checkpoint", *OWN],
-            "--eval_file: is needed for --keep_best_checkpoint; or turn it off",
-        ),
-        (
-            ["--train_file={here}", "--do_train", "--early_stopping_patience=2", *OWN],
-            "--eval_file: is needed for --early_stopping_patience; or turn it off",
-        ),
-        (
-            ["--task_name=word_order", "--data_dir=glue"],
-            "--data_dir=glue: --task_name=word_order has texts of its own; leave it out",
-        ),
-        (
-            ["--task_kind=regression"],
-            "--task_kind=regression: --task_name=word_order has texts of its own; leave it out",
-        ),
-        (
-            ["--task_name=mrpc", "--data_dir=.", "--label_column=3", *OWN],
-            "--label_column=3: --task_name=mrpc has its files in --data_dir; leave it out",
-        ),
-        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
-        (
-            ["--do_export", "--export_inputs=words"],
-            "--export_inputs=words: must be one of text, ids",
-        ),
-        (["--export_inputs=text"], "--export_inputs=text: is for --do_export; add it, or leave"),
-        (
-            ["--random_seed=2147483647", "--num_seeds=2"],
-            "--num_seeds=2: would use the seed 2147483648 last; --random_seed can be at most",
-        ),
-    ],
-)
-def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a_file").write_text("{}")
-    assert main([flag.format(here=tmp_path / "a_file") for flag in flags]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"run_classifier.py: {message.format(here=tmp_path / 'a_file')}")
-    assert not os.path.exists("runs")
-
-
 def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys):
     vocab_file = str(tmp_path / "lower.txt")
     write_vocab([*SPECIAL_TOKENS, *words(1900)], vocab_file)

@@ -47,36 +47,6 @@ def main(arguments):
 # Flags
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--optimizer=lars", "--bfloat16_first_moments"],
-            "--bfloat16_first_moments=True: needs --optimizer=lamb or adamw, not lars",
-        ),
-        (
-            ["--optimizer=adamw", "--lamb_bias_correction"],
-            "--lamb_bias_correction=True: needs --optimizer=lamb, not adamw",
-        ),
-        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval is off too"),
-        (["--input_file=x"], "--bert_config_file: is needed: --input_file and --bert_config"),
-        (["--eval_input_file={here}"], "--eval_input_file={here}: needs --input_file and"),
-        (["--vocab_file={here}"], "--vocab_file={here}: needs --input_file and --bert_config_file"),
-    ],
-)
-def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
-    monkeypatch.chdir(tmp_path)
-    here = str(tmp_path / "a_file")
-    (tmp_path / "a_file").write_text("{}")
-    flags, message = [[flag.format(here=here) for flag in flags], message.format(here=here)]
-    assert main(["--num_train_steps=20000", *flags]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"run_pretraining.py: {message}")
-    assert err.count("\n") == 1
-    assert not os.path.exists("runs")
-
-
 def test_flags_are_checked_before_tensorflow_is_loaded(tmp_path):
     program = (
         "import sys, run_pretraining\n"

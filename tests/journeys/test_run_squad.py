@@ -1,7 +1,6 @@
 """Question answering from its command line: flags, whole runs, the files of answers."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -18,44 +17,10 @@ def main(arguments):
     return run_squad.main(["run_squad.py", *arguments])
 
 
-OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--train_file={here}"],
-            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
-        ),
-        (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
-        (
-            ["--train_file={here}", "--do_train", "--eval_steps=2", *OWN],
-            "--eval_file: is needed for --eval_steps; or turn it off",
-        ),
-        (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be ids: a model that"),
-        (
-            ["--do_export", "--export_inputs=text"],
-            "--export_inputs=text: must be ids: a model that",
-        ),
-        (["--export_inputs=ids"], "--export_inputs=ids: is for --do_export; add it, or leave"),
-        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
-    ],
-)
-def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a_file").write_text("{}")
-    assert main([flag.format(here=tmp_path / "a_file") for flag in flags]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"run_squad.py: {message.format(here=tmp_path / 'a_file')}")
-    assert not os.path.exists("runs")
-
-
 def resolve(tmp_path, *arguments):
     path = tmp_path / "a_file"
     path.write_text("{}")
-    own = [flag.format(here=path) for flag in ("--train_file={here}", *OWN)]
+    own = [f"--{name}={path}" for name in ("train_file", "vocab_file", "bert_config_file")]
     argv = ["run_squad.py", "--do_train", f"--output_dir={tmp_path}/run", *own, *arguments]
     (config,) = question_answering_config.resolve(argv)
     return config

@@ -273,3 +273,100 @@ def test_a_bad_argument(inputs, tmp_path, monkeypatch, request, command, argumen
     written = {name for _, _, names in os.walk(tmp_path) for name in names}
     assert written <= {"config.json", "bert_config.json", "task.json", "vocab.txt", "metrics.jsonl"}
     assert not written or "--init_checkpoint" in argument
+
+
+OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
+# Flags of scripts that do not go together, or lack another one: these flags are all that is given.
+ALONE = {
+    "pretraining": [
+        (
+            ["--optimizer=lars", "--bfloat16_first_moments"],
+            "--bfloat16_first_moments=True: needs --optimizer=lamb or adamw, not lars",
+        ),
+        (
+            ["--optimizer=adamw", "--lamb_bias_correction"],
+            "--lamb_bias_correction=True: needs --optimizer=lamb, not adamw",
+        ),
+        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval is off too"),
+        (["--input_file=x"], "--bert_config_file: is needed: --input_file and --bert_config"),
+        (["--eval_input_file={here}"], "--eval_input_file={here}: needs --input_file and"),
+        (["--vocab_file={here}"], "--vocab_file={here}: needs --input_file and --bert_config_file"),
+    ],
+    "classifier": [
+        (["--task_name=MRPC", *OWN], "--data_dir: is needed: it holds the task's files"),
+        (
+            ["--task_name=mrpc"],
+            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
+        ),
+        (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
+        (["--eval_file={here}", "--do_eval", *OWN], "--train_file: is needed also to evalua"),
+        (
+            ["--task_kind=tagging", "--train_file={here}", "--text_b_column=2", *OWN],
+            "--text_b_column=2: --task_kind=tagging has no second texts; leave it out",
+        ),
+        (
+            ["--train_file={here}", "--do_train", "--keep_best_checkpoint", *OWN],
+            "--eval_file: is needed for --keep_best_checkpoint; or turn it off",
+        ),
+        (
+            ["--train_file={here}", "--do_train", "--early_stopping_patience=2", *OWN],
+            "--eval_file: is needed for --early_stopping_patience; or turn it off",
+        ),
+        (
+            ["--task_name=word_order", "--data_dir=glue"],
+            "--data_dir=glue: --task_name=word_order has texts of its own; leave it out",
+        ),
+        (
+            ["--task_kind=regression"],
+            "--task_kind=regression: --task_name=word_order has texts of its own; leave it out",
+        ),
+        (
+            ["--task_name=mrpc", "--data_dir=.", "--label_column=3", *OWN],
+            "--label_column=3: --task_name=mrpc has its files in --data_dir; leave it out",
+        ),
+        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
+        (
+            ["--do_export", "--export_inputs=words"],
+            "--export_inputs=words: must be one of text, ids",
+        ),
+        (["--export_inputs=text"], "--export_inputs=text: is for --do_export; add it, or leave"),
+        (
+            ["--random_seed=2147483647", "--num_seeds=2"],
+            "--num_seeds=2: would use the seed 2147483648 last; --random_seed can be at most",
+        ),
+    ],
+    "squad": [
+        (
+            ["--train_file={here}"],
+            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
+        ),
+        (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
+        (
+            ["--train_file={here}", "--do_train", "--eval_steps=2", *OWN],
+            "--eval_file: is needed for --eval_steps; or turn it off",
+        ),
+        (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be ids: a model that"),
+        (
+            ["--do_export", "--export_inputs=text"],
+            "--export_inputs=text: must be ids: a model that",
+        ),
+        (["--export_inputs=ids"], "--export_inputs=ids: is for --do_export; add it, or leave"),
+        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "message"),
+    [(command, *row) for command, rows in ALONE.items() for row in rows],
+)
+def test_flags_that_do_not_go_together(capsys, tmp_path, monkeypatch, command, flags, message):
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "a_file"
+    here.write_text("{}")
+    script = f"run_{command}.py"
+    assert commands.MAINS[command]([script, *(flag.format(here=here) for flag in flags)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"{script}: {message.format(here=here)}")
+    assert os.listdir(tmp_path) == ["a_file"]
