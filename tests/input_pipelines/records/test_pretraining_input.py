@@ -47,9 +47,9 @@ def assert_batch_equals(batch, rows):
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_element_spec(record_files, is_training, precision):
+def test_element_spec(files, is_training, precision):
     with tf.Graph().as_default():
-        dataset = input_fn(record_files, is_training, precision=precision, vocab_size=50)(
+        dataset = input_fn(files, is_training, precision=precision, vocab_size=50)(
             {"batch_size": 3}
         )
     spec = {name: (tuple(s.shape), s.dtype.name) for name, s in dataset.element_spec.items()}
@@ -252,20 +252,6 @@ def test_the_batches_before_a_bad_record_are_read(record_files, tmp_path, kind):
 
 
 # Records without masks
-
-
-def test_the_features_of_both_kinds(record_files, unmasked_files):
-    """The same text gives the same segments; only masks differ."""
-    params = {"batch_size": 5}
-    for is_training in (True, False):
-        by_kind = [
-            batches(checked_input_fn(files, is_training), params, most=4)
-            for files in (record_files, unmasked_files)
-        ]
-        for static, dynamic in zip(*by_kind, strict=True):
-            assert {name: (v.shape, v.dtype) for name, v in static.items()} == {
-                name: (v.shape, v.dtype) for name, v in dynamic.items()
-            }
 
 
 def test_masks_are_fresh_in_each_epoch_and_segments_are_not(unmasked_files):
