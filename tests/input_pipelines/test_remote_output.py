@@ -19,9 +19,9 @@ from commands import MAINS
 
 from bert_estimator.storage import remote, staging
 from bert_estimator.system import paths
-from bert_estimator.tokenization import load_vocab
 from input_pipelines import create_pretraining_data, create_text, create_vocabulary
 from input_pipelines.creation import pools, pretraining_records, stages
+from input_pipelines.records.pretraining_features import open_pretraining_records
 
 
 @pytest.fixture(autouse=True)
@@ -45,20 +45,6 @@ def left(tmp_path):
         for folder, _, names in os.walk(tmp_path / "tmp")
         for name in names
     )
-
-
-def test_a_text_and_a_vocabulary_are_those_of_this_machine(url, text_file, tmp_path, capsys):
-    for folder in (str(tmp_path), url):
-        text = f"{folder}/corpus.txt"
-        assert MAINS["text"](["text", f"--input_file={text_file}", f"--output_file={text}"]) == 0
-        assert f"words) in {text}." in capsys.readouterr().out
-        made = [f"--input_file={text}", f"--vocab_file={folder}/vocab.txt", "--vocab_size=40"]
-        assert MAINS["vocabulary"](["vocabulary", *made]) == 0
-        assert capsys.readouterr().out.startswith(f"40 tokens in {folder}/vocab.txt")
-    for name in ("corpus.txt", "vocab.txt"):
-        assert remote.read(f"{url}/{name}") == (tmp_path / name).read_bytes()
-    assert len(load_vocab(str(tmp_path / "vocab.txt"))) == 40
-    assert not os.listdir(tmp_path / "tmp")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +133,37 @@ def whole(url, command):
         return contents(f"{url}/whole")
 
     return made
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_remote_files_are_those_of_this_machine(
+    url, command, text_file, vocab_file, kind, monkeypatch, tmp_path, capsys
+):
+    """What is read may be remote, too. Manifests are uploaded after what they name."""
+    (tmp_path / "here").mkdir()
+    assert command(kind, tmp_path / "here") == 0
+    read = {"--input_file": text_file}
+    if "a.tfrecord" in COMMANDS[kind]:
+        read["--vocab_file"] = vocab_file
+    for path in read.values():
+        remote.upload(path, f"{url}/in/{os.path.basename(path)}")
+    upload, uploaded = remote.upload, []
+    monkeypatch.setattr(
+        remote, "upload", lambda *paths: uploaded.append(paths[1]) or upload(*paths)
+    )
+    capsys.readouterr()
+    flags = [f"{flag}={url}/in/{os.path.basename(path)}" for flag, path in read.items()]
+    assert command(kind, f"{url}/data", *flags) == 0
+    assert f" in {url}/data/" in capsys.readouterr().out or kind == "dynamic"
+    names = [name.removeprefix(f"{url}/data/") for name in uploaded]
+    assert sorted(names) == sorted(os.listdir(tmp_path / "here"))
+    are_manifests = [name.startswith("manifest.") for name in names]
+    assert are_manifests == sorted(are_manifests)
+    for name in names[: are_manifests.count(False)]:
+        assert remote.read(f"{url}/data/{name}") == (tmp_path / "here" / name).read_bytes()
+    if kind in ("static", "dynamic"):
+        assert kind == "dynamic" or names[-1] == "manifest.a.tfrecord.json"
+        assert open_pretraining_records(f"{url}/data/a*", 16, 4).num_records > 0
 
 
 @pytest.mark.parametrize("kind", COMMANDS)

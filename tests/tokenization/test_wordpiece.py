@@ -20,30 +20,6 @@ def vocab_file(tmp_path, tokens, name="vocab.txt"):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("  Hello,\tWORLD!\n", ["hello", ",", "world", "!"]),
-        ("H\u00e9llo \u00c5ngstr\u00f6m", ["hello", "angstrom"]),
-        ("He\u0301llo", ["hello"]),
-        ("na\u00efve fa\u00e7ade", ["naive", "facade"]),
-        ("ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"]),
-        ("\u3053\u3093\u306b\u3061\u306f", ["\u3053\u3093\u306b\u3061\u306f"]),
-        ("\U00020000x", ["\U00020000", "x"]),
-        ("a\u0000b\ufffdc\u0007d\u200be", ["abcde"]),
-        ("a\u00a0b\u3000c\u2003d", ["a", "b", "c", "d"]),
-        ("a\rb", ["a", "b"]),
-        ("it's $5^2 `x` _y", ["it", "'", "s", "$", "5", "^", "2", "`", "x", "`", "_", "y"]),
-        ("\u00bfque? \u2014 fin", ["\u00bf", "que", "?", "\u2014", "fin"]),
-        ("5\u20ac", ["5\u20ac"]),  # The euro is a symbol for Unicode, and no ASCII: a word's part.
-        ("", []),
-        ("\u0000", []),
-    ],
-)
-def test_basic_tokenizer_lower_cased(text, tokens):
-    assert BasicTokenizer().tokenize(text) == tokens
-
-
 def test_wordpiece_takes_the_longest_match_first():
     vocab = {
         token: i
