@@ -375,21 +375,6 @@ def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
     assert f"Checkpoint: {output_dir}/model.ckpt-24 " in out
 
 
-def test_an_evaluation_is_said_once(data, tmp_path, capsys, logged):
-    """The evaluation of the last checkpoint is the result, if that checkpoint is the best."""
-    flags = [*command(data, tmp_path, num_train_epochs=0.4), "--keep_best_checkpoint", "--do_train"]
-
-    def steps_said():
-        lines = [*capsys.readouterr().out.splitlines(), *(text for _, text in logged)]
-        logged.clear()
-        return [line.split()[3] for line in lines if line.startswith("Evaluation at step ")]
-
-    assert main([*flags, "--do_eval"]) == 0
-    assert steps_said() == ["4:"]
-    assert main([*flags, "--num_train_epochs=1"]) == 0
-    assert steps_said() == ["8:", "12:"]
-
-
 def test_a_complete_run_keeps_its_best_checkpoint(data, tmp_path, capsys):
     """Whatever the same command says of evaluations, when nothing is left to train."""
     run, keep = tmp_path / "run", "--keep_best_checkpoint"
