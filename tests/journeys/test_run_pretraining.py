@@ -114,7 +114,7 @@ def test_without_data_the_embedded_plan_is_the_default(tmp_path):
 def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data):
     flags = [f"--input_file={data}/train.tfrecord", f"--bert_config_file={data}/bert_config.json"]
     config = resolve(tmp_path, *flags)
-    # tests/jobs/test_job_config.py has those of the flags that the scripts share.
+    # The flags that the scripts share are in tests/jobs/test_job_config.py.
     expected = {
         "max_predictions_per_seq": 20,
         "num_train_steps": 100000,
