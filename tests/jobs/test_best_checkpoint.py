@@ -300,17 +300,21 @@ def kills(run, monkeypatch, place, at_step):
     monkeypatch.setattr(best_checkpoint.os, "remove", killing("while others are removed", remove))
 
 
+def runs_in(folder, **options):
+    runs = {name: Run(folder / name, VALUES, **options) for name in ("whole", "killed")}
+    for run in runs.values():
+        run.folder.mkdir()
+        (run.folder / "bert_config.json").write_text("{}")
+    return runs
+
+
 @pytest.mark.parametrize("at_step", VALUES)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("patience", [0, 3])
 def test_a_run_killed_anywhere_ends_as_one_that_was_not(
     tmp_path, monkeypatch, place, at_step, patience
 ):
-    runs = {}
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "bert_config.json").write_text("{}")
-        runs[name] = Run(tmp_path / name, VALUES, early_stopping_patience=patience)
+    runs = runs_in(tmp_path, early_stopping_patience=patience)
     last = runs["whole"].finish()
     assert last == (32 if patience else 36)
 
@@ -427,11 +431,7 @@ def test_evaluations_alone_keep_no_checkpoint(tmp_path, run):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_kill_at_the_last_step_loses_no_evaluation(tmp_path, monkeypatch, place):
-    runs = {}
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "bert_config.json").write_text("{}")
-        runs[name] = Run(tmp_path / name, VALUES, num_train_steps=36, eval_steps=100)
+    runs = runs_in(tmp_path, num_train_steps=36, eval_steps=100)
     runs["whole"].finish()
     with monkeypatch.context() as patched:
         kills(runs["killed"], patched, place, 36)

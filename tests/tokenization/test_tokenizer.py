@@ -1,4 +1,4 @@
-"""Which tokenizer `open_tokenizer` opens for a file, and how it checks the casing."""
+"""Both tokenizers have one interface; test_casing.py has what `open_tokenizer` refuses."""
 
 import os
 
@@ -13,15 +13,9 @@ from bert_estimator.tokenization import (
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "goldens", "unigram.model")
 
 
-def vocab_of(tmp_path, words):
-    path = str(tmp_path / "vocab.txt")
-    write_vocab([*SPECIAL_TOKENS, *words], path)
-    return path
-
-
 def test_both_kinds_have_one_interface(tmp_path):
-    wordpiece = open_tokenizer(vocab_of(tmp_path, ["the", "##se", "cat"]))
-    model = SentencePieceTokenizer(MODEL)
+    write_vocab([*SPECIAL_TOKENS, "the", "##se", "cat"], str(tmp_path / "vocab.txt"))
+    wordpiece, model = open_tokenizer(str(tmp_path / "vocab.txt")), SentencePieceTokenizer(MODEL)
     assert isinstance(wordpiece, FullTokenizer)
     for tokenizer, text in ((wordpiece, "these cat"), (model, "the quick fox")):
         tokens = tokenizer.tokenize(text)
