@@ -1,17 +1,12 @@
-"""Parts of tf.contrib give what TensorFlow 1.15.5 gave, and train on cores as in a session.
-
-`printed.py` records what TensorFlow 1.15.5 gave.
-"""
+"""Parts of tf.contrib give what TensorFlow 1.15.5 gave, and train on cores as in a session."""
 
 import itertools
 import json
-import sys
 
-import forked
+import legacy_script
 import numpy as np
 import printed
 import pytest
-import replay
 import tensorflow.compat.v1 as tf
 import toy
 
@@ -19,14 +14,8 @@ from bert_estimator import tpu
 from bert_estimator.legacy.stand_ins import crf, optimizers, rnn
 
 
-def test_they_give_what_tensorflow_1_gave():
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", str(printed.CONTRIB_PARTS)],
-        cwd=replay.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_they_give_what_tensorflow_1_gave(tmp_path):
+    done = legacy_script.run(tmp_path, printed.CONTRIB_PARTS.read_text())
     got = printed.read(done.stdout)
     golden = json.loads(printed.CONTRIB_PARTS_GOLDEN.read_text())
     assert list(got) == list(golden) and len(got) == 63
@@ -75,15 +64,7 @@ with tf.Graph().as_default(), tf.Session() as session:
 
 
 def test_names_with_contrib_s_own_arguments(tmp_path):
-    (tmp_path / "script.py").write_text(NAMED)
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", str(tmp_path / "script.py"), str(tmp_path)],
-        cwd=replay.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.splitlines() == [
+    assert legacy_script.run(tmp_path, NAMED, tmp_path).stdout.splitlines() == [
         *("[5, -1]", "[5, -1]", "[7, -1]"),
         "(2,) <unknown> [2.0, 4.0]",
         *("3.0", "('v', [])", "1.5", "True", "1.5"),

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-import forked
+import legacy_script
 import pytest
 import replay
 import tensorflow.compat.v1 as tf
@@ -94,15 +94,7 @@ else:
 def test_a_script_under_the_runner_logs_them(request, tmp_path, master, way):
     if master:
         request.getfixturevalue("xla_runtime")
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", "script.py", master, way],
-        env={**os.environ, "PYTHONPATH": str(replay.ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = legacy_script.run(tmp_path, SCRIPT, master, way)
     losses = r"^INFO:tensorflow:loss = ([0-9.]+), step = ([0-9]+) \([0-9.]+ sec\)$"
     assert re.findall(losses, done.stderr, re.M) == [("2.0", "2"), ("4.0", "4")]
     rates = re.findall(r"^INFO:tensorflow:global_step/sec: [0-9.e+]+$", done.stderr, re.M)

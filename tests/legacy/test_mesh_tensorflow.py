@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-import os
 import subprocess
-import sys
 
+import legacy_script
 import numpy as np
 import pytest
-import replay
 
 SCRIPT = """
 import json, sys
@@ -147,15 +145,8 @@ print(json.dumps([float(evaluated["loss"]), float(evaluated["mean"]), prediction
 
 def ran(folder, master, mesh_shape, layout):
     folder.mkdir()
-    (folder / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-m", "bert_estimator.legacy", "script.py", master, mesh_shape, layout],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(replay.ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert not done.returncode, done.stderr
+    arguments = (master, mesh_shape, layout)
+    done = legacy_script.run(folder, SCRIPT, *arguments, process=subprocess.run)
     return json.loads(done.stdout.splitlines()[-1])
 
 

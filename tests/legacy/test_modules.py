@@ -1,12 +1,9 @@
 """Modules that scripts import by several names, or by names that no module has."""
 
 import json
-import os
-import sys
 
-import forked
+import legacy_script
 import pytest
-import replay
 
 # Imports that TensorFlow 1.15.5 refuses.
 MISSING_PATHS = """
@@ -83,16 +80,8 @@ def test_no_module_is_loaded_twice(tmp_path, tf2):
     """A second copy of TensorFlow would have a default graph of its own."""
     of_2 = [path for path in MISSING if "_core" not in path and "contrib" not in path]
     table = (of_2, SAME_OF_2) if tf2 else (MISSING, SAME)
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", f"--tf{2 if tf2 else 1}", "script.py"],
-        env={**os.environ, "PYTHONPATH": str(replay.ROOT)},
-        cwd=tmp_path,
-        input=json.dumps(table),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    flags = [f"--tf{2 if tf2 else 1}"]
+    done = legacy_script.run(tmp_path, SCRIPT, flags=flags, input=json.dumps(table))
     assert done.stdout == ""
 
 
@@ -113,13 +102,5 @@ with tf.Graph().as_default() as graph:
 
 def test_a_program_that_tries_another_path_goes_on(tmp_path):
     """It is written as tensorflow_privacy is: it catches the error."""
-    (tmp_path / "script.py").write_text(PRIVACY)
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", "script.py"],
-        env={**os.environ, "PYTHONPATH": str(replay.ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = legacy_script.run(tmp_path, PRIVACY)
     assert done.stdout.splitlines() == ["No module named 'tensorflow.compat.v1.python'", "True"]

@@ -1,12 +1,7 @@
 """What Python 3.7 had, and what NumPy did then, under the runner."""
 
-import os
-import subprocess
-import sys
-
-import forked
-import pytest
-import replay
+import legacy_script
+from fixtures import needs_tensorflow_1
 
 SCRIPT = """
 import base64, configparser, fractions, html.parser, imp, inspect, io, json, locale, os, pipes
@@ -74,20 +69,10 @@ print("all")
 """
 
 
-def run(command, folder, process):
-    (folder / "script.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(replay.ROOT)}
-    environment.pop("TF2_BEHAVIOR", None)
-    done = process(
-        [*command, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert done.stdout == "all\n", done.stderr
-
-
 def test_a_script_finds_it(tmp_path):
-    run([sys.executable, "-m", "bert_estimator.legacy"], tmp_path, forked.run)
+    assert legacy_script.run(tmp_path, SCRIPT).stdout == "all\n"
 
 
-@pytest.mark.skipif(not os.environ.get("TF115_PYTHON"), reason="needs TF115_PYTHON")
+@needs_tensorflow_1
 def test_the_script_runs_on_tensorflow_1(tmp_path):
-    run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run)
+    assert legacy_script.run_on_tensorflow_1(tmp_path, SCRIPT).stdout == "all\n"

@@ -1,15 +1,10 @@
-"""Tests that `tensorflow.python.keras` is the code of tf.keras, as in TensorFlow 1.
-
-`printed.py` records what `scripts/keras_tree.py` prints on TensorFlow 1.15.5.
-"""
+"""Tests that `tensorflow.python.keras` is the code of tf.keras, as in TensorFlow 1."""
 
 import json
-import sys
 
-import forked
+import legacy_script
 import printed
 import pytest
-import replay
 import test_scripts_of_2
 
 from bert_estimator.legacy import paths
@@ -113,27 +108,19 @@ print(np.mean([r["zeros"] for r in results]), np.mean([r["normal"] for r in resu
 """
 
 
-def run(*arguments):
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", *map(str, arguments)],
-        cwd=replay.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+def run(*arguments, **options):
+    return legacy_script.run(*arguments, **options).stdout
 
 
-def test_it_does_what_it_did_in_tensorflow_1():
+def test_it_does_what_it_did_in_tensorflow_1(tmp_path):
     golden = json.loads(printed.KERAS_TREE_GOLDEN.read_text())["keras_tree"]
-    got = printed.read(run(printed.KERAS_TREE))["keras_tree"]
+    got = printed.read(run(tmp_path, printed.KERAS_TREE.read_text()))["keras_tree"]
     assert not list(test_scripts_of_2.differences(golden, got))
     assert [dropped for _, dropped, _ in got["phases"]] == [False, True]
 
 
 def test_every_name_is_of_tf_keras_or_explains_itself(tmp_path):
-    (tmp_path / "names.py").write_text(NAMES)
-    text = run("--tf1", tmp_path / "names.py", printed.KERAS_TREE_GOLDEN)
+    text = run(tmp_path, NAMES, printed.KERAS_TREE_GOLDEN, flags=["--tf1"])
     seen = printed.read(text)["seen"]
     absent = {name.removeprefix(TREE) for name in seen if isinstance(seen[name], str)}
     assert absent == ABSENT
@@ -156,8 +143,7 @@ def test_every_name_is_of_tf_keras_or_explains_itself(tmp_path):
 @pytest.mark.parametrize(("use_tpu", "master"), [(False, ""), (True, ""), (True, "rehearse:2")])
 @pytest.mark.usefixtures("xla_runtime")
 def test_the_learning_phase_reaches_layers_of_a_model_fn(tmp_path, use_tpu, master):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    printed_line = run(tmp_path / "script.py", tmp_path / "model", use_tpu, master)
+    printed_line = run(tmp_path, SCRIPT, tmp_path / "model", use_tpu, master)
     zeros, mean = map(float, printed_line.splitlines()[-1].split())
     assert 0.4 < zeros < 0.6 and abs(mean) < 1e-5  # without training: no zeros, and a mean of 4.5
 
@@ -203,8 +189,7 @@ print(keras.__version__[:2])
 
 
 def test_the_keras_package_of_old_scripts_is_tf_keras(tmp_path):
-    (tmp_path / "script.py").write_text(PACKAGE)
-    loss, *errors = run("--tf1", tmp_path / "script.py").splitlines()
+    loss, *errors = run(tmp_path, PACKAGE, flags=["--tf1"]).splitlines()
     # One step of Adam moves each of the nine weights by its rate, 0.1, toward the labels.
     assert json.loads(loss) == pytest.approx([1 / 3, (0.7**2 + 2 * 0.0**2) / 3], abs=0.1)
     assert errors == [
@@ -215,5 +200,4 @@ def test_the_keras_package_of_old_scripts_is_tf_keras(tmp_path):
 
 
 def test_the_keras_package_of_scripts_of_tensorflow_2(tmp_path):
-    (tmp_path / "script.py").write_text(PACKAGE_OF_2)
-    assert run("--tf2", tmp_path / "script.py").splitlines()[-1] == "2."
+    assert run(tmp_path, PACKAGE_OF_2, flags=["--tf2"]).splitlines()[-1] == "2."

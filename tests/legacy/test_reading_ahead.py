@@ -1,13 +1,9 @@
 """What a TF1 script's datasets draw in sessions of its own: the numbers are TensorFlow 1.15.5's."""
 
 import json
-import os
-import subprocess
-import sys
 
-import forked
-import pytest
-import replay
+import legacy_script
+from fixtures import needs_tensorflow_1
 
 SCRIPT = """
 import json, time
@@ -73,22 +69,15 @@ TF1 = {
 }
 
 
-def run(command, folder, run_command):
-    (folder / "script.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(replay.ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    environment.pop("TF2_BEHAVIOR", None)
-    done = run_command(
-        [*command, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+def seen(done):
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("SEEN "))
     return json.loads(line.removeprefix("SEEN "))
 
 
 def test_a_script_draws_what_it_drew(tmp_path):
-    assert run([sys.executable, "-m", "bert_estimator.legacy"], tmp_path, forked.run) == TF1
+    assert seen(legacy_script.run(tmp_path, SCRIPT)) == TF1
 
 
-@pytest.mark.skipif("TF115_PYTHON" not in os.environ, reason="TF115_PYTHON is not set")
+@needs_tensorflow_1
 def test_the_script_draws_the_same_on_tensorflow_1(tmp_path):
-    assert run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run) == TF1
+    assert seen(legacy_script.run_on_tensorflow_1(tmp_path, SCRIPT)) == TF1

@@ -6,6 +6,7 @@ import sys
 import zipfile
 
 import forked
+import legacy_script
 import pytest
 import replay
 import tensorflow  # noqa: F401  (`script_version` reads the names of TensorFlow's modules)
@@ -251,15 +252,7 @@ if __name__ == "__main__":
 
 
 def test_a_script_of_tensorflow_2_its_processes_and_the_names_it_lacks(tmp_path):
-    (tmp_path / "s.py").write_text(SPAWNING)
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", "--tf2", str(tmp_path / "s.py")],
-        cwd=replay.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = legacy_script.run(tmp_path, SPAWNING, flags=["--tf2"]).stdout.splitlines()
     assert lines[0] == "[True, 'DNNClassifierV2']"
     of_1 = "is a name of TensorFlow 1, and the script runs as one for TensorFlow 2. Use "
     assert lines[1].startswith(f"tensorflow.placeholder {of_1}tf.compat.v1.placeholder, or")

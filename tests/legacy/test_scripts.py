@@ -1,7 +1,4 @@
-"""Tests that scripts in TF1 idiom give what TensorFlow 1.15 gave from the same weights.
-
-`compare.py` records what TensorFlow 1.15.5 gave, and checks the way back as well.
-"""
+"""Tests that scripts in TF1 idiom give what TensorFlow 1.15 gave from the same weights."""
 
 import concurrent.futures
 import json

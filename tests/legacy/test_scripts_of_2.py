@@ -1,7 +1,4 @@
-"""Tests that programs for TensorFlow 2 with tf.estimator give what TensorFlow 2.15 gave.
-
-`printed.py` records what TensorFlow 2.15 gave, with the same weights by NumPy.
-"""
+"""Tests that programs for TensorFlow 2 with tf.estimator give what TensorFlow 2.15 gave."""
 
 import functools
 import json

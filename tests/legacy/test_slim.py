@@ -1,11 +1,9 @@
 """Compares batch normalization of tf.contrib.slim with float64 numpy."""
 
 import json
-import sys
 
-import forked
+import legacy_script
 import numpy as np
-import replay
 
 SLIM = """
 import json, sys
@@ -38,18 +36,7 @@ with tf.Session() as session:
 def test_slim_trains_its_moving_averages(tmp_path):
     x = np.random.RandomState(0).normal(1.0, 2.0, size=[4, 3, 5, 2]).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    (tmp_path / "script.py").write_text(SLIM, encoding="utf-8")
-    done = forked.run(
-        [
-            *(sys.executable, "-m", "bert_estimator.legacy"),
-            *(str(tmp_path / "script.py"), str(tmp_path / "x.npy")),
-        ],
-        cwd=replay.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen = json.loads(legacy_script.run(tmp_path, SLIM, "x.npy").stdout.splitlines()[-1])
     weights = {
         "bn": ["gamma", "beta", "moving_mean", "moving_variance"],
         "by_tensor": ["beta", "moving_mean", "moving_variance"],

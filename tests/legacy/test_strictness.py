@@ -1,13 +1,11 @@
 """Tests what protobuf, NumPy and `collections` accept for TF1 scripts, and what is written."""
 
-import os
-import subprocess
 import sys
 
-import forked
+import legacy_script
 import numpy as np
 import pytest
-import replay
+from fixtures import needs_tensorflow_1
 
 SCRIPT = """
 import collections
@@ -90,21 +88,6 @@ with tf.Graph().as_default():
         assert session.run(three) == 3
 assert refused(tf.Session, 3)
 
-# Scripts tell by `hasattr` whether a configuration is TPUEstimator's.
-from tensorflow_estimator.python.estimator import run_config
-from tensorflow_estimator.python.estimator.hooks import hooks
-assert run_config.RunConfig is tf.estimator.RunConfig
-assert hooks.InMemoryEvaluatorHook is tf.estimator.experimental.InMemoryEvaluatorHook
-of_tpu = tf.contrib.tpu.RunConfig()
-assert isinstance(of_tpu, tf.estimator.RunConfig) and hasattr(of_tpu, "tpu_config")
-config = tf.estimator.RunConfig("folder", 3, 5, None, 60)
-assert not hasattr(config, "tpu_config") and config.save_checkpoints_secs == 60
-try: tf.contrib.tpu.TPUEstimator(lambda features, mode, params: None, config=config, use_tpu=False)
-except ValueError as error: assert "must be" in str(error)
-else: raise AssertionError("a TPUEstimator took the configuration of tf.estimator")
-estimator = tf.estimator.Estimator(lambda features, labels, mode: None, config=config)
-assert not hasattr(estimator.config, "tpu_config")
-
 from tensorflow.contrib import framework
 with tf.Graph().as_default():
     local = framework.local_variable(1.0, name="local")
@@ -123,20 +106,11 @@ runpy.run_module("bert_estimator.legacy", run_name="__main__", alter_sys=True)
 """
 
 
-def run(command, folder, process, script=SCRIPT):
-    (folder / "script.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": str(replay.ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    environment.pop("TF2_BEHAVIOR", None)
-    return process(
-        [*command, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
-    )
-
-
 def test_a_script_may_use_what_todays_packages_refuse(tmp_path):
     # NumPy before 2.4 still has old names, and warns of them.
     runner = RUNNER.format(is_old=hasattr(np, "in1d"))
-    done = run([sys.executable, "-c", runner], tmp_path, forked.run)
-    assert done.stdout == "all\n", done.stderr
+    done = legacy_script.run(tmp_path, SCRIPT, command=[sys.executable, "-c", runner])
+    assert done.stdout == "all\n"
 
 
 WRITING = """
@@ -190,19 +164,16 @@ session 0.5 [0.1] (3, True)
 
 
 def test_numbers_are_written_as_then(tmp_path):
-    command = [sys.executable, "-m", "bert_estimator.legacy"]
-    done = run(command, tmp_path, forked.run, WRITING)
-    assert done.returncode == 0, done.stderr
+    done = legacy_script.run(tmp_path, WRITING)
     # `OrderedDict` is written otherwise since Python 3.12.
     dictionary = "OrderedDict({'loss': 0.5, 'global_step': 3})"
     text = done.stdout.replace(dictionary, "OrderedDict([('loss', 0.5), ('global_step', 3)])")
     assert text == WRITTEN
 
 
-@pytest.mark.skipif(not os.environ.get("TF115_PYTHON"), reason="needs TF115_PYTHON")
+@needs_tensorflow_1
 @pytest.mark.parametrize(
     ("script", "written"), [(SCRIPT, "all\n"), (WRITING, WRITTEN)], ids=["accepted", "written"]
 )
 def test_the_script_runs_on_tensorflow_1(tmp_path, script, written):
-    done = run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run, script)
-    assert done.stdout == written, done.stderr
+    assert legacy_script.run_on_tensorflow_1(tmp_path, script).stdout == written

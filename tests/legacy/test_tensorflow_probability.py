@@ -2,12 +2,10 @@
 
 import importlib.util
 import json
-import os
 import subprocess
-import sys
 
+import legacy_script
 import pytest
-import replay
 
 SCRIPT = """
 import json, sys
@@ -72,15 +70,7 @@ def test_each_runtime_trains_with_distributions(tmp_path, xla_runtime):
     for master in ("local", "", "rehearse:2"):
         folder = tmp_path / (master or "session")
         folder.mkdir()
-        (folder / "script.py").write_text(SCRIPT)
-        done = subprocess.run(
-            [sys.executable, "-m", "bert_estimator.legacy", "script.py", master],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(replay.ROOT)},
-            capture_output=True,
-            text=True,
-        )
-        assert not done.returncode, done.stderr
+        done = legacy_script.run(folder, SCRIPT, master, process=subprocess.run)
         loss, mean = json.loads(done.stdout.splitlines()[-1])
         assert mean == 0.0
         results.append(loss)

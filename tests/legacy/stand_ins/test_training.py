@@ -1,10 +1,7 @@
 """TensorFlow's private executor of a training, on train_and_evaluate."""
 
-import sys
-
-import forked
+import legacy_script
 import pytest
-import replay
 import tensorflow.compat.v1 as tf
 from toy import checkpoint_steps, input_fn, make_estimator
 
@@ -50,10 +47,7 @@ print("all")
 
 
 def test_the_names_are_where_programs_import_them(tmp_path):
-    (tmp_path / "script.py").write_text(NAMES)
-    command = [sys.executable, "-m", "bert_estimator.legacy", str(tmp_path / "script.py")]
-    done = forked.run(command, cwd=replay.ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1:] == ["all"], done.stderr
+    assert legacy_script.run(tmp_path, NAMES).stdout.splitlines()[-1:] == ["all"]
 
 
 def test_the_executor_trains_and_evaluates_with_its_hooks_and_listener(tmp_path):
