@@ -254,7 +254,6 @@ def test_the_command_answers_lines(export, tmp_path, capsys):
         ({"null_score_diff_threshold": "a"}, "null_score_diff_threshold: must be a finite number"),
         ({"kind": "regression", "is_pair": True, "labels": []}, "is regression, and not to answer"),
         ({"kind": "pretraining"}, "names no kind of a task, so that the model gives vectors alone"),
-        ({"kind": None}, "so that the model gives vectors alone: bert-embed"),
         ({"kind": "x"}, "kind must be one of classification, .*, question_answering, not 'x'"),
         ({"do_lower_case": None}, "the key 'do_lower_case' is missing. Export the model again"),
     ],

@@ -222,27 +222,6 @@ def test_a_network_without_a_pooler(tmp_path):
         Embedder(str(fixtures.DATA / "hf_masked_lm"), "pooled")
 
 
-def test_files_that_are_missing_or_damaged(tmp_path):
-    config = BertConfig(**bert_config(20))
-    weights = random_weights(config)
-    for name in weights:
-        if name.endswith("query/kernel"):
-            weights[name][0, 0] = np.nan
-    fixtures.write_tf1(tmp_path, config, weights)
-    with pytest.raises(ValueError, match=r"there is no vocabulary .* give --vocab_file$"):
-        Embedder(str(tmp_path))
-    vocab_file = str(tmp_path / "other.txt")
-    write_vocab([*SPECIAL_TOKENS, *words(20)], vocab_file)
-    with pytest.raises(ValueError, match=r"these weights are not finite: bert/.*/query/kernel$"):
-        Embedder(str(tmp_path), vocab_file=vocab_file)
-    write_vocab([*SPECIAL_TOKENS, *words(21)], vocab_file)
-    with pytest.raises(ValueError, match=r"other.txt: has 26 tokens, but the network of .* 25;"):
-        Embedder(str(tmp_path), vocab_file=vocab_file)
-    (tmp_path / "bert_config.json").write_text(json.dumps(bert_config(19)))
-    with pytest.raises(ValueError, match=r"does not hold a BERT of its configuration"):
-        Embedder(str(tmp_path), vocab_file=vocab_file)
-
-
 def test_a_configuration_of_another_network_is_refused(tmp_path):
     values = json.loads((fixtures.DATA / "hf_encoder" / "config.json").read_text())
     path = tmp_path / "config.json"

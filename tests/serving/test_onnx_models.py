@@ -10,7 +10,6 @@ import pytest
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.serving import embed
 from bert_estimator.serving.embedder import Embedder
-from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import Predictor
 
 pytest.importorskip("onnx")
@@ -107,8 +106,6 @@ def test_probabilities_are_of_the_kind(classifier, tmp_path, kind, labels, num_o
     [
         ({"labels": ["a", "b"]}, r"logits has the shape \[None, 3\], which does not fit task.json"),
         ({"kind": "tagging"}, r"logits has the shape \[None, 3\], which does not fit task.json"),
-        ({"kind": None}, "names no kind of a task, so that the model gives vectors"),
-        ({"vocab_file": "missing.txt"}, "missing.txt: the vocabulary is missing. Export the model"),
     ],
 )
 def test_a_task_that_does_not_fit_is_refused(classifier, tmp_path, changes, message):
@@ -118,15 +115,3 @@ def test_a_task_that_does_not_fit_is_refused(classifier, tmp_path, changes, mess
     (copy / "task.json").write_text(json.dumps({**task, **changes}))
     with pytest.raises(ValueError, match=message):
         Predictor(str(copy))
-
-
-def test_the_newest_model_of_a_run_is_found_whatever_its_format(tmp_path):
-    export = tmp_path / "export"
-    for name, file in (("9", "saved_model.pb"), ("onnx/10", "model.onnx"), ("onnx/temp-11", "x")):
-        (export / name).mkdir(parents=True)
-        (export / name / file).write_text("")
-    newest = str(export / "onnx" / "10")
-    assert find(str(tmp_path)) == find(str(export)) == find(str(export / "onnx")) == newest
-    (export / "11").mkdir()
-    (export / "11" / "saved_model.pb").write_text("")
-    assert find(str(tmp_path)) == str(export / "11")

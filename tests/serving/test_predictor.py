@@ -101,10 +101,7 @@ def several(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cased(tmp_path_factory):
-    """Makes a run for a number of a text, in which W1 and w1 are different words.
-
-    The exported model takes text as well as ids.
-    """
+    """Makes a run for a number of a text, cased, whose exported model takes text and ids."""
     path = tmp_path_factory.mktemp("cased")
     vocab_file = path / "cased_words.txt"
     write_vocab([*SPECIAL_TOKENS, *WORDS], str(vocab_file))
@@ -268,14 +265,19 @@ def test_a_model_that_an_earlier_version_exported_with_sentencepiece(monkeypatch
         exported_model.open_session("run", task, 32)
 
 
-def test_the_newest_exported_model_is_found(tmp_path):
-    for number in ("9", "10", "temp-11"):
-        (tmp_path / "export" / number).mkdir(parents=True)
-        (tmp_path / "export" / number / "saved_model.pb").write_text("")
-    (tmp_path / "export" / "12").mkdir()  # nothing in it
-    newest = str(tmp_path / "export" / "10")
-    assert find(str(tmp_path)) == find(str(tmp_path / "export")) == find(newest) == newest
-    assert find(str(tmp_path / "export" / "9")) == str(tmp_path / "export" / "9")
+def test_the_newest_exported_model_is_found_whatever_its_format(tmp_path):
+    export = tmp_path / "export"
+    for name, file in (
+        ("9", "saved_model.pb"), ("10", "saved_model.pb"), ("temp-12", "saved_model.pb"),
+        ("onnx/11", "model.onnx"), ("onnx/temp-12", "model.onnx"), ("13", "x"),
+    ):  # fmt: skip
+        (export / name).mkdir(parents=True)
+        (export / name / file).write_text("")
+    newest = str(export / "onnx" / "11")
+    assert find(str(tmp_path)) == find(str(export)) == find(str(export / "onnx")) == newest
+    assert find(newest) == newest and find(str(export / "9")) == str(export / "9")
+    shutil.rmtree(newest)
+    assert find(str(tmp_path)) == find(str(export)) == str(export / "10")
 
 
 def test_directories_that_cannot_work(pairs, tmp_path):
@@ -291,8 +293,6 @@ def test_directories_that_cannot_work(pairs, tmp_path):
     refuses(copy, r"assets\.extra/vocab\.txt: the vocabulary is missing. Export the model again")
     (copy / "assets.extra" / "task.json").unlink()
     refuses(copy, r"assets\.extra/task\.json is missing, which says how text becomes ids")
-    with pytest.raises(ValueError, match="batch_size=0: must be from 1 to 65536"):
-        Predictor(str(pairs), 0)
 
 
 def cut(path):
@@ -326,20 +326,14 @@ WEIGHTS = "variables/variables.data-00000-of-00001"
         ("variables/variables.index", cut, "the exported model cannot be used: "),
         ("assets.extra/vocab.txt", scrambled, "vocab.txt:1: byte "),
         (TASK, cut, "task.json: is not JSON: "),
-        (TASK, scrambled, "task.json: is not JSON: byte 0 is not UTF-8"),
-        (TASK, lambda path: path.write_text("[" * 100_000), "levels: it is nested deeper"),
-        (TASK, lambda path: path.write_text("[]"), r"task.json: must be an object, not \[\]"),
         (TASK, task_with(kind=3), "task.json: kind: must be a string, not 3"),
         (TASK, task_with(kind="x"), "task.json: kind must be one of classification, multi_l"),
         (TASK, task_with(labels=["a"]), "the shape .* does not fit task.json's labels"),
         (TASK, task_with(labels=["a", "a"]), "task.json: labels: a label occurs twice"),
         (TASK, task_with(labels=[]), r"\[\] cannot be the labels of a task of classification"),
-        (TASK, task_with(labels=[{}, "a"]), r"labels\[0\]: must be a string, not {}"),
         (TASK, task_with(is_pair="no"), 'is_pair: must be true or false, not "no"'),
         (TASK, task_with(max_seq_length=3), "max_seq_length must be at least 5, not 3"),
-        (TASK, task_with(max_seq_length="12"), 'max_seq_length: must be a whole number, not "12"'),
         (TASK, task_with(vocab_file="../vocab.txt"), "vocab_file: the name '../vocab.txt' is not"),
-        (TASK, task_with(vocab_file="/etc/passwd"), "vocab_file: the name '/etc/passwd' is not"),
         (TASK, task_with(vocab_file="none"), "assets.extra/none: the vocabulary is missing"),
     ],
 )
@@ -503,15 +497,6 @@ def test_several_threads_ask_at_once(pairs):
         ):
             np.testing.assert_allclose(found["logits"], wanted, atol=1e-6)
     assert predictor.num_cut == 5 * alone
-
-
-def test_a_command_that_cannot_work(pairs, tmp_path, capsys):
-    assert main(tmp_path) == 2
-    assert f"predictor: {tmp_path} does not hold an exported model" in capsys.readouterr().err
-    assert main(pairs, tmp_path / "no") == 2
-    assert f"predictor: [Errno 2] No such file or directory: '{tmp_path}/no'" in (
-        capsys.readouterr().err
-    )
 
 
 @pytest.fixture(params=[subprocess.Popen])

@@ -9,7 +9,8 @@ import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
+from task_runs import write_data
+from tiny_run import classifier_flags, pairs
 
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
@@ -103,14 +104,6 @@ def answers_of(path, model, texts):
     return json.loads((path / "found.json").read_text())
 
 
-def write_data(path):
-    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
-    config = {**bert_config(30), "initializer_range": 0.3}
-    (path / "bert_config.json").write_text(json.dumps(config))
-    for name, number, seed in (("train", 16, 1), ("dev", 7, 2)):
-        write_pairs(path / f"{name}.tsv", pairs(number, seed))
-
-
 def exported(path, capsys, **changes):
     """Trains and exports; returns (the directory of the SavedModel, what was printed)."""
     flags = classifier_flags(path, path / "run", do_train=True, do_export=True, **changes)
@@ -122,7 +115,7 @@ def exported(path, capsys, **changes):
 def test_pairs(tmp_path, capsys):
     write_data(tmp_path)
     model, out = exported(tmp_path, capsys)
-    assert "The SavedModel takes text, and splits all 46 texts of the task as training does." in out
+    assert "The SavedModel takes text, and splits all 64 texts of the task as training does." in out
     texts = [(a, b) for a, b, _ in pairs(9, 5)]
     texts += [("W1 w2,w3", "Ω w4 " * 30), ("", "")]
     first, second = zip(*texts, strict=True)
@@ -140,12 +133,7 @@ def test_pairs(tmp_path, capsys):
 
 
 def check_signatures(model, of_examples):
-    """Checks an exported model's signatures against the conventions of TensorFlow Serving.
-
-    Args:
-      model: its directory.
-      of_examples: name of a signature that takes `tf.Example`s -> (its input, its outputs).
-    """
+    """Checks signatures, name -> (input, outputs), against TensorFlow Serving's conventions."""
     with tf.Graph().as_default(), tf.Session() as session:
         signatures = tf.saved_model.load(session, ["serve"], model).signature_def
     assert set(signatures) - {"__saved_model_init_op"} == {

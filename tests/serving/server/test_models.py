@@ -7,89 +7,30 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fixtures import DATA
-from tiny_run import (
-    bert_config,
-    classifier_flags,
-    pairs,
-    questions,
-    squad_flags,
-    tagging_flags,
-    words,
-    write_pairs,
-    write_questions,
-    write_tagged,
-)
+from task_runs import ASKED, KINDS, PAIRS, SINGLE, train, write_data
 
-import run_classifier
-import run_squad
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import open_predictor
 from bert_estimator.serving.server import models
-from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-
-SINGLE = ["w1 w2 w3", "w20", "", "w5 " * 40]
-PAIRS = [("w1 w2", "w3"), ("w20 w21", ""), ("w5 " * 40, "w6 w7")]
-ASKED = [("w3 what", "w1 w2 w3 w4 w5"), ("w9 what", "w1 w2 " * 30 + "w9 w4"), ("w3", "")]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data")
-    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
-    (path / "bert_config.json").write_text(json.dumps(bert_config(30, initializer_range=0.3)))
-    for name, seed in (("train", 1), ("dev", 2)):
-        rows = list(pairs(16, seed))
-        write_pairs(path / f"{name}.tsv", rows)
-        write_tagged(path / f"{name}.conll", 16, seed)
-        write_questions(path / f"{name}.json", questions(16, seed, impossible=4))
-        lines = [
-            {"text_a": a, "labels": ["a", "b"][: i % 3], "number": i}
-            for i, (a, *_) in enumerate(rows)
-        ]
-        (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_data(path)
     return path
-
-
-def single(data, **changes):
-    files = {"train_file": data / "train.jsonl", "eval_file": data / "dev.jsonl"}
-    return run_classifier, classifier_flags(data, data / changes["task_kind"], **files, **changes)
-
-
-def classes(data):
-    return run_classifier, classifier_flags(data, data / "classification")
-
-
-def tags(data):
-    return run_classifier, tagging_flags(data, data / "tagging")
-
-
-def answers(data):
-    output = data / "question_answering"
-    return run_squad, squad_flags(data, output, version_2_with_negative=True)
-
-
-# Kind -> function of the data that returns its script and flags, and texts.
-KINDS = {
-    "classification": (classes, PAIRS),
-    "multi_label": (lambda d: single(d, task_kind="multi_label", label_column="labels"), SINGLE),
-    "regression": (lambda d: single(d, task_kind="regression", label_column="number"), SINGLE),
-    "tagging": (tags, SINGLE),
-    "question_answering": (answers, ASKED),
-}
 
 
 def export(data, kind, *flags):
     """Returns the directory of a run of a kind with an exported model."""
-    script, argv = KINDS[kind][0](data)
-    assert script.main([script.__name__, *argv, "--do_train", "--do_export", *flags]) == 0
-    return str(data / kind)
+    return train(data, data / kind, kind, "--do_export", *flags)
 
 
 @pytest.mark.slow  # test_serving.py has classification
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
 def test_answers_are_what_the_graph_gives(data, kind):
-    texts, run = KINDS[kind][1], export(data, kind)
+    texts, run = KINDS[kind][2], export(data, kind)
     model = models.open_model(run, batch_size=2)
     assert (model.kind, model.directory) == (kind, find(run))
     assert find(run).endswith(model.version)
@@ -152,7 +93,7 @@ def test_answers_are_what_the_predictor_gives(data):
 def test_onnx_models_answer_as_saved_models(data, kind):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    texts, run = KINDS[kind][1], export(data, kind)
+    texts, run = KINDS[kind][2], export(data, kind)
     expected = models.open_model(run, batch_size=2)
     export(data, kind, "--export_format=onnx")
     model = models.open_model(run, batch_size=2)

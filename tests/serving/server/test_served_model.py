@@ -91,33 +91,24 @@ def test_a_newer_export_is_served_as_soon_as_its_copy_is_whole(tmp_path, capsys)
     serving(tmp_path, body)
 
 
-def test_a_copy_that_stays_damaged_is_said_once(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("lacking", "why"),
+    [
+        (PARTS[2], f"{{folder}}/export/6: lacks {PARTS[2]}. "),
+        ("assets.extra/task.json", "{folder}: the newest exported model lacks its task.json. "),
+    ],
+)
+def test_a_copy_that_stays_damaged_is_said_once(tmp_path, capsys, lacking, why):
     write(tmp_path / "export" / "5")
 
     async def body(model, opens):
-        newer = write(tmp_path / "export" / "6", PARTS[:2])
+        newer = write(tmp_path / "export" / "6")
+        (newer / lacking).unlink()
         for _ in range(4):
             await model.look()
-        said = f"serve: m: {newer}: lacks {PARTS[2]}. Version 5 is still served.\n"
+        said = f"serve: m: {why.format(folder=tmp_path)}Version 5 is still served.\n"
         assert capsys.readouterr().err == said
         write(newer)
-        await model.look()
-        assert await model.batcher(["a"]) == ["6 x"]
-
-    serving(tmp_path, body)
-
-
-def test_a_copy_that_stays_without_its_task_is_said_once(tmp_path, capsys):
-    write(tmp_path / "export" / "5")
-
-    async def body(model, opens):
-        task = write(tmp_path / "export" / "6") / "assets.extra" / "task.json"
-        task.unlink()
-        for _ in range(4):
-            await model.look()
-        why = f"serve: m: {tmp_path}: the newest exported model lacks its task.json. "
-        assert capsys.readouterr().err == f"{why}Version 5 is still served.\n"
-        task.write_text("")
         await model.look()
         assert await model.batcher(["a"]) == ["6 x"]
 

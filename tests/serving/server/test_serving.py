@@ -16,17 +16,15 @@ import urllib.request
 import forked
 import numpy as np
 import pytest
+import task_runs
 from fixtures import DATA
-from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
-import run_classifier
 from bert_estimator.serving.client import BertClient
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.serving.server import __main__ as serve
 from bert_estimator.serving.server import models
-from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 ENCODER = DATA / "hf_encoder"
 COMMAND = [sys.executable, "-m", "bert_estimator.serving.server"]
@@ -37,12 +35,8 @@ TEXTS = [("w1 w2", "w3"), ("w20 w21", "w3 w4")]
 def run(tmp_path_factory):
     """Makes a run for classification of pairs, with an exported model."""
     path = tmp_path_factory.mktemp("run")
-    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
-    (path / "bert_config.json").write_text(json.dumps(bert_config(30)))
-    for name, seed in (("train", 1), ("dev", 2)):
-        write_pairs(path / f"{name}.tsv", list(pairs(16, seed)))
-    argv = [*classifier_flags(path, path / "mrpc"), "--do_train", "--do_export"]
-    assert run_classifier.main(["run_classifier.py", *argv]) == 0
+    task_runs.write_data(path)
+    task_runs.train(path, path / "mrpc", "classification", "--do_export")
     return path / "mrpc"
 
 
@@ -52,12 +46,7 @@ def is_said(line):
 
 
 class Running:
-    """Runs a server in a process of its own.
-
-    Attributes:
-      process: the process.
-      port: where it listens.
-    """
+    """Runs a server in a process of its own."""
 
     def __init__(self, *arguments, start=forked.start, **options):
         self.process = start(
