@@ -136,20 +136,6 @@ def test_another_configuration_of_the_same_weights_is_refused(tmp_path, capsys, 
     assert changes.items() <= written.items()
 
 
-def test_an_albert_of_another_depth_is_refused():
-    """Shapes of weights do not show how often they are applied."""
-    source = open_source(str(fixtures.DATA / "hf_albert"))
-    layers = source.config.num_hidden_layers
-    deeper = dataclasses.replace(source.config, num_hidden_layers=2 * layers)
-    with pytest.raises(ValueError, match=f"with num_hidden_layers={layers}, but --bert_config_fi"):
-        source.with_files(deeper, None)
-
-
-def test_there_is_no_such_source(tmp_path, capsys):
-    assert main(tmp_path / "no", tmp_path / "target") == 2
-    assert f"{tmp_path}/no: there is no such checkpoint" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -323,12 +309,6 @@ def test_runs_of_earlier_versions_convert_with_their_labels_and_kind(tmp_path, k
 
 def casing(folder):
     return json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"]
-
-
-def test_a_run_of_this_project_converts(tmp_path):
-    """Its directory holds checkpoints of steps."""
-    make_run(tmp_path / "run", fixtures.TF1 / "vocab.txt")
-    assert main(tmp_path / "run", tmp_path / "hf") == 0
 
 
 @pytest.mark.parametrize("lower", [True, False])

@@ -18,7 +18,7 @@ def packed(tmp_path, folder, inside="", name="model.zip"):
     return str(tmp_path / name)
 
 
-@pytest.mark.parametrize("inside", ["", "uncased_L-2_H-8_A-2/"])
+@pytest.mark.parametrize("inside", ["", "a/uncased_L-2_H-8_A-2/"])
 @pytest.mark.parametrize("folder", [fixtures.TF1, fixtures.DATA / "hf_encoder"])
 def test_an_archive_is_what_was_packed(tmp_path, folder, inside):
     path = packed(tmp_path, folder, inside)
@@ -37,11 +37,6 @@ def test_a_checkpoints_path_and_its_directory_are_the_same():
     by_folder = open_source(str(fixtures.TF1))
     assert (by_path.shapes, by_path.config) == (by_folder.shapes, by_folder.config)
     assert by_folder.path == str(fixtures.TF1)
-
-
-def test_hugging_face_and_tf1_are_told_apart():
-    assert open_source(str(fixtures.TF1)).format == "tf1"
-    assert open_source(str(fixtures.DATA / "hf_encoder")).format == "hf"
 
 
 def test_nothing_is_there(tmp_path):
@@ -84,12 +79,9 @@ def test_an_archive_of_a_run(tmp_path):
     assert open_source(path).vocab_file.endswith("/run/vocab.txt")
 
 
-def test_damaged_archives(tmp_path):
+def test_a_damaged_archive(tmp_path):
     path = packed(tmp_path, fixtures.TF1)
     whole = (tmp_path / "model.zip").read_bytes()
-    (tmp_path / "model.zip").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=f"^{path}: is not a zip archive"):
-        open_source(path)
     place = whole.index(b"bert_model.ckpt.data-00000-of-00001") + 2000
     (tmp_path / "model.zip").write_bytes(whole[:place] + b"?" + whole[place + 1 :])
     with pytest.raises(ValueError, match=f"^{path}: the archive cannot be read: Bad CRC-32"):

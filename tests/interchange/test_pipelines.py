@@ -1,13 +1,6 @@
-"""What transformers' own pipelines answer to real strings, with models that were trained here.
-
-The matrix is every kind of task, times both forms of GELU, times both casings. SentencePiece is not
-in it: no tokenizer of transformers has ALBERT's rule for numbers, and the conversion refuses it
-(test_conversion.py).
-"""
+"""What transformers' own pipelines answer to real strings, with models that were trained here."""
 
 import json
-import os
-import subprocess
 
 import fixtures
 import numpy as np
@@ -45,9 +38,7 @@ TEXTS = (
 LABELS = ("gewiß, ja", "LABEL_0", "n/a")
 TAGS = ("O", "B-X", "I-X")
 
-# Kind of task -> (label of a row, whether its texts are pairs, --task_kind). Tagging has a test of
-# its own. Answers belong here as soon as the project has them: their pipeline is
-# "question-answering".
+# Kind of task -> (label of a row, whether its texts are pairs, --task_kind).
 KINDS = {
     "classification": (lambda row: LABELS[row % 3], False, "classification"),
     "pairs": (lambda row: LABELS[row % 3], True, "classification"),
@@ -58,23 +49,11 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def pipeline():
-    """Starts the oracle's process once; returns a function that asks a pipeline for its answers.
-
-    The function's arguments are (task, model's directory, inputs, **options).
-    """
-    oracle = [os.environ["TRANSFORMERS_PYTHON"], fixtures.HERE / "transformers_oracle.py"]
-    with subprocess.Popen(
-        [*oracle, "pipelines", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def answer(task, folder, inputs, **options):
-            request = {"task": task, "folder": str(folder), "inputs": inputs, "options": options}
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
-
-        yield answer
-        process.stdin.close()
+    """Starts the oracle's process; returns a function (task, model's path, inputs, **options)."""
+    with fixtures.transformers_answering("pipelines") as ask:
+        yield lambda task, folder, inputs, **options: ask(
+            task=task, folder=str(folder), inputs=inputs, options=options
+        )
 
 
 def write_network(path, hidden_act, do_lower_case):

@@ -1,5 +1,6 @@
 """The models that the oracles of this directory wrote, changed copies of them, and the oracles."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -114,6 +115,22 @@ def transformers(*arguments):
     """Runs a command of transformers_oracle.py."""
     oracle = HERE / "transformers_oracle.py"
     subprocess.run([os.environ["TRANSFORMERS_PYTHON"], oracle, *map(str, arguments)], check=True)
+
+
+@contextlib.contextmanager
+def transformers_answering(command):
+    """Starts transformers_oracle.py once; gives a function that answers a request, a dict."""
+    oracle = [os.environ["TRANSFORMERS_PYTHON"], HERE / "transformers_oracle.py", command, "-"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(oracle, stdin=pipe, stdout=pipe, text=True) as process:
+
+        def answer(**request):
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield answer
+        process.stdin.close()
 
 
 def tensorflow_1(*arguments):

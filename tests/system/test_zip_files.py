@@ -26,11 +26,6 @@ def model(folder="", **others):
     return {**{folder + name: (DATA / "tf1" / name).read_bytes() for name in names}, **others}
 
 
-@pytest.mark.parametrize("folder", ["", "uncased/", "a/b/"])
-def test_a_model_is_opened(tmp_path, folder):
-    assert open_source(zipped(tmp_path / "a.zip", model(folder))).config.hidden_size == 8
-
-
 @pytest.mark.parametrize(
     "name",
     ["/x/bert_model.ckpt.index", "../bert_model.ckpt.index", "a/../../vocab.txt", "..\\a.json",

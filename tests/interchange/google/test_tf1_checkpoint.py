@@ -1,7 +1,6 @@
 """Tests TF1 checkpoints against a checkpoint that TensorFlow 1.15 wrote."""
 
 import json
-import os
 import shutil
 
 import fixtures
@@ -57,18 +56,6 @@ def test_from_tf1_to_hugging_face_and_back_names_shapes_and_values_are_the_same(
     assert (tmp_path / "tf1" / "vocab.txt").read_text() == (fixtures.TF1 / "vocab.txt").read_text()
 
 
-def test_without_anything_beside_it(tmp_path):
-    for path in fixtures.TF1.glob("bert_model*"):
-        shutil.copy(path, tmp_path)
-    source = tf1_checkpoint.open_prefix(str(tmp_path / "bert_model.ckpt"), "here")
-    assert (source.config, source.vocab_file) == (None, None)
-
-
-def test_a_directorys_only_checkpoint_is_found(tmp_path):
-    assert tf1_checkpoint.find(str(fixtures.TF1)) == PREFIX
-    assert tf1_checkpoint.find(str(tmp_path)) is None
-
-
 def test_of_several_checkpoints_one_must_be_named(tmp_path):
     for path in fixtures.TF1.glob("bert_model*"):
         shutil.copy(path, tmp_path)
@@ -83,21 +70,6 @@ def test_of_a_run_the_newest_whole_checkpoint_is_found(tmp_path):
         for step in (3, 20):
             shutil.copy(path, tmp_path / path.name.replace("bert_model.ckpt", f"model.ckpt-{step}"))
     assert tf1_checkpoint.find(str(tmp_path)) == str(tmp_path / "model.ckpt-20")
-
-
-def test_damaged_checkpoints(tmp_path):
-    for path in fixtures.TF1.glob("bert_model*"):
-        shutil.copy(path, tmp_path)
-    prefix = str(tmp_path / "bert_model.ckpt")
-    os.truncate(prefix + ".data-00000-of-00001", 100)
-    source = tf1_checkpoint.open_prefix(prefix, "here")
-    with pytest.raises(ValueError, match=r"^here: output_bias cannot be read: "):
-        tf1_checkpoint.open_prefix(prefix, "here").read("output_bias")
-    with pytest.raises(ValueError, match=r"^here: cls/.*/kernel cannot be read: "):
-        source.read("cls/predictions/transform/dense/kernel")
-    os.truncate(prefix + ".index", 100)
-    with pytest.raises(ValueError, match=r"^here: the checkpoint cannot be read: "):
-        tf1_checkpoint.open_prefix(prefix, "here")
 
 
 def of_type(folder, dtype):

@@ -52,32 +52,6 @@ def test_a_model_in_several_files(tmp_path):
         np.testing.assert_array_equal(read(name), TENSORS[name].astype(np.float32))
 
 
-def test_a_missing_file_of_several(tmp_path):
-    sharded(tmp_path)
-    os.remove(tmp_path / "model-00002-of-00002.safetensors")
-    with pytest.raises(ValueError, match=r"index\.json: names model-00002-of-00002.* is missing"):
-        safetensors_files.open_directory(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is not JSON"),
-        ("[]", "must be an object"),
-        ("{}", "the key 'weight_map' is missing"),
-        ('{"weight_map": 3}', "weight_map: must be an object, not 3"),
-        ('{"weight_map": {"a": 3}}', r"weight_map\[0\]: must be a string, not 3"),
-        ('{"weight_map": {"a": "/model.safetensors"}}', "the name '/model.safetensors' is not"),
-        ('{"weight_map": {"a": "../a/model.safetensors"}}', "the name '../a/model.safetensors' is"),
-        ('{"weight_map": {"a": ""}}', "the name '' is not the name of a file"),
-    ],
-)
-def test_an_index_that_is_none(tmp_path, text, message):
-    (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(ValueError, match=rf"index\.json: {message}"):
-        safetensors_files.open_directory(str(tmp_path))
-
-
 @pytest.mark.parametrize("length", [0, 4, 100, -1])
 def test_a_file_cut_short(tmp_path, length):
     path = tmp_path / "model.safetensors"

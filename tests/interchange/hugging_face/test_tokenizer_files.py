@@ -54,6 +54,11 @@ def test_other_classes_are_refused(tmp_path, file, name):
             "same, take do_basic_tokenize out of the file",
         ),
         (
+            {"tokenize_chinese_chars": False},
+            "tokenize_chinese_chars=false is not supported: OTHER. Allowed is true. To use it all "
+            "the same, take tokenize_chinese_chars out of the file",
+        ),
+        (
             {"never_split": ["[CLS]", "<e>"]},
             'never_split=["<e>"] is not supported: OTHER. Allowed are [PAD], [UNK], [CLS], [SEP], '
             "[MASK]. To use it all the same, take never_split out of the file",

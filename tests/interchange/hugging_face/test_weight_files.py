@@ -83,11 +83,8 @@ def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"hidden_act": "silu"}, "hidden_act='silu' is not known; known are gelu_new, gelu_pytor"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05, but the network supports 1e-12 only"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key', b"),
-        ({"model_type": "roberta"}, "model_type='roberta', but the network supports 'bert', 'alb"),
-        ({"is_decoder": True}, "is_decoder=True, but the network supports False only"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: quantized weights are not s"),
         ({"hidden_size": 15}, "hidden_size=15 is not a multiple of num_attention_heads=2"),
     ],
@@ -98,15 +95,10 @@ def test_networks_that_cannot_be_built_are_refused(tmp_path, config, message):
         open_source(str(folder))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [(None, "is missing beside the weights"), ("{", "is not JSON: ")]
-)
-def test_a_configuration_that_is_none(tmp_path, text, message):
+def test_a_missing_configuration(tmp_path):
     folder = fixtures.changed(tmp_path, "hf_encoder")
     (folder / "config.json").unlink()
-    if text is not None:
-        (folder / "config.json").write_text(text)
-    with pytest.raises(ValueError, match=f"^{folder}/config.json: {message}"):
+    with pytest.raises(ValueError, match=f"^{folder}/config.json: is missing beside the weights"):
         open_source(str(folder))
 
 
@@ -200,11 +192,8 @@ def test_a_tokenizer_of_another_kind_gives_no_vocabulary(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is not JSON"),
-        ("[]", "must be an object"),
         ("{}", "the key 'model' is missing"),
         (tokenizer_json("WordPiece", {"a": 1}, {}), "of its 1 tokens, none has the id 0"),
-        (tokenizer_json("WordPiece", {"a": "0"}, {}), "the id of 'a': must be a whole number"),
         (tokenizer_json("WordPiece", {"a\nb": 0}, {}), r"the token 'a\\nb' holds a line end"),
     ],
 )
@@ -224,24 +213,6 @@ def test_unknown_tensors_are_named(tmp_path):
     message = "tensors that are unknown here: bert.embeddings.more.weight, more_outputs.bias"
     with pytest.raises(ValueError, match=f"^{folder}: holds {message}$"):
         open_source(str(folder))
-
-
-def test_tensors_of_layers_beyond_the_configuration_are_named(tmp_path):
-    folder = fixtures.changed(tmp_path, "hf_pretraining", num_hidden_layers=1)
-    with pytest.raises(ValueError, match=r"unknown here: bert.encoder.layer.1.attention.output.La"):
-        open_source(str(folder))
-
-
-def test_missing_and_misshaped_tensors_are_named(tmp_path):
-    def wrong(tensors):
-        del tensors["encoder.layer.1.output.dense.bias"]
-        return {**tensors, "pooler.dense.weight": np.ones([16, 15], np.float32)}
-
-    folder = fixtures.changed(tmp_path, "hf_encoder", wrong)
-    with pytest.raises(ValueError, match=f"^{folder} does not hold a BERT") as error:
-        open_source(str(folder))
-    assert "bert/encoder/layer_1/output/dense/bias [16]: missing" in str(error.value)
-    assert "bert/pooler/dense/kernel: [15, 16], but the configuration says" in str(error.value)
 
 
 def test_heads_that_no_model_of_transformers_has_together(tmp_path):
@@ -392,7 +363,6 @@ def test_labels_may_be_missing_or_the_defaults(tmp_path, names):
             "BertForQuestionAnswering, BertModel, BertForTokenClassification. If the model is one "
             "of these, write its class there",
         ),
-        ("hf_masked_lm", "BertLMHeadModel", "'bert', allowed are BertForPreTraining, BertForMask"),
         (
             "hf_albert",
             "AlbertForMultipleChoice",
@@ -507,21 +477,13 @@ def test_the_padding_token_is_the_vocabularys(tmp_path):
         ({"do_lower_case": True, "strip_accents": None}, (True, None)),
         ({"tokenize_chinese_chars": None}, None),
         ({"tokenize_chinese_chars": True}, None),
+        ({"do_lower_case": "yes"}, None),
     ],
 )
 def test_the_casing_of_tokenizer_config(tmp_path, settings, casing):
     folder = fixtures.changed(tmp_path, "hf_encoder")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert open_source(str(folder)).casing == casing
-
-
-def test_another_tokenizer_is_refused(tmp_path):
-    folder = fixtures.changed(tmp_path, "hf_encoder")
-    (folder / "tokenizer_config.json").write_text('{"tokenize_chinese_chars": false}')
-    with pytest.raises(
-        ValueError, match=r"tokenize_chinese_chars=false is not .* take tokenize_chinese_chars out"
-    ):
-        open_source(str(folder))
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -538,14 +500,10 @@ def test_the_accents_of_a_sentencepiece_model(tmp_path, keeps):
     assert open_source(str(folder)).casing == (True, strip)
 
 
-@pytest.mark.parametrize("setting", [{"remove_space": False}])
-def test_sentencepiece_that_is_prepared_otherwise_is_refused(tmp_path, setting):
+def test_sentencepiece_that_is_prepared_otherwise_is_refused(tmp_path):
     folder = fixtures.changed(tmp_path, "hf_albert")
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**settings, **setting}))
-    (name,) = setting
-    with pytest.raises(ValueError, match=f"tokenizer_config.json: .*{name}"):
+    (folder / "tokenizer_config.json").write_text('{"remove_space": false}')
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: .*remove_space"):
         open_source(str(folder))
 
 
@@ -554,24 +512,6 @@ def test_a_length_that_says_nothing_is_not_read(tmp_path, length):
     folder = fixtures.changed(tmp_path, "hf_encoder")
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
     assert open_source(str(folder)).max_seq_length is None
-
-
-@pytest.mark.parametrize(
-    ("text", "lower"),
-    [
-        ('{"do_lower_case": false}', False),
-        ('{"do_lower_case": true}', True),
-        ('{"do_lower_case": "yes"}', None),
-        ("{}", None),
-        (None, None),
-    ],
-)
-def test_the_recorded_casing_is_read(tmp_path, text, lower):
-    folder = fixtures.changed(tmp_path, "hf_encoder")
-    (folder / "tokenizer_config.json").unlink(missing_ok=True)
-    if text is not None:
-        (folder / "tokenizer_config.json").write_text(text)
-    assert open_source(str(folder)).do_lower_case is lower
 
 
 @pytest.mark.slow

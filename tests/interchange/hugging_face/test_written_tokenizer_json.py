@@ -1,19 +1,14 @@
 """A written tokenizer.json against `FullTokenizer`, and what the package itself does otherwise.
 
-Quick tests run the file's parts with Python's `re`. Slow ones run them with the package itself, for
-every character of Unicode alone, within a word and beside a sigma; TRANSFORMERS_PYTHON names its
-Python. They also find every character that the package's own BertNormalizer treats otherwise, and
-compare them with the table in docs/tokens.md.
+Quick tests run the file's parts with Python's `re`, slow ones with the package itself.
 """
 # ruff: noqa: RUF001 - the strings are ambiguous on purpose
 
 import dataclasses
 import itertools
 import json
-import os
 import pathlib
 import re
-import subprocess
 import unicodedata
 
 import fixtures
@@ -238,18 +233,8 @@ CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 @pytest.fixture(scope="module")
 def package():
     """Starts the oracle's process once; returns a function of a request for words."""
-    oracle = [os.environ["TRANSFORMERS_PYTHON"], fixtures.HERE / "transformers_oracle.py"]
-    with subprocess.Popen(
-        [*oracle, "words", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-
-        def answer(texts, **request):
-            process.stdin.write(json.dumps({"texts": texts, **request}) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
-
-        yield answer
-        process.stdin.close()
+    with fixtures.transformers_answering("words") as answer:
+        yield lambda texts, **request: answer(texts=texts, **request)
 
 
 def is_newer(code):
