@@ -31,14 +31,6 @@ def test_an_error_leaves_the_file_as_it_was(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_directory_that_is_missing_is_an_error(tmp_path):
-    with (
-        pytest.raises(FileNotFoundError, match="no_directory"),
-        disk_files.writer(str(tmp_path / "no_directory" / "file")),
-    ):
-        pass
-
-
 def test_what_a_killed_process_left_is_overwritten(tmp_path):
     (tmp_path / "file.tmp").write_text("a longer half of it")
     with disk_files.writer(str(tmp_path / "file")) as writer:

@@ -18,15 +18,19 @@ ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
 KERAS = "[name for name in sys.modules if name.split('.')[0] in ('keras', 'tf_keras')]"
 
 
-def printed(code):
-    env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=env,
+def run(program, *arguments, **environment):
+    variables = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
+        env={**variables, "PYTHONPATH": ROOT, **environment},
+        timeout=300,
     )
+
+
+def printed(code):
+    result = run(code)
     assert (result.returncode, result.stderr) == (0, ""), result.stderr
     return result.stdout.split()
 
@@ -154,17 +158,6 @@ NEWS = [
     "I think, therefore I am not a log line",
     "",
 ]
-
-
-def run(program, *arguments, **environment):
-    variables = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        env={**variables, "PYTHONPATH": ROOT, **environment},
-        timeout=300,
-    )
 
 
 WRITES = """
