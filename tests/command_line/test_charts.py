@@ -74,22 +74,25 @@ def test_a_picture_has_a_background_of_its_own():
     assert "fill: #ffffff" in charts.of_run(*run(8, 8, [8]))
 
 
-def test_panels_of_pretraining():
-    drawn = Picture.of_run(*run(1000, 50, [0, 1000])).words()
-    for text in (
-        *("masked-LM loss (nats)", "training, as logged", "median of 5 points"),
-        *("held-out", "unigram baseline", "held-out scores", "masked-LM accuracy"),
-        *("next-sentence accuracy", "learning rate", "step"),
-    ):
-        assert drawn.count(text) == 1, text
-
-
-def test_panels_of_fine_tuning():
-    drawn = Picture.of_run(*run(200, 50, [100, 200], is_pretraining=False)).words()
-    for text in (
-        *("loss", "training", "held-out", "held-out scores", "accuracy", "f1"),
-        *("majority class baseline", "learning rate"),
-    ):
+@pytest.mark.parametrize(
+    ("records", "texts"),
+    [
+        (
+            run(1000, 50, [0, 1000]),
+            "masked-LM loss (nats);training, as logged;median of 5 points;held-out;"
+            "unigram baseline;held-out scores;masked-LM accuracy;next-sentence accuracy;"
+            "learning rate;step",
+        ),
+        (
+            run(200, 50, [100, 200], is_pretraining=False),
+            "loss;training;held-out;held-out scores;accuracy;f1;majority class baseline;"
+            "learning rate",
+        ),
+    ],
+)
+def test_texts_of_panels(records, texts):
+    drawn = Picture.of_run(*records).words()
+    for text in texts.split(";"):
         assert drawn.count(text) == 1, text
 
 

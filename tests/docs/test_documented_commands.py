@@ -121,12 +121,8 @@ def workspace(tmp_path):
     vocabulary = (tmp_path / "model" / "vocab.txt").read_text().split()
     words = [word for word in vocabulary if word.isalnum()]
     rows = [(f"{words[i % 7]} {words[i % 5]}", words[i % 3], str(i % 2)) for i in range(32)]
-    for name, columns in (
-        ("train.csv", "text_a,text_b,label"),
-        ("dev.csv", "text_a,text_b,label"),
-        ("test.csv", "text_a,text_b,label"),
-    ):
-        lines = [columns, *(",".join(row) for row in rows)]
+    for name in ("train.csv", "dev.csv", "test.csv"):
+        lines = ["text_a,text_b,label", *(",".join(row) for row in rows)]
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     asked = [(f"{a} {b}", {"id": str(i), "question": b, "answers": [
         {"text": b, "answer_start": len(a) + 1}]}) for i, (a, b, _) in enumerate(rows)]  # fmt: skip
