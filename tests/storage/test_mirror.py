@@ -70,9 +70,13 @@ def names_in(url):
     return set(remote.files(url))
 
 
+def training(mirror):
+    return mirror.followed(owns=True, takes_over=False)
+
+
 def test_what_refers_to_a_file_is_uploaded_after_it(url, uploads):
     mirror = Mirror(url)
-    with mirror.followed(owns=True, takes_over=False):
+    with training(mirror):
         best = [*checkpoint(2, "best/"), "best/best.json", "best/task.json"]
         exported = ["export/1/saved_model.pb", "export/1/variables/variables.index"]
         write(mirror, "metrics.jsonl", "checkpoint", *checkpoint(2), *best, *exported)
@@ -107,7 +111,7 @@ def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed(url, uplo
         remove(url)
 
     monkeypatch.setattr(remote, "remove", noted)
-    with mirror.followed(owns=True, takes_over=False):
+    with training(mirror):
         write(mirror, "config.json", "checkpoint", *checkpoint(2))
         mirror.upload()
         for name in checkpoint(2):
@@ -132,7 +136,7 @@ def test_a_snapshot_is_of_one_instant(url, monkeypatch):
             os.remove(os.path.join(mirror.path, checkpoint(2)[0]))
         upload(path, url)
 
-    with mirror.followed(owns=True, takes_over=False):
+    with training(mirror):
         write(mirror, "metrics.jsonl", "checkpoint", *checkpoint(2), text="now")
         with monkeypatch.context() as patched:
             patched.setattr(remote, "upload", later)
@@ -208,7 +212,7 @@ def test_whoever_was_taken_over_uploads_nothing_more(url, uploads, is_removed):
     mirror = Mirror(url)
     with (
         pytest.raises(lock.InUseError, match=r"was taken over by .*: this process does"),
-        mirror.followed(owns=True, takes_over=False),
+        training(mirror),
     ):
         owner(url, host="another", command="stealing")
         if is_removed:
@@ -386,7 +390,7 @@ def test_an_owner_that_changes_within_an_upload_ends_it_with_the_next_file(url, 
         owner(url, host="another")
 
     monkeypatch.setattr(remote, "upload", stolen_after)
-    with pytest.raises(lock.InUseError), mirror.followed(owns=True, takes_over=False):
+    with pytest.raises(lock.InUseError), training(mirror):
         write(mirror, "checkpoint", *checkpoint(2))
     assert names == [f"{url}/{checkpoint(2)[0]}"]
 
@@ -405,7 +409,7 @@ def fail_uploads(monkeypatch, times):
 
 def test_the_next_checkpoint_is_uploaded_with_what_failed_before(url, monkeypatch, caplog):
     mirror = Mirror(url)
-    with mirror.followed(owns=True, takes_over=False):
+    with training(mirror):
         fail_uploads(monkeypatch, 2)
         for step in (2, 4, 6):
             write(mirror, *checkpoint(step), "checkpoint")
@@ -417,10 +421,7 @@ def test_the_next_checkpoint_is_uploaded_with_what_failed_before(url, monkeypatc
 
 def test_uploads_that_keep_failing_end_the_training_and_lose_nothing(url, monkeypatch, local):
     mirror = Mirror(url)
-    with (
-        pytest.raises(remote.StorageError, match="gone"),
-        mirror.followed(owns=True, takes_over=False),
-    ):
+    with pytest.raises(remote.StorageError, match="gone"), training(mirror):
         fail_uploads(monkeypatch, 99)
         for step in (2, 4, 6, 8):
             write(mirror, *checkpoint(step), "checkpoint")
@@ -432,10 +433,7 @@ def test_uploads_that_keep_failing_end_the_training_and_lose_nothing(url, monkey
 
 def test_what_the_last_upload_leaves_is_kept_and_named(url, monkeypatch, local):
     mirror = Mirror(url)
-    with (
-        pytest.raises(remote.StorageError) as raised,
-        mirror.followed(owns=True, takes_over=False),
-    ):
+    with pytest.raises(remote.StorageError) as raised, training(mirror):
         write(mirror, *checkpoint(2))
         fail_uploads(monkeypatch, 99)
     (kept,) = os.listdir(local)
@@ -452,7 +450,7 @@ def test_whatever_ends_the_last_upload_what_it_leaves_is_kept(
         raise error
 
     mirror = Mirror(url)
-    with pytest.raises(type(error)), mirror.followed(owns=True, takes_over=False):
+    with pytest.raises(type(error)), training(mirror):
         write(mirror, "metrics.jsonl")
         monkeypatch.setattr(shutil, "copyfile", fail)
     mirror._local.remove()  # as at the end of the process
@@ -485,7 +483,7 @@ def test_a_process_that_starts_meanwhile_may_remove_the_empty_directory(
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
 def test_after_an_error_too_it_uploads_what_there_is(url, error):
     mirror = Mirror(url)
-    with pytest.raises(error), mirror.followed(owns=True, takes_over=False):
+    with pytest.raises(error), training(mirror):
         write(mirror, "metrics.jsonl")
         raise error
     assert names_in(url) == {"metrics.jsonl"}
@@ -500,10 +498,7 @@ def be_host(monkeypatch, task):
 def test_sigterm_outside_of_training_uploads_what_there_is(url, local):
     before = signal.getsignal(signal.SIGTERM)
     mirror = Mirror(url)
-    with (
-        pytest.raises(SystemExit) as exit_,
-        mirror.followed(owns=True, takes_over=False),
-    ):
+    with pytest.raises(SystemExit) as exit_, training(mirror):
         write(mirror, "checkpoint", "eval_results.txt")
         os.kill(os.getpid(), signal.SIGTERM)
     assert exit_.value.code == 143
@@ -523,10 +518,7 @@ def test_sigterm_in_the_last_upload(url, local, monkeypatch, capsys, num_signals
         upload(path, to)
 
     mirror = Mirror(url)
-    with (
-        pytest.raises(SystemExit) as exit_,
-        mirror.followed(owns=True, takes_over=False),
-    ):
+    with pytest.raises(SystemExit) as exit_, training(mirror):
         write(mirror, "checkpoint", "metrics.jsonl")
         monkeypatch.setattr(remote, "upload", signalled)
     assert exit_.value.code == 143
@@ -567,10 +559,7 @@ def test_hosts_share_what_the_chief_has_written(url, monkeypatch, uploads):
 
 @pytest.fixture
 def two_hosts(url, monkeypatch):
-    """Returns the mirrors of two hosts, the chief's first, and a function that calls one of each.
-
-    They gather as processes do: each waits for the other.
-    """
+    """Returns the mirrors of two hosts that wait for each other, and what calls one of each."""
     mirrors = []
     for task in ("worker", "chief"):
         be_host(monkeypatch, task)
