@@ -89,16 +89,7 @@ def differences_of_variables(expected, got):
 
 
 def run(command, script, folder, *flags, process=subprocess.run):
-    """Runs a script; raises RuntimeError with the end of its log if it fails.
-
-    Args:
-      command: the command that runs a script, as a list: a python, perhaps with the arguments
-        `-m bert_estimator.legacy`.
-      script: the script's name, a key of FLAGS.
-      folder: the script's --output_dir.
-      *flags: further flags.
-      process: what runs the process: `subprocess.run`, or `forked.run`, which is quicker.
-    """
+    """Runs a script by a command; raises RuntimeError with the end of its log if it fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     # TensorFlow sets this variable in this process; it makes TensorFlow 1 behave as TensorFlow 2.
     environment.pop("TF2_BEHAVIOR", None)
@@ -122,10 +113,7 @@ def start_from(folder, source, step):
 
 
 def differences_on_cores(script, folder, expected):
-    """Returns the differences of a run of a script in ON_CORES on two cores; see `differences`.
-
-    The mean loss of the cores is logged after the last step of each loop.
-    """
+    """Returns the differences on two cores, where a mean loss is logged after each loop."""
     got = observe(folder)
     assert list(got["losses"]) == ["5", "10", "15", "20"], script
     losses = {step: expected["losses"][step] for step in got["losses"]}
@@ -155,10 +143,7 @@ def observe(folder):
 
 
 def differences(expected, got, losses=None):
-    """Compares two observations; returns a line for each difference, and the largest difference.
-
-    Losses may differ by `losses`, if it is given, and results that are numbers by RELATIVE.
-    """
+    """Returns a line for each difference of two observations, and the largest difference."""
     lines, largest = [], 0.0
     for kind in ("losses", "results", "variables"):
         if set(expected[kind]) != set(got[kind]):

@@ -99,11 +99,7 @@ def build(features, labels, mode):
 
 
 def make_model_fn(api, log=None, fields=None):
-    """Returns a `model_fn` for the toy.
-
-    Every call appends `(mode, params)` to `log`; `fields(graph)` may return further fields of the
-    spec, or others in place of mode, loss and train_op.
-    """
+    """Returns a logging `model_fn` for the toy; `fields(graph)` gives fields of the spec."""
 
     def model_fn(features, labels, mode, params):
         if log is not None:
@@ -149,14 +145,15 @@ def plain(value):
     return type(value).__name__
 
 
+CALLS = ["begin", "after_create_session", "before_run", "after_run", "end"]
+
+
 class Recorder(tf.train.SessionRunHook):
     """Counts its calls, notes the global step before and after each run, and fetches the loss."""
 
     def __init__(self, fetch_loss=True):
         self._fetch_loss = fetch_loss
-        self.calls = dict.fromkeys(
-            ["begin", "after_create_session", "before_run", "after_run", "end"], 0
-        )
+        self.calls = dict.fromkeys(CALLS, 0)
         self.start = None
         self.steps = []
         self.losses = []
@@ -198,22 +195,8 @@ class Told(tf.train.SessionRunHook):
     """Tells a shared log of every call, under its own name: shows the order among hooks."""
 
     def __init__(self, name, log):
-        self._name, self._log = name, log
-
-    def begin(self):
-        self._log.append(f"{self._name}.begin")
-
-    def after_create_session(self, session, coord):
-        self._log.append(f"{self._name}.after_create_session")
-
-    def before_run(self, run_context):
-        self._log.append(f"{self._name}.before_run")
-
-    def after_run(self, run_context, run_values):
-        self._log.append(f"{self._name}.after_run")
-
-    def end(self, session):
-        self._log.append(f"{self._name}.end")
+        for call in CALLS:
+            setattr(self, call, lambda *_, call=call: log.append(f"{name}.{call}"))
 
 
 def checkpoint_steps(folder):
@@ -270,11 +253,7 @@ def warnings_of_tensorflow():
 
 
 def outcome(call, says=()):
-    """`{"raises": type, "says": [words of `says` in the message]}`, or `{"raises": None}`.
-
-    The type is the nearest class that Python or TensorFlow defines: what a caller can catch
-    without knowing the framework.
-    """
+    """Returns the nearest public type that a call raises, and which words of `says` it says."""
     try:
         call()
     except Exception as error:

@@ -26,29 +26,14 @@ RECORD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "upstream.json
 
 def upstream():
     """The oracle's public names in one place, as `bert_estimator.tpu` has them."""
-    names = tf.estimator.tpu
+    of_tpu = "TPUEstimator TPUEstimatorSpec RunConfig TPUConfig InputPipelineConfig"
+    others = (
+        "BestExporter Estimator EstimatorSpec EvalSpec Exporter FinalExporter LatestExporter "
+        "ModeKeys TrainSpec WarmStartSettings train_and_evaluate"
+    )
     return SimpleNamespace(
-        TPUEstimator=names.TPUEstimator,
-        TPUEstimatorSpec=names.TPUEstimatorSpec,
-        RunConfig=names.RunConfig,
-        TPUConfig=names.TPUConfig,
-        InputPipelineConfig=names.InputPipelineConfig,
-        ModeKeys=tf.estimator.ModeKeys,
-        EstimatorSpec=tf.estimator.EstimatorSpec,
-        **{
-            name: getattr(tf.estimator, name)
-            for name in (
-                "BestExporter",
-                "Estimator",
-                "EvalSpec",
-                "Exporter",
-                "FinalExporter",
-                "LatestExporter",
-                "TrainSpec",
-                "WarmStartSettings",
-                "train_and_evaluate",
-            )
-        },
+        **{name: getattr(tf.estimator.tpu, name) for name in of_tpu.split()},
+        **{name: getattr(tf.estimator, name) for name in others.split()},
         early_stopping=tf.estimator.experimental,
         InMemoryEvaluatorHook=tf.estimator.experimental.InMemoryEvaluatorHook,
         serving=SimpleNamespace(**{**vars(tf.estimator.export), **vars(tf.estimator.experimental)}),

@@ -1,7 +1,4 @@
-"""Local mode (use_tpu=False) against TensorFlow 2.15's TPUEstimator, scenario by scenario.
-
-What upstream did is in upstream.json; record.py says how it got there.
-"""
+"""Local mode (use_tpu=False) against what TensorFlow 2.15's TPUEstimator did (upstream.json)."""
 
 import json
 import math
@@ -27,10 +24,7 @@ DIFFERENCES = load("differences.json")
 
 
 def differences(expected, observed, where="observation"):
-    """What differs, a line each: floats by more than 1e-6 of their size, anything else at all.
-
-    An error may say more than expected, never less.
-    """
+    """Returns what differs: floats by more than 1e-6; an error may say more than expected."""
     if isinstance(expected, dict) and isinstance(observed, dict):
         found = []
         for key in sorted(expected.keys() | observed.keys()):

@@ -49,13 +49,7 @@ def tpu_compiler(xla_runtime):
 
 @pytest.fixture(scope="module", autouse=True)
 def quicker_graphs(request):
-    """Switches off what is done with every graph and program, unless a module asks for it.
-
-    A module asks for the rewriting with REWRITES_GRAPHS = True, for the lines that made operations
-    with KNOWS_LINES = True, for the optimizing of cores' programs with OPTIMIZES_PROGRAMS = True,
-    as it must if it compares different programs bit by bit. The copies of the process that `forked`
-    makes do as the process does. All stay on if slow tests are asked for, and in new processes.
-    """
+    """Switches off what is done with every graph and program, unless a module asks for it."""
     is_quick = request.config.option.markexpr == "not slow"
     with pytest.MonkeyPatch.context() as patched, contextlib.ExitStack() as switched:
         if is_quick and not getattr(request.module, "REWRITES_GRAPHS", False):

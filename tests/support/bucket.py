@@ -20,14 +20,7 @@ _HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 
 
 class Bucket:
-    """Serves buckets, which come to be when something is written to them.
-
-    Attributes:
-      objects: "bucket/name" -> its bytes.
-      environment: the environment variables with which TensorFlow finds the server.
-      before_write: function of an object's name that is called before it is written.
-      fails: function of an object's name: whether the server refuses to write it.
-    """
+    """Serves buckets, made by the first write; `objects` are their bytes by "bucket/name"."""
 
     def __init__(self, folder):
         certificate, key = folder / "certificate.pem", folder / "key.pem"

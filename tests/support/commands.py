@@ -58,13 +58,7 @@ def write_inputs(folder):
 
 
 def arguments(command, folder, output):
-    """Returns arguments with which a command works, except for models that a test has to export.
-
-    Args:
-      command: a key of MAINS.
-      folder: where `write_inputs` wrote.
-      output: a path to write to, which does not exist.
-    """
+    """Returns arguments with which a command works, on what `write_inputs` wrote to a folder."""
     return {
         "pretraining": lambda: PRETRAINING.flags(folder / "run_pretraining", output),
         "classifier": lambda: CLASSIFIER.flags(folder / "run_classifier", output),

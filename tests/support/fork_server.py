@@ -36,10 +36,7 @@ import quick_graphs
 
 
 def load():
-    """Loads what takes long: third parties' modules, and nothing of the project.
-
-    The legacy runner exchanges modules that tf_slim loads: so tf_slim is not among them.
-    """
+    """Loads third parties' modules, but for tf_slim, whose modules the legacy runner exchanges."""
     import matplotlib.backends.backend_svg
     import matplotlib.figure
     import matplotlib.style  # noqa: F401
@@ -58,10 +55,7 @@ def keep_compiled_modules(folder):
 
 
 def check_threads():
-    """Raises RuntimeError if this process has more than one thread.
-
-    OpenBLAS has threads when it is loaded. It ends them before each fork.
-    """
+    """Raises RuntimeError if this process has more than one thread."""
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("what was loaded has started threads: copies may deadlock")
 
@@ -133,13 +127,7 @@ def report_ended(pipes):
 
 
 def run(arguments, folder, environment):
-    """Does what `python ARGUMENTS` does.
-
-    Args:
-      arguments: "-c" and a program, or "-m" and a module, or a script's path; then its own ones.
-      folder: the working directory.
-      environment: all environment variables.
-    """
+    """Does what `python ARGUMENTS` does in a folder, with these environment variables alone."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -164,10 +152,7 @@ def run(arguments, folder, environment):
 
 
 def end(status):
-    """Does what Python does at the end of a program, but for freeing every object.
-
-    To free them a copy would copy the server's memory first: that takes 0.3 seconds.
-    """
+    """Does what Python does at the end of a program, but for freeing objects: that takes 0.3 s."""
     threading._shutdown()  # waits for the threads that are not daemons
     atexit._run_exitfuncs()
     try:

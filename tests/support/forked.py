@@ -107,11 +107,7 @@ def _line(descriptor):
 
 
 class Process:
-    """A command that runs; the attributes and methods are `subprocess.Popen`'s.
-
-    Attributes:
-      pid, returncode, stdin, stdout, stderr.
-    """
+    """A command that runs; the attributes and methods are `subprocess.Popen`'s."""
 
     def __init__(self, command, cwd, env, streams, text):
         self.args, self.returncode, self._outputs = command, None, [None, None]
@@ -212,16 +208,7 @@ class Process:
 
 
 def start(command, *, cwd=None, env=None, stdin=None, stdout=None, stderr=None, text=False):
-    """Starts a command, as `subprocess.Popen` does.
-
-    Args:
-      command: `sys.executable`, then what follows `python` on a command line: a script's path,
-        "-m" and a module or "-c" and a program; then the arguments.
-      cwd, env, stdin, stdout, stderr, text: as in `subprocess.Popen`.
-
-    Raises:
-      ValueError: an environment variable differs that is read when TensorFlow is loaded.
-    """
+    """Starts a command, `sys.executable` and what follows it, as `subprocess.Popen` does."""
     return Process(command, cwd, env, (stdin, stdout, stderr), text)
 
 

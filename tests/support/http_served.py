@@ -66,11 +66,7 @@ MODELS = {
 
 
 class Client:
-    """Sends requests to a server.
-
-    Attributes:
-      port, server, service: of the server.
-    """
+    """Sends requests to a server."""
 
     def __init__(self, port, server, service):
         self.port, self.server, self.service = port, server, service
@@ -99,13 +95,7 @@ class _Model(models.ServedModel):
 
 @contextlib.contextmanager
 def server(opened_models=None, batch_size=4, queue_size=8, **options):
-    """Runs a server; yields its `Client`.
-
-    Args:
-      opened_models: name -> `Opened`; by default MODELS.
-      batch_size, queue_size: as for `ServedModel`.
-      options: further arguments of `app.Service`.
-    """
+    """Runs a server of models, name -> `Opened`; yields its `Client`."""
     opened_models = opened_models or MODELS
 
     def open_models(report):

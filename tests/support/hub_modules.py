@@ -11,61 +11,36 @@ import tensorflow.compat.v1 as tf
 # tfhub_module.pb of a module in TF Hub's format 3: field 1 is 3.
 FORMAT_3 = b"\x08\x03"
 
-# The Model Garden's names, of its later encoders and of its first: pattern, name, name.
-_NAMES = (
-    (r"bert/embeddings/word_embeddings", "word_embeddings/embeddings", None),
-    (
-        r"bert/embeddings/position_embeddings",
-        "position_embedding/embeddings",
-        "embedding_postprocessor/position_embeddings",
+# The Model Garden's names of its later encoders, and what differs in the names of its first.
+_LATER = {
+    r"bert/embeddings/word_embeddings": "word_embeddings/embeddings",
+    r"bert/embeddings/position_embeddings": "position_embedding/embeddings",
+    r"bert/embeddings/token_type_embeddings": "type_embeddings/embeddings",
+    r"bert/embeddings/LayerNorm/(\w+)": r"embeddings/layer_norm/\1",
+    r"bert/encoder/(layer_\d+)/attention/self/(\w+/\w+)": r"transformer/\1/self_attention/\2",
+    r"bert/encoder/(layer_\d+)/attention/output/dense/(\w+)": (
+        r"transformer/\1/self_attention/attention_output/\2"
     ),
-    (
-        r"bert/embeddings/token_type_embeddings",
-        "type_embeddings/embeddings",
-        "embedding_postprocessor/type_embeddings",
+    r"bert/encoder/(layer_\d+)/attention/output/LayerNorm/(\w+)": (
+        r"transformer/\1/self_attention_layer_norm/\2"
     ),
-    (
-        r"bert/embeddings/LayerNorm/(\w+)",
-        r"embeddings/layer_norm/\1",
-        r"embedding_postprocessor/layer_norm/\1",
-    ),
-    (
-        r"bert/encoder/(layer_\d+)/attention/self/(\w+/\w+)",
-        r"transformer/\1/self_attention/\2",
-        r"encoder/\1/self_attention/\2",
-    ),
-    (
-        r"bert/encoder/(layer_\d+)/attention/output/dense/(\w+)",
-        r"transformer/\1/self_attention/attention_output/\2",
-        r"encoder/\1/self_attention_output/\2",
-    ),
-    (
-        r"bert/encoder/(layer_\d+)/attention/output/LayerNorm/(\w+)",
-        r"transformer/\1/self_attention_layer_norm/\2",
-        r"encoder/\1/self_attention_layer_norm/\2",
-    ),
-    (
-        r"bert/encoder/(layer_\d+)/(intermediate|output)/dense/(\w+)",
-        r"transformer/\1/\2/\3",
-        r"encoder/\1/\2/\3",
-    ),
-    (
-        r"bert/encoder/(layer_\d+)/output/LayerNorm/(\w+)",
-        r"transformer/\1/output_layer_norm/\2",
-        r"encoder/\1/output_layer_norm/\2",
-    ),
-    (r"bert/pooler/dense/(\w+)", r"pooler_transform/\1", None),
-    (r"cls/predictions/transform/(\w+/\w+)", r"cls/predictions/transform/\1", None),
-    (r"cls/predictions/output_bias", "cls/predictions/output_bias/bias", None),
-)
+    r"bert/encoder/(layer_\d+)/(intermediate|output)/dense/(\w+)": r"transformer/\1/\2/\3",
+    r"bert/encoder/(layer_\d+)/output/LayerNorm/(\w+)": r"transformer/\1/output_layer_norm/\2",
+    r"bert/pooler/dense/(\w+)": r"pooler_transform/\1",
+    r"cls/predictions/transform/(\w+/\w+)": r"cls/predictions/transform/\1",
+    r"cls/predictions/output_bias": "cls/predictions/output_bias/bias",
+}
+_FIRST = {
+    "position_embedding/embeddings": "embedding_postprocessor/position_embeddings",
+    "type_embeddings/embeddings": "embedding_postprocessor/type_embeddings",
+    "embeddings/layer_norm": "embedding_postprocessor/layer_norm",
+    "transformer/layer": "encoder/layer",
+    "self_attention/attention_output": "self_attention_output",
+}
 
 
 def write_tf2(folder, config, weights, vocab_file, do_lower_case, first=False, exact_gelu=False):
-    """Writes a module of TensorFlow 2, which computes an activation only; returns its directory.
-
-    Args:
-      first: whether it has the names of the Model Garden's first encoder.
-    """
+    """Writes a module of TensorFlow 2, with the Model Garden's first or later names."""
     module = tf2.Module()
     module.weights = [
         tf2.Variable(_with_heads(name, value, config.num_attention_heads), name=_name(name, first))
@@ -84,11 +59,14 @@ def write_tf2(folder, config, weights, vocab_file, do_lower_case, first=False, e
 
 
 def _name(name, first):
-    for pattern, later, earlier in _NAMES:
-        if re.fullmatch(pattern, name):
-            theirs = re.sub(pattern, earlier if first and earlier else later, name)
-            return f"bert_model/{theirs}" if first else theirs
-    raise AssertionError(name)
+    (theirs,) = (
+        re.sub(pattern, later, name)
+        for pattern, later in _LATER.items()
+        if re.fullmatch(pattern, name)
+    )
+    for later, earlier in _FIRST.items() if first else ():
+        theirs = theirs.replace(later, earlier)
+    return f"bert_model/{theirs}" if first else theirs
 
 
 def _with_heads(name, value, heads):
@@ -100,10 +78,7 @@ def _with_heads(name, value, heads):
 
 
 def write_tf1(folder, config, weights, vocab_file, do_lower_case):
-    """Writes a module of TensorFlow 1, whose graph splits heads and has a GELU; returns it.
-
-    The layout was compared with a module that tensorflow_hub 0.12 wrote on TensorFlow 1.15.
-    """
+    """Writes a module of TensorFlow 1, as tensorflow_hub 0.12 did, with heads and a GELU."""
     with tf.Graph().as_default(), tf.Session() as session:
         ids = tf.placeholder(tf.int32, [None, None], "input_ids")
         variables = {

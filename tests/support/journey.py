@@ -18,22 +18,14 @@ CHATTER = re.compile(r"^[IWE]0000 |cuInit|oneDNN custom|absl::InitializeLog|cpu_
 
 
 class Journey:
-    """Runs commands in a directory.
-
-    Attributes:
-      longest_silence: (seconds, the line before it, its command) of all commands so far.
-    """
+    """Runs commands in a directory; `longest_silence` is (seconds, the line before it, command)."""
 
     def __init__(self, directory: pathlib.Path):
         self._directory = directory
         self.longest_silence = (0.0, "", "")
 
     def run(self, *arguments: str, code: int = 0, stdin: str = "") -> list[str]:
-        """Runs `python` with these arguments; returns the lines of stdout and stderr together.
-
-        Raises:
-          AssertionError: the exit code is another one, or start-up messages are among the lines.
-        """
+        """Runs `python` and checks its exit code; returns the lines of both streams together."""
         command = [sys.executable, *map(str, arguments)]
         lines, heard = [], time.monotonic()
         with subprocess.Popen(

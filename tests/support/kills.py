@@ -21,13 +21,7 @@ class Killed(BaseException):
 def kill_before(
     monkeypatch: pytest.MonkeyPatch, kind: type, name: str, is_the_call: Callable[..., bool]
 ) -> None:
-    """Has a method raise `Killed` in place of the call that is meant.
-
-    Args:
-      monkeypatch: what undoes it.
-      kind, name: the class and the name of its method.
-      is_the_call: function of the call's arguments, `self` included.
-    """
+    """Has a method raise `Killed` in place of the first call for which `is_the_call` holds."""
     method = getattr(kind, name)
 
     def killed(*args, **kwargs):
@@ -47,14 +41,7 @@ def copy_at(
     target: str | os.PathLike,
     after: bool = False,
 ) -> None:
-    """Has a directory copied at a call: the copy is what a kill there would have left.
-
-    Args:
-      monkeypatch: what undoes it.
-      kind, name, is_the_call: see `kill_before`.
-      source, target: the directory, and where its copy goes at the first such call.
-      after: whether it is copied after the call, rather than before it.
-    """
+    """Has a directory copied before such a call, or after it: what a kill there would have left."""
     method = getattr(kind, name)
 
     def copied(*args, **kwargs):
@@ -74,16 +61,7 @@ def kill_at_transfer(
     number: int | None = None,
     names: Iterable[str] = ("upload", "remove"),
 ) -> list[tuple[Any, ...]]:
-    """Has the process end at a change of remote storage of this number, from 0; none follows it.
-
-    Args:
-      monkeypatch: what undoes it.
-      number: the number of the change; nothing is killed if it is None.
-      names: the functions of `storage` that count as changes.
-
-    Returns:
-      The list of the changes' arguments, which grows.
-    """
+    """Has the change of remote storage of this number raise `Killed`; returns the changes."""
     calls = []
 
     def killed_before(function):

@@ -9,18 +9,7 @@ import numpy as np
 
 
 def forward(weights, config, input_ids, input_mask, segment_ids, masked_lm_positions):
-    """Evaluates the network without dropout.
-
-    Args:
-      weights: dict name -> array.
-      config: `BertConfig` with hidden_act="gelu".
-      input_ids, input_mask, segment_ids: ints [B, F].
-      masked_lm_positions: ints [B, P].
-
-    Returns:
-      A dict: sequence_output [B, F, H], pooled_output [B, H], masked_lm_logits [B, P, V],
-      next_sentence_logits [B, 2].
-    """
+    """Evaluates the network, with hidden_act="gelu", without dropout: name -> output."""
     weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
     x = (
         weights["bert/embeddings/word_embeddings"][input_ids]
@@ -50,18 +39,7 @@ def forward(weights, config, input_ids, input_mask, segment_ids, masked_lm_posit
 
 
 def losses(outputs, masked_lm_ids, masked_lm_weights, next_sentence_labels):
-    """Computes the two pretraining losses of `forward`'s outputs.
-
-    Args:
-      outputs: what `forward` returned.
-      masked_lm_ids: ints [B, P].
-      masked_lm_weights: floats [B, P], 0 for padding.
-      next_sentence_labels: ints [B].
-
-    Returns:
-      (masked-LM loss: weighted sum of cross-entropies over the sum of weights, next-sentence
-      loss: mean cross-entropy), floats.
-    """
+    """Computes the masked-LM loss and the next-sentence loss of what `forward` returned."""
     masked = cross_entropy(outputs["masked_lm_logits"], masked_lm_ids)
     masked_lm_loss = np.sum(masked * masked_lm_weights) / np.sum(masked_lm_weights)
     return masked_lm_loss, np.mean(

@@ -47,12 +47,7 @@ def words(text: str) -> list[str]:
 
 
 class Picture:
-    """Draws a picture with `svg`, and keeps it.
-
-    Attributes:
-      text: the SVG file.
-      panels: matplotlib's axes, from top to bottom.
-    """
+    """Draws a picture with `svg`; keeps its `text` and its `panels`, matplotlib's axes."""
 
     def __init__(self, draw: Callable[[Figure], None]):
         figures = []

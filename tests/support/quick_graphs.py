@@ -4,10 +4,6 @@ TensorFlow rewrites a graph before its first step, and it remembers for each ope
 the calls that made it, to name the line in errors. Both take longer than such a test's steps. XLA
 optimizes the program of a core, which is half of the time to compile it. All can be switched off,
 in this process and in its copies.
-
-For each operation TensorFlow also writes the names of the types that the operation allows, for an
-error that does not come. Here they are written if there is the error, which saves some 3 % of
-building.
 """
 
 import contextlib
@@ -26,6 +22,7 @@ _NEW_SESSION = tf_session.BaseSession.__init__
 _CHECK_TYPE = op_def_library._SatisfiesTypeConstraint
 
 
+# TensorFlow would write the names of the allowed types for an error that does not come.
 def _check_type(dtype, attr_def, param_name):
     if attr_def.HasField("allowed_values") and dtype not in attr_def.allowed_values.list.type:
         _CHECK_TYPE(dtype, attr_def, param_name)

@@ -75,10 +75,7 @@ def write_classifier_data(path):
 
 
 def write_short_tagged(path, seed, huge=None):
-    """Writes 64 sentences of five words as CoNLL, each with one window: 8 steps an epoch.
-
-    The sentence whose number is `huge` has the only w28.
-    """
+    """Writes 64 sentences of five words as CoNLL; the sentence number `huge` has the only w28."""
     generator = np.random.default_rng(seed)
     lines = []
     for number in range(64):
@@ -163,20 +160,7 @@ def other_questions(path):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Script:
-    """What the tests have to know of a script.
-
-    Attributes:
-      write_data: writes the data into a directory.
-      flags: function of (data, output_dir, **changes); see `tiny_run`.
-      steps: function of a number of steps: the flag that asks for them.
-      spoil: function of a data directory that adds a file to it and returns the flags for it: data
-        whose loss at step 7 is not finite.
-      bad_loss: what that loss is.
-      change_data: function of a data directory that writes other data to train on.
-      data_flag: the flag of what it trains on.
-      reads: what reads the examples of a batch, for `WITH_ACTION`.
-      others: flag -> value, what makes it another run.
-    """
+    """What the tests have to know of a script; `spoil` writes data whose loss is bad at step 7."""
 
     module: ModuleType
     write_data: Callable
@@ -295,12 +279,7 @@ console.leave(script.main(["{module}.py", *sys.argv[1:]]))
 
 
 def start(script, flags, step=None, action="pass", environment=()):
-    """Starts a script in a process of its own; what it prints is for `end`.
-
-    Args:
-      step: when it has been logged, `action` is executed, a line of Python.
-      environment: further variables of the environment, a dict.
-    """
+    """Starts a script; `action`, a line of Python, is executed when `step` has been logged."""
     root, program = os.path.dirname(script.module.__file__), [script.module.__file__]
     if step is not None:
         name = script.module.__name__

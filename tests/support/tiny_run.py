@@ -58,13 +58,7 @@ def write_records(
 
 
 def copy_records(source, target, changes):
-    """Copies pretraining records to a file without a manifest.
-
-    Args:
-      source, target: paths.
-      changes: record number -> function that changes the features of that record, a map of
-        `tf.train.Feature`s by name.
-    """
+    """Copies records without a manifest; `changes` has functions of features by record number."""
     records = RecordFiles([str(source)])
     with tf.io.TFRecordWriter(str(target)) as writer:
         for number in range(records.num_records):
@@ -114,11 +108,7 @@ def tagging_flags(data, output_dir, **changes):
 
 
 def questions(number, seed, impossible=0):
-    """Returns questions on texts over `words(28)`, as the objects of a SQuAD file.
-
-    The answer of "wI what" is the word after wI in a text of 8 words. The last questions, so many,
-    have no answer, since their texts do not have wI.
-    """
+    """Returns SQuAD's questions "wI what", for the word after wI; the last have no answer."""
     generator = np.random.default_rng(seed)
     made = []
     for i in range(number):
@@ -144,74 +134,66 @@ def write_questions(path, made):
     path.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
 
 
+def _short(data, output_dir):
+    return {
+        "bert_config_file": data / "bert_config.json",
+        "output_dir": output_dir,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "save_checkpoints_steps": 4,
+        "iterations_per_loop": 2,
+        "log_every_secs": 0,
+        "use_tpu": True,
+    }
+
+
+def _flags(values):
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
 def squad_flags(data, output_dir, **changes):
     """Returns the flags of a short run_squad.py, with `train.json`, `dev.json` and `vocab.txt`."""
     values = {
+        **_short(data, output_dir),
         "train_file": data / "train.json",
         "eval_file": data / "dev.json",
         "vocab_file": data / "vocab.txt",
-        "bert_config_file": data / "bert_config.json",
-        "output_dir": output_dir,
         "max_seq_length": 16,
         "max_query_length": 3,
         "doc_stride": 4,
-        "train_batch_size": 8,
-        "learning_rate": 1e-2,
         "num_train_epochs": 1,
-        "save_checkpoints_steps": 4,
-        "iterations_per_loop": 2,
-        "log_every_secs": 0,
-        "use_tpu": True,
         **changes,
     }
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return _flags(values)
 
 
 def pretraining_flags(data, output_dir, **changes):
-    """Returns the flags of a short run_pretraining.py.
-
-    The directory `data` has `train.tfrecord` and `bert_config.json`. A change to None leaves the
-    flag out.
-    """
+    """Returns the flags of a short run_pretraining.py; a change to None leaves a flag out."""
     values = {
+        **_short(data, output_dir),
         "input_file": data / "train.tfrecord",
-        "bert_config_file": data / "bert_config.json",
-        "output_dir": output_dir,
         "max_seq_length": 16,
         "max_predictions_per_seq": 4,
-        "train_batch_size": 8,
-        "learning_rate": 1e-2,
         "num_train_steps": 10,
         "num_warmup_steps": 2,
-        "save_checkpoints_steps": 4,
-        "iterations_per_loop": 2,
-        "log_every_secs": 0,
-        "use_tpu": True,
         "optimizer": "lamb",
         **changes,
     }
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return _flags(values)
 
 
 def classifier_flags(data, output_dir, **changes):
     """Does the same for run_classifier.py, with `train.tsv`, `dev.tsv` and `vocab.txt`."""
     values = {
+        **_short(data, output_dir),
         "train_file": data / "train.tsv",
         "eval_file": data / "dev.tsv",
         "vocab_file": data / "vocab.txt",
-        "bert_config_file": data / "bert_config.json",
-        "output_dir": output_dir,
         "max_seq_length": 10,
-        "train_batch_size": 8,
-        "learning_rate": 1e-2,
         "num_train_epochs": 1,
-        "save_checkpoints_steps": 4,
-        "iterations_per_loop": 2,
-        "log_every_secs": 0,
-        "use_tpu": True,
         **changes,
     }
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return _flags(values)
 
 
 def steps_of(output_dir):

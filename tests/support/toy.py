@@ -53,13 +53,7 @@ def py_input_fn(function):
 
 
 def make_model_fn(fields=None, w_after=None, loss=None):
-    """Returns a model_fn.
-
-    Args:
-      fields: function of (features, loss) that returns further fields of the spec.
-      w_after: function of (weight, features) that gives the weight after a step.
-      loss: function of (weight, features) that gives the loss.
-    """
+    """Returns a model_fn, whose further fields, weight after a step and loss functions may give."""
 
     def model_fn(features, mode, params):
         weight = tf.get_variable("w", initializer=0.0)

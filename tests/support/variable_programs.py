@@ -144,13 +144,7 @@ def reads(statement):
 
 
 def run(block, values, entry, updates_first=False):
-    """Returns (the result, the variables at the end, all values by number of the statement).
-
-    Args:
-      values: dict, number -> value, of what is around it.
-      entry: dict, variable -> its value at the start.
-      updates_first: whether rule 5 of `variable_uses` holds.
-    """
+    """Returns (the result, the variables at the end, all values by number of the statement)."""
     values, now = dict(values), dict(entry)
     left = {}  # (variable, number of an update) -> what it left
     for each, sees_update in _in_turn(block, updates_first):
@@ -288,16 +282,7 @@ def _controls_and_values(statement):
 
 
 def build(block, values, variables):
-    """Builds a block in the current graph.
-
-    Args:
-      values: dict, number -> tensor [1], of what is around it.
-      variables: dict, name -> variable of shape [1].
-
-    Returns:
-      (the result, a tensor that comes after all of `block.controls`; dict, number -> tensor or
-      operation of each statement).
-    """
+    """Builds a block; returns (its result after `controls`, number -> tensor or operation)."""
     values = dict(values)
     for each in block.statements:
         with tf.control_dependencies([values[n] for n in each.controls]):

@@ -59,13 +59,7 @@ PLACES = {
 
 @dataclasses.dataclass(frozen=True)
 class Blow:
-    """Says what the process sends itself, and when.
-
-    Attributes:
-      number: the signal.
-      event: at the file event of this number, counted from 1; or None.
-      place, call, secs: so long after this call of this place began, counted from 1; or None.
-    """
+    """Says which signal the process sends itself: at an event, or after a place's call began."""
 
     number: int = signal.SIGKILL
     event: int | None = None
@@ -75,21 +69,7 @@ class Blow:
 
 
 class Run:
-    """A process that runs a scenario's command.
-
-    Args:
-      scenario: the `Scenario`.
-      data, output_dir: what it reads, and where it writes.
-      log: path of a file for what it prints.
-      blow: a `Blow`, or None.
-      cluster: for several hosts: (TF_CONFIG's cluster, the task).
-      is_background: whether checkpoints of any size are written in the background.
-      taken_bytes: how many bytes of its output are read, before the reader ends; None for all.
-
-    Attributes:
-      events: how many file events there were; known after the end.
-      spans: place -> list of seconds that its calls took; known after the end.
-    """
+    """A process that runs a scenario's command; `events` and `spans` are known after its end."""
 
     def __init__(
         self,

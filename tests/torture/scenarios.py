@@ -20,17 +20,7 @@ from input_pipelines.text.documents import split_files
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenario:
-    """Holds a command that a trial interrupts.
-
-    Attributes:
-      name: for the table.
-      write_data: writes what the command reads into a directory.
-      main: function of (data, output directory) that runs the command; returns its exit code.
-      left: function of the output directory: what must not depend on interruptions, a dict.
-      hosts: how many processes run the command together.
-      workers: whether the process starts others, which a trial may kill.
-      checkpoints: directories, below the output directory, whose checkpoints a trial may damage.
-    """
+    """Holds a command that a trial interrupts, its data, and what of its output must not differ."""
 
     name: str
     write_data: Callable

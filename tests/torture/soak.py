@@ -25,13 +25,7 @@ class Use:
 
 
 def rounds(master, folder, going_on):
-    """Trains, evaluates and predicts in turn while `going_on(number of calls)`.
-
-    Checkpoints are written in the background in every second round, however small they are.
-
-    Returns:
-      A list of `Use`, one for each round.
-    """
+    """Trains, evaluates and predicts while `going_on(calls)`; returns a `Use` for each round."""
     uses = []
 
     def model_fn(features, mode, params):
@@ -74,10 +68,7 @@ def of_quarters(statistic, uses, name):
 
 
 def problems_of(uses):
-    """Returns what has grown from the second quarter to the last, as texts.
-
-    The first quarter fills the caches of TensorFlow and of the allocator.
-    """
+    """Returns what has grown from the second quarter to the last: the first one fills caches."""
     found = []
     for name in ("memory", "threads", "files"):
         _, before, _, after = of_quarters(min, uses, name)

@@ -21,19 +21,7 @@ _whole = {}  # Scenario -> (what a run leaves, its `Run`)
 
 
 class Trial:
-    """Runs a scenario with an action that a generator draws.
-
-    Args:
-      scenario: the `Scenario`.
-      generator: a `random.Random`.
-      folder: where the trial makes its directory.
-      only: an action, which is not drawn then.
-
-    Attributes:
-      action: one of ACTIONS.
-      folder: the trial's directory.
-      hits: what it did before the run's end -> how many times.
-    """
+    """Runs a scenario with an action that a generator draws; `hits` counts what it did."""
 
     def __init__(self, scenario, generator, folder, only=None):
         self._scenario, self._generator = scenario, generator
