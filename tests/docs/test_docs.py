@@ -1,11 +1,10 @@
 """README.md and the pages of docs/ say what is true: links, flags, code."""
 
-import os
 import pathlib
 import re
 import subprocess
-import sys
 
+import legacy_script
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -55,15 +54,8 @@ def loss_of(printed):
 
 @pytest.mark.slow  # a process of its own: the runner changes TensorFlow for the whole process
 def test_the_old_script_runs_as_it_is(tmp_path):
-    (tmp_path / "old_script.py").write_text(old_script())
-    process = subprocess.run(
-        [sys.executable, "-m", "bert_estimator.legacy", "old_script.py", "--model_dir=run"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
+    arguments = (tmp_path, old_script(), "--model_dir=run")
+    process = legacy_script.run(*arguments, process=subprocess.run)
     assert loss_of(process.stdout) == pytest.approx(UPSTREAM_LOSS, rel=1e-6)
     assert (tmp_path / "run" / "model.ckpt-100.index").exists()
 

@@ -3,12 +3,10 @@
 import functools
 import json
 import math
-import sys
 
-import forked
+import legacy_script
 import printed
 import pytest
-import replay
 
 from bert_estimator.legacy import wheel
 
@@ -38,15 +36,8 @@ def golden():
 
 def run(script, folder, *arguments):
     """Runs a script under the runner; returns what it printed, by name."""
-    path = str(printed.SCRIPTS_OF_2 / f"{script}.py")
-    done = forked.run(
-        [sys.executable, "-m", "bert_estimator.legacy", "--tf2", path, str(folder), *arguments],
-        cwd=replay.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return printed.read(done.stdout)
+    text = (printed.SCRIPTS_OF_2 / f"{script}.py").read_text()
+    return printed.read(legacy_script.run(folder, text, folder, *arguments, flags=["--tf2"]).stdout)
 
 
 def differences(expected, got, path=""):

@@ -171,20 +171,6 @@ def test_longer_texts_are_cut_and_counted(of_pairs):
     assert of_pairs.num_cut == before + 1
 
 
-def test_a_batch_is_as_long_as_its_longest_text(cased):
-    predictor, lengths = Predictor(str(cased)), []
-    run = predictor._model.session.run
-
-    def watched(outputs, feeds):
-        lengths.append({values.shape[1] for values in feeds.values()})
-        return run(outputs, feeds)
-
-    predictor._model.session.run = watched
-    found = predictor.predict(["w1", "w1 w2 w3 w4", "w1 " * 20])["logits"]
-    np.testing.assert_allclose(predictor.predict(["w1"])["logits"], found[:1], atol=1e-5)
-    assert lengths == [{12}, {3}]
-
-
 def test_texts_of_like_lengths_are_computed_together(cased):
     predictor, shapes = Predictor(str(cased), batch_size=2), []
     run = predictor._model.session.run

@@ -59,7 +59,6 @@ def model(tmp_path, files, whole=None):
     ("files", "whole", "place", "token"),
     [
         ({"added_tokens.json": {"[ENT]": 40}}, None, "added_tokens.json", '"[ENT]", which VOCAB l'),
-        ({"added_tokens.json": {"word1": 6}}, None, "added_tokens.json", '"word1" is not'),
         (
             {"tokenizer_config.json": {"added_tokens_decoder": {"40": {"content": "a\nb"}}}},
             None,

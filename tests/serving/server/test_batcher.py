@@ -145,20 +145,6 @@ def test_a_full_queue_refuses_and_recovers():
     assert answered[-1] == ["G", "H"] and len(long) == 12 and waiting == 0
 
 
-def test_a_request_whose_caller_is_gone_is_not_computed():
-    async def body(batcher, model):
-        tasks = await while_busy(batcher, model, ["a"], ["b"], ["c"])
-        tasks[2].cancel()
-        await asyncio.sleep(0)
-        model.gate.set()
-        return await outcomes(tasks)
-
-    answers, model, _ = run(body)
-    assert answers[1] == ["A"] and answers[3] == ["C"]
-    assert isinstance(answers[2], asyncio.CancelledError)
-    assert model.batches == [["x"], ["a", "c"]]
-
-
 def test_the_caller_of_a_running_batch_may_go():
     async def body(batcher, model):
         tasks = await while_busy(batcher, model, ["a"])
@@ -168,21 +154,6 @@ def test_the_caller_of_a_running_batch_may_go():
 
     answers, _, _ = run(body)
     assert isinstance(answers[0], asyncio.CancelledError) and answers[1] == ["A"]
-
-
-def test_draining_waits_for_every_answer():
-    async def body(batcher, model):
-        await batcher.drain()  # nothing is there
-        tasks = await while_busy(batcher, model, *([text] for text in "abcdef"))
-        draining = asyncio.ensure_future(batcher.drain())
-        await asyncio.sleep(0.01)
-        assert not draining.done()
-        model.gate.set()
-        await draining
-        return [task.result() for task in tasks]
-
-    answers, _, _ = run(body)
-    assert answers == [["X"], *([text.upper()] for text in "abcdef")]
 
 
 def test_a_function_runs_between_two_batches():
