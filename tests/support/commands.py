@@ -16,32 +16,13 @@ def _main_of(module):
     return lambda argv: importlib.import_module(module).main(argv)
 
 
-MAINS = {
-    "pretraining": PRETRAINING.module.main,
-    "classifier": CLASSIFIER.module.main,
-    "squad": SQUAD.module.main,
-    "text": _main_of("input_pipelines.create_text"),
-    "vocabulary": _main_of("input_pipelines.create_vocabulary"),
-    "records": _main_of("input_pipelines.create_pretraining_data"),
-    "convert": _main_of("bert_estimator.interchange.__main__"),
-    "predict": _main_of("bert_estimator.serving.predictor"),
-    "embed": _main_of("bert_estimator.serving.embed"),
-    "serve": _main_of("bert_estimator.serving.server.__main__"),
-    "legacy": _main_of("bert_estimator.legacy.__main__"),
-    "run_program": _main_of("bert_estimator.tpu.run_program"),
-}
-
-# The console commands of pyproject.toml: name of MAINS -> "module:function".
-CONSOLE = dict(
-    zip(
-        [
-            "pretraining", "classifier", "squad", "text", "vocabulary", "records", "predict",
-            "embed", "serve", "convert", "legacy", "run_program",
-        ],
-        project.read()["scripts"].values(),
-        strict=True,
-    )
-)  # fmt: skip
+# The console commands of pyproject.toml, in its order: a name -> "module:function".
+_NAMES = (
+    "pretraining classifier squad text vocabulary records predict embed serve convert legacy "
+    "run_program"
+)
+CONSOLE = dict(zip(_NAMES.split(), project.read()["scripts"].values(), strict=True))
+MAINS = {name: _main_of(target.partition(":")[0]) for name, target in CONSOLE.items()}
 
 
 def write_inputs(folder):
