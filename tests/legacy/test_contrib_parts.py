@@ -87,26 +87,6 @@ def test_cells_have_their_variables(cell, number):
         assert {v.ref() for v in made.variables} == {v.ref() for v in tf.trainable_variables()}
 
 
-def test_a_random_field_sums_over_all_sequences():
-    random = np.random.RandomState(0)
-    potentials = random.normal(size=(2, 4, 3)).astype(np.float32)
-    transitions = random.normal(size=(3, 3)).astype(np.float32)
-    lengths = [4, 2]
-    with tf.Graph().as_default(), tf.Session() as session:
-        norm = crf.crf_log_norm(tf.constant(potentials), lengths, transitions)
-        tags, best = crf.crf_decode(tf.constant(potentials), transitions, lengths)
-        norm, tags, best = session.run([norm, tags, best])
-    for row, length in enumerate(lengths):
-        scores = {
-            sequence: sum(potentials[row, place, tag] for place, tag in enumerate(sequence))
-            + sum(transitions[pair] for pair in itertools.pairwise(sequence))
-            for sequence in itertools.product(range(3), repeat=length)
-        }
-        assert norm[row] == pytest.approx(np.log(np.sum(np.exp(list(scores.values())))), rel=1e-5)
-        assert tuple(tags[row, :length]) == max(scores, key=scores.get)
-        assert not tags[row, length:].any() and best[row] == pytest.approx(max(scores.values()))
-
-
 def tagger(features, labels, mode, params):
     """Trains LSTMs in both directions with a conditional random field and a loss scale."""
     words = tf.transpose(features["words"], [1, 0, 2])

@@ -105,14 +105,6 @@ def test_no_command_is_silent_for_long(silence):
         assert look() == said
 
 
-def test_whoever_is_heard_is_not_silent(silence):
-    now, look = silence
-    for _ in range(50):
-        now[0] += 9
-        assert look() is None
-        ticker.heard()
-
-
 def test_a_silent_block_has_a_thread_of_its_own(monkeypatch):
     monkeypatch.setattr(ticker, "LONGEST_SILENCE_SECS", 0.0)
     monkeypatch.setattr(ticker, "_LOOK_EVERY_SECS", 0.001)

@@ -14,11 +14,6 @@ def elements(dataset):
     return [np.asarray(element).tolist() for element in dataset.as_numpy_iterator()]
 
 
-def test_batches_without_the_remainder():
-    numbers = tf2.data.Dataset.range(5)
-    assert elements(numbers.apply(data.batch_and_drop_remainder(2))) == [[0, 1], [2, 3]]
-
-
 def test_padded_batches_without_the_remainder():
     rows = tf2.data.Dataset.range(1, 6).map(lambda n: tf2.fill([n], n))
     batches = rows.apply(data.padded_batch_and_drop_remainder(2, [None]))
@@ -173,22 +168,6 @@ def test_rows_that_do_not_belong_together(x, y, message):
     """A frame that was shuffled without its labels has another order of the same rows."""
     with pytest.raises(ValueError, match=message):
         pandas_input_fn(x, y, shuffle=False)
-
-
-def test_an_estimator_trains_to_the_end_of_the_rows(tmp_path):
-    def model_fn(features, labels, mode):
-        w = tf.get_variable("w", [2, 1], tf.float64, initializer=tf.zeros_initializer())
-        loss = tf.reduce_mean(tf.square(features["x"] @ w - labels))
-        step = tf.train.get_global_step()
-        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
-        return tpu.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    x = np.random.RandomState(0).normal(size=(20, 2))
-    estimator = tpu.Estimator(model_fn, str(tmp_path))
-    given = dict(x={"x": x}, y=x @ [[1.0], [2.0]], batch_size=5, shuffle=False)
-    estimator.train(numpy_input_fn(**given, num_epochs=30))
-    assert estimator.get_variable_value("global_step") == 120
-    np.testing.assert_allclose(estimator.get_variable_value("w"), [[1], [2]], atol=1e-3)
 
 
 def test_with_and_without_a_header(tmp_path):
