@@ -253,10 +253,9 @@ def test_a_model_that_an_earlier_version_exported_with_sentencepiece(monkeypatch
 
 def test_the_newest_exported_model_is_found_whatever_its_format(tmp_path):
     export = tmp_path / "export"
-    for name, file in (
-        ("9", "saved_model.pb"), ("10", "saved_model.pb"), ("temp-12", "saved_model.pb"),
-        ("onnx/11", "model.onnx"), ("onnx/temp-12", "model.onnx"), ("13", "x"),
-    ):  # fmt: skip
+    saved, onnx = "saved_model.pb", "model.onnx"
+    files = {"9": saved, "10": saved, "temp-12": saved, "onnx/11": onnx, "onnx/temp-12": onnx}
+    for name, file in {**files, "13": "x"}.items():
         (export / name).mkdir(parents=True)
         (export / name / file).write_text("")
     newest = str(export / "onnx" / "11")

@@ -20,8 +20,12 @@ def run(folder, text, *arguments, command=_RUNNER, flags=(), process=forked.run,
     environment.pop("TF2_BEHAVIOR", None)
     done = process(
         [*command, *flags, *map(str, [script, *arguments])],
-        cwd=folder, env=environment, capture_output=True, text=True, **options,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        **options,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return done
 

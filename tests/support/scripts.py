@@ -142,22 +142,6 @@ def huge_embedding(path):
     return path / "huge"
 
 
-def other_records(path):
-    write_records(path, "train.tfrecord", words(40), num_sentences=6)
-
-
-def other_pairs(path):
-    write_pairs(path / "train.tsv", pairs(64, 4))
-
-
-def other_tags(path):
-    write_short_tagged(path / "short.conll", 4)
-
-
-def other_questions(path):
-    write_questions(path / "train.json", questions(64, 4))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Script:
     """What the tests have to know of a script; `spoil` writes data whose loss is bad at step 7."""
@@ -192,7 +176,7 @@ PRETRAINING = Script(
     "RecordFiles.read_all",
     {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 12},
     "inf",
-    other_records,
+    lambda path: write_records(path, "train.tfrecord", words(40), num_sentences=6),
 )
 CLASSIFIER = Script(
     run_classifier,
@@ -204,7 +188,7 @@ CLASSIFIER = Script(
     "Features.batch",
     {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 9},
     "inf",
-    other_pairs,
+    lambda path: write_pairs(path / "train.tsv", pairs(64, 4)),
 )
 # The same script with another kind of task, whose labels are not numbers that could be too large.
 TAGGER = dataclasses.replace(CLASSIFIER, flags=tagging_flags)
@@ -221,7 +205,7 @@ SQUAD = Script(
         "doc_stride": 3,
     },
     "nan",
-    other_questions,
+    lambda path: write_questions(path / "train.json", questions(64, 4)),
 )  # fmt: skip
 # The tagger for stopped runs, with eight steps an epoch as the other scripts have.
 SHORT_TAGGER = dataclasses.replace(
@@ -230,7 +214,7 @@ SHORT_TAGGER = dataclasses.replace(
     spoil=huge_sentence,
     reads="TagFeatures.batch",
     bad_loss="nan",
-    change_data=other_tags,
+    change_data=lambda path: write_short_tagged(path / "short.conll", 4),
 )
 SCRIPTS = {script.module.__name__: script for script in (PRETRAINING, CLASSIFIER, SQUAD)}
 

@@ -90,28 +90,6 @@ def test_the_graph_says_which_gelu_and_the_module_which_casing(tmp_path, origina
     assert (found.config.hidden_act, found.do_lower_case) == ("gelu_erf", True)
 
 
-def cut(module):
-    data = (module / "saved_model.pb").read_bytes()
-    (module / "saved_model.pb").write_bytes(data[: len(data) // 2])
-
-
-def empty(module):
-    (module / "saved_model.pb").write_bytes(b"")
-
-
-def without_mark(module):
-    (module / "tfhub_module.pb").unlink()
-
-
-def without_weights(module):
-    shutil.rmtree(module / "variables")
-
-
-def without_index(module):
-    path = module / "variables" / "variables.index"
-    path.write_bytes(path.read_bytes()[:50])
-
-
 @pytest.mark.parametrize("layout", ["tf2", pytest.param("tf1", marks=pytest.mark.slow)])
 def test_fine_tuning_takes_network_vocabulary_and_casing_from_the_module(
     tmp_path, capsys, original, modules, layout
@@ -206,12 +184,30 @@ def test_other_tasks_train_from_a_module(
     assert (tmp_path / "run" / predictions).exists()
 
 
+def changed(name, change):
+    """Returns a function that changes the bytes of a module's file."""
+    return lambda module: (module / name).write_bytes(change((module / name).read_bytes()))
+
+
+GRAPH, INDEX = "saved_model.pb", "variables/variables.index"
 DAMAGES = [
-    ("tf2", cut, r"saved_model\.pb: is damaged: it is not a SavedModel"),
-    ("tf2", empty, r"saved_model\.pb: is damaged: it does not hold a graph"),
-    ("tf2", without_weights, "is a SavedModel without weights, such as TF Hub's modules that prep"),
-    ("tf1", without_mark, r"but not a module of TF Hub's: tfhub_module\.pb, which marks"),
-    ("tf2", without_index, "the checkpoint cannot be read"),
+    (
+        "tf2",
+        changed(GRAPH, lambda data: data[: len(data) // 2]),
+        r"saved_model\.pb: is damaged: it is not a SavedModel",
+    ),
+    ("tf2", changed(GRAPH, lambda data: b""), r"\.pb: is damaged: it does not hold a graph"),
+    (
+        "tf2",
+        lambda module: shutil.rmtree(module / "variables"),
+        "is a SavedModel without weights, such as TF Hub's modules that prep",
+    ),
+    (
+        "tf1",
+        lambda module: (module / "tfhub_module.pb").unlink(),
+        r"but not a module of TF Hub's: tfhub_module\.pb, which marks",
+    ),
+    ("tf2", changed(INDEX, lambda data: data[:50]), "the checkpoint cannot be read"),
 ]
 
 
