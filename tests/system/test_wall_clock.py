@@ -53,7 +53,7 @@ ALLOWED = {
     "bert_estimator/jobs/fine_tuning/onnx_export.py": "an export is numbered by its second",
     "bert_estimator/jobs/trackers.py": "trackers say when a value was logged",
     "bert_estimator/tpu/program/lowered_step.py": "it is compared with the times of files",
-    "bert_estimator/tpu/verbs/checkpoint_saver.py": "the state file says when a checkpoint was added",
+    "bert_estimator/tpu/verbs/checkpoint_saver.py": "the state file has the time of a checkpoint",
     "bert_estimator/tpu/verbs/checkpoints.py": "it is compared with the times of files",
     "tests/support/bucket.py": "an object store says when an object was written",
 }
