@@ -134,7 +134,7 @@ class Estimator:
                     f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
                 )
         job = self._job(ModeKeys.TRAIN)
-        input_fn, listeners = self._input_fn(job, input_fn), list(saving_listeners or ())
+        listeners = list(saving_listeners or ())
         # The lock is held before a graph is built: a second training in the same directory must not
         # get as far as writing.
         with host_agreement.held_by_chief(self.model_dir, job.is_chief):
@@ -152,7 +152,7 @@ class Estimator:
         self._check_call(ModeKeys.EVAL, steps)
         hooks = list(call.hooks(hooks, "hooks"))
         job = self._job(ModeKeys.EVAL)
-        opened = functools.partial(opened_run, job, _runtime(job), self._input_fn(job, input_fn))
+        opened = functools.partial(opened_run, job, _runtime(job), input_fn)
         eval_dir = self.eval_dir(name)
         return evaluation.evaluate(job, opened, hooks, steps, checkpoint_path, eval_dir)
 
@@ -166,7 +166,6 @@ class Estimator:
         """
         self._check_call(ModeKeys.EVAL, steps)
         job = self._job(ModeKeys.EVAL)
-        input_fn = self._input_fn(job, input_fn)
         return evaluation.KeptEvaluation(job, _runtime(job), input_fn, steps, self.eval_dir(name))
 
     def predict(
@@ -347,10 +346,6 @@ class Estimator:
                 "with use_tpu=True and a master (local, gpu, rehearse:N)"
             )
         return self._exporting_job(mode)
-
-    def _input_fn(self, job, input_fn):
-        """Returns the input_fn as the job's runtime needs it."""
-        return input_fn
 
     def _exporting_job(self, mode):
         """Returns the job of a mode's graph in a SavedModel: without batch size, TPU and hosts."""

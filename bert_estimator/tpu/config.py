@@ -7,7 +7,7 @@ construction, so that a wrong value is found before a graph is built.
 import numbers
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -47,7 +47,7 @@ class TPUConfig(NamedTuple):
         PER_SHARD_V1.
       tpu_job_name: name of the TPU worker job; by default TF_CONFIG's `tpu_worker_job_name`.
       initial_infeed_sleep_secs: seconds that the infeed waits before it draws the first batch.
-      input_partition_dims: spatial partition of the inputs; needs PER_HOST_V2.
+      input_partition_dims: must be None, since inputs are not split over the cores of a replica.
       eval_training_input_configuration: PER_HOST_V1 or SLICED.
       experimental_host_call_every_n_steps: the host call runs at global steps divisible by this.
       experimental_allow_per_host_v2_parallel_get_next: accepted for compatibility.
@@ -72,7 +72,7 @@ class TPUConfig(NamedTuple):
     per_host_input_for_training: bool | int = True
     tpu_job_name: str | None = None
     initial_infeed_sleep_secs: int | None = None
-    input_partition_dims: Sequence | None = None
+    input_partition_dims: None = None
     eval_training_input_configuration: int = InputPipelineConfig.PER_HOST_V1
     experimental_host_call_every_n_steps: int = 1
     experimental_allow_per_host_v2_parallel_get_next: bool = False
@@ -102,31 +102,15 @@ class TPUConfig(NamedTuple):
                 f"{self.eval_training_input_configuration!r}"
             )
         if self.input_partition_dims is not None:
-            self._check_partition(settled["per_host_input_for_training"])
+            raise ValueError(
+                "TPUConfig: input_partition_dims is not supported: every core of a replica gets "
+                "whole inputs. Leave it out; TPUEstimator(sharding=...) splits variables instead"
+            )
         # As upstream, TF_CONFIG's entry counts if the argument is not given.
         if self.tpu_job_name is None:
             service = cluster_task.tf_config().get("service") or {}
             settled["tpu_job_name"] = service.get("tpu_worker_job_name")
         return settled
-
-    def _check_partition(self, input_mode):
-        dims = self.input_partition_dims
-        if not isinstance(dims, list | tuple):
-            raise TypeError(f"TPUConfig: input_partition_dims must be a list/tuple, not {dims!r}")
-        if len(dims) not in (1, 2):
-            raise ValueError(
-                "TPUConfig: input_partition_dims must be a list/tuple with one or two elements: "
-                f"for the features, and for the labels; it has {len(dims)}"
-            )
-        if input_mode != InputPipelineConfig.PER_HOST_V2:
-            raise ValueError(
-                "TPUConfig: input_partition_dims is only supported in PER_HOST_V2 mode, not in "
-                f"{_INPUT_MODES[input_mode]}"
-            )
-        if self.num_cores_per_replica is None:
-            raise ValueError(
-                "TPUConfig: input_partition_dims requires setting num_cores_per_replica"
-            )
 
 
 def _loop_length(value):

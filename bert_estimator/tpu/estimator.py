@@ -14,7 +14,6 @@ from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.serving import ExportSavedModelApiVersion
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
-from bert_estimator.tpu.step import inputs
 from bert_estimator.tpu.step.xla import step_graph
 from bert_estimator.tpu.verbs import exporting, interrupts
 from bert_estimator.tpu.warm_start import WarmStartSettings
@@ -45,8 +44,8 @@ class TPUEstimator(Estimator):
         and `use_tpu` are added.
       use_tpu: whether the TPU's rules hold.
       train_batch_size, eval_batch_size, predict_batch_size: global batch sizes.
-      batch_axis: under TPU rules, the axis of the batch in each tensor of an input_fn (a list of
-        int, in the order of `tf.nest.flatten((features, labels))`). None means axis 0 of each.
+      batch_axis: the axis of the batch in each tensor of an input_fn: None, or zeros, since another
+        axis is not supported.
       eval_on_tpu: whether evaluation runs under TPU rules too.
       export_to_tpu: accepted without effect: a SavedModel's second graph, with TensorFlow's own TPU
         operations, is not written.
@@ -117,12 +116,11 @@ class TPUEstimator(Estimator):
         }
         # All checks come before `super().__init__`, which may make a temporary directory.
         _check_arguments(config, params, self._batch_sizes if use_tpu else None)
-        _check_unsupported(embedding_config_spec, export_saved_model_api_version)
+        _check_unsupported(batch_axis, embedding_config_spec, export_saved_model_api_version)
         if use_tpu:
             _check_tpu_config(config.tpu_config)
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
         self._use_tpu = use_tpu
-        self._batch_axis = batch_axis
         self._eval_on_tpu = eval_on_tpu
         self._export_to_cpu = export_to_cpu
         self._units_per_example = units_per_example
@@ -177,7 +175,7 @@ class TPUEstimator(Estimator):
         job = dataclasses.replace(
             job, cores_per_replica=self._cores_per_replica, update_groups=num_hosts
         )
-        return exporting.lower(job, self._input_fn(job, input_fn))
+        return exporting.lower(job, input_fn)
 
     def export_training_program(self, input_fn: Callable, directory: str, num_batches: int = 4):
         """Writes the training step as a program that runs without TensorFlow.
@@ -200,9 +198,7 @@ class TPUEstimator(Estimator):
         job = self._job(ModeKeys.TRAIN)
         exporting.check_exportable(job)  # the lock would already make the directory
         with lock.held(directory):
-            exporting.export_program(job, self._input_fn(job, input_fn), num_batches).save(
-                directory
-            )
+            exporting.export_program(job, input_fn, num_batches).save(directory)
 
     def _check_lowers(self, method):
         if not self._use_tpu:
@@ -232,8 +228,6 @@ class TPUEstimator(Estimator):
             raise ValueError("train needs steps or max_steps with use_tpu=True")
         if mode == ModeKeys.EVAL and steps is None:
             raise ValueError("evaluate needs steps with use_tpu=True")
-        if mode == ModeKeys.PREDICT and self._batch_axis is not None:
-            raise TypeError("batch_axis is not supported by predict")
         if self._batch_sizes[mode] is None:
             verb, name = _VERBS[mode]
             raise ValueError(f"{verb} needs {name} with use_tpu=True")
@@ -245,13 +239,9 @@ class TPUEstimator(Estimator):
         several = hosts.find()
         if several.number > 1:
             self._check_several(mode, master, num_replicas, several)
-        model_fn = self._model_fn
-        # `_input_fn` moves the batch to axis 0, along which all else splits and concatenates.
-        if tpu_rules and self._batch_axis is not None:
-            model_fn = inputs.moved_back(model_fn, self._batch_axis)
         return Job(
             mode=mode,
-            model_fn=model_fn,
+            model_fn=self._model_fn,
             params=self._params,
             config=self._config.without_gpus() if master else self._config,
             tpu_rules=tpu_rules,
@@ -264,11 +254,6 @@ class TPUEstimator(Estimator):
             sharding=self._sharding,
             units_per_example=self._units_per_example,
         )
-
-    def _input_fn(self, job, input_fn):
-        if job.tpu_rules and self._batch_axis is not None:
-            return inputs.moved_to_front(input_fn, self._batch_axis)
-        return input_fn
 
     def _check_several(self, mode, master, num_replicas, several):
         """Checks that several hosts can run a verb together."""
@@ -414,7 +399,12 @@ def _check_arguments(config, params, batch_sizes):
             positive_int(batch_sizes[mode], name)
 
 
-def _check_unsupported(embedding_config_spec, export_version):
+def _check_unsupported(batch_axis, embedding_config_spec, export_version):
+    if any(batch_axis or ()):
+        raise ValueError(
+            f"batch_axis={list(batch_axis)} is not supported: the batch must be the first axis of "
+            "every tensor that input_fn returns. Leave the argument out, and transpose in model_fn"
+        )
     if embedding_config_spec is not None:
         raise ValueError(
             "embedding_config_spec is not supported: tables on the TPU's own embedding "

@@ -3,7 +3,6 @@
 import inspect
 import os
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 from harness import (
     make_estimator,
@@ -187,23 +186,6 @@ def regression_output_refuses(api, folder, value):
 def estimator_refuses(api, folder, **row):
     keywords = {"model_fn": make_model_fn(api), "model_dir": folder, "params": {}, **row}
     return outcome(lambda: api.Estimator(**keywords), ["model_fn", "config", "params"])
-
-
-@table(
-    features={"dims": [{"x": [1, 1]}]},
-    numbers_of_numpy={"dims": [np.array([1, 1])]},
-    none={"dims": [None]},
-    labels={"dims": [{"x": [1, 1]}, [1]]},
-    tuple={"dims": ([1, 1], [1])},
-    empty={"dims": []},
-)
-def partition_dims(api, folder, dims):
-    return outcome(
-        lambda: api.TPUConfig(
-            input_partition_dims=dims, per_host_input_for_training=3, num_cores_per_replica=2
-        ),
-        ["one or two elements"],
-    )
 
 
 @table(

@@ -70,19 +70,12 @@ def tpu_config(api, folder, keywords):
     loop_of_digits={"keywords": {"iterations_per_loop": "2"}},
     shards_bool={"keywords": {"num_shards": True}},
     shards_of_numpy={"keywords": {"num_shards": np.int64(2)}},
-    partition_of_3={"keywords": {"input_partition_dims": [[1], [1], [1]]}},
-    partition_without_v2={"keywords": {"input_partition_dims": [[1]]}},
-    partition_number={"keywords": {"input_partition_dims": 1}},
-    partition_without_cores={
-        "keywords": {"input_partition_dims": [[1]], "per_host_input_for_training": 3}
-    },
     unknown={"keywords": {"more": 1}},
 )
 def tpu_config_refuses(api, folder, keywords):
     phrases = [
         *["must be positive integer value", "must be positive", "must be 1, 2, 4, 8, 16, 32, 64"],
-        *["must be PER_HOST_V1 or SLICED; got", "only supported in PER_HOST_V2 mode"],
-        *["must be a list/tuple with one or two elements", "requires setting num_cores_per_repl"],
+        "must be PER_HOST_V1 or SLICED; got",
     ]
     return outcome(lambda: api.TPUConfig(**keywords), says=[*keywords, *phrases])
 

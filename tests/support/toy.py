@@ -76,7 +76,7 @@ def make_estimator(folder, model_fn=None, **keywords):
     """Makes a TPUEstimator under TPU rules; each keyword goes to the class that has it."""
     tpu_keywords = {k: keywords.pop(k) for k in tpu.TPUConfig._fields if k in keywords}
     own = ("use_tpu", "train_batch_size", "eval_batch_size", "eval_on_tpu", "params",
-           "predict_batch_size", "units_per_example", "warm_start_from", "batch_axis",
+           "predict_batch_size", "units_per_example", "warm_start_from",
            "sharding")  # fmt: skip
     estimator_keywords = {k: keywords.pop(k) for k in own if k in keywords}
     config = tpu.RunConfig(

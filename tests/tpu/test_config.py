@@ -21,6 +21,11 @@ from bert_estimator.tpu import RunConfig, TPUClusterResolver, TPUConfig
         ),
         ({"num_shards": True}, TypeError, "^TPUConfig num_shards must be int, and positive"),
         (
+            {"input_partition_dims": [[1, 2]], "num_cores_per_replica": 2},
+            ValueError,
+            r"^TPUConfig: input_partition_dims is not supported: .* TPUEstimator\(sharding=...\)",
+        ),
+        (
             {"experimental_host_call_every_n_steps": 0},
             ValueError,
             "^TPUConfig experimental_host_call_every_n_steps must be positive, not 0$",

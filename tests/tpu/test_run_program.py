@@ -53,7 +53,7 @@ def input_fn(params):
     return tf.data.Dataset.range(start, start + 10).map(batch)
 
 
-def estimator(folder, master, function=model_fn, warm_start_from=None, axes=None, **of_tpu):
+def estimator(folder, master, function=model_fn, warm_start_from=None, **of_tpu):
     config = tpu.RunConfig(
         master=master,
         model_dir=str(folder),
@@ -65,7 +65,6 @@ def estimator(folder, master, function=model_fn, warm_start_from=None, axes=None
         function,
         config=config,
         train_batch_size=BATCH,
-        batch_axis=axes,
         warm_start_from=warm_start_from,
         sharding=[("slot", 0)],
     )
@@ -128,18 +127,6 @@ def assert_runs_as_training_does(trained, data, directory):
     cores = devices.find(f"rehearse:{program.num_cores}")
     losses, *_ = run_program.run(program, cores, 3)
     np.testing.assert_allclose(losses, losses_of_training(trained, data, 3), rtol=1e-6)
-
-
-def test_a_batch_on_another_axis(tmp_path):
-    def turned_model_fn(features, labels, mode, params):
-        assert features["x"].shape.as_list() == [WIDTH, BATCH // 2]
-        return model_fn({"x": tf.transpose(features["x"])}, labels, mode, params)
-
-    def turned_input_fn(params):
-        return input_fn(params).map(lambda features, y: ({"x": tf.transpose(features["x"])}, y))
-
-    trained = estimator(tmp_path / "model", "rehearse:2", turned_model_fn, axes=[1, 0])
-    assert_runs_as_training_does(trained, turned_input_fn, str(tmp_path / "program"))
 
 
 def test_a_batch_drawn_core_by_core(tmp_path):

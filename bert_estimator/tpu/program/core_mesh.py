@@ -33,15 +33,14 @@ class CoreMesh:
     ):
         jax = devices.import_jax()
         grid = np.array(cores).reshape(-1, cores_per_replica)
-        # An axis for each prime factor, so that arrays can be split along several dimensions.
-        sizes = _prime_factors(cores_per_replica)
-        self._core_axes = {f"core{number}": size for number, size in enumerate(sizes)}
+        # With one core per replica there is no axis that could be split.
+        of_replica = {"core": cores_per_replica} if cores_per_replica > 1 else {}
         self.num_replicas = len(grid)
         self.num_hosts = len({core.process_index for core in cores})  # with cores here
         self._cores_per_replica = cores_per_replica
         self._rules = sharding
         self.mesh = jax.sharding.Mesh(
-            grid.reshape(-1, num_shards, *sizes), (*REPLICA, *self._core_axes)
+            grid.reshape(-1, num_shards, *of_replica.values()), (*REPLICA, *of_replica)
         )
         self._options = devices.compiler_options(cores)
         # Meshes with the same key lay out the same cores in the same way.
@@ -50,22 +49,6 @@ class CoreMesh:
         # rows (the first axis) are divided among the replicas.
         self.whole = self._sharding()
         self.rows = self._sharding(REPLICA)
-
-    def partitioned(self, parts: list[int]):
-        """Returns the sharding of arrays whose dimensions are split over a replica's cores into
-        `parts`, whose product is the number of these cores."""
-        free, axes = dict(self._core_axes), []
-        for number in parts:
-            # The replicas' arrays follow each other along the first dimension.
-            taken = [] if axes else [*REPLICA]
-            # Each axis of the mesh has a prime size, so a number of parts takes some axes as a
-            # whole.
-            while number > 1:
-                name = next(name for name, size in free.items() if number % size == 0)
-                taken.append(name)
-                number //= free.pop(name)
-            axes.append(tuple(taken) or None)
-        return self._sharding(*axes)
 
     def put(self, value, sharding):
         """Copies a structure of arrays to the cores; of several hosts, each gives its own rows if
@@ -104,7 +87,6 @@ class CoreMesh:
         state: list,
         inputs: list[int | None],
         outputs: list[int | None],
-        last_sharding: list | None = None,
     ) -> Callable:
         """Jits a function (state, *inputs) -> (state, *outputs) of one replica for all replicas.
 
@@ -112,17 +94,12 @@ class CoreMesh:
           state: list of `StateVariable`; the jitted function consumes (donates) their arrays.
           inputs, outputs: for each input and output, the axis along which the replicas' rows are
             concatenated, or None if every replica has the same array.
-          last_sharding: the shardings of the last input, if its arrays are split over the cores of
-            a replica too; a structure that its own structure begins with.
         """
         of_state = self.of_state(state)
-        in_shardings = [of_state, *(self._sharding(*_rows_along(axis)) for axis in inputs)]
-        if last_sharding is not None:
-            in_shardings[-1] = last_sharding
         return devices.import_jax().jit(
             self.mapped(function, state, inputs, outputs),
             donate_argnums=0,
-            in_shardings=tuple(in_shardings),
+            in_shardings=(of_state, *(self._sharding(*_rows_along(axis)) for axis in inputs)),
             out_shardings=(of_state, *(self._sharding(*_rows_along(axis)) for axis in outputs)),
             compiler_options=self._options,
         )
@@ -166,7 +143,7 @@ class CoreMesh:
                 return []
             if len(variable.shape) > axis:
                 if variable.shape[axis] % cores == 0:
-                    return [None] * axis + [tuple(self._core_axes)]
+                    return [None] * axis + ["core"]
                 uneven = uneven or (pattern, axis)
         # A rule was found, but none splits evenly: a full copy would silently take the memory of
         # each core.
@@ -199,14 +176,3 @@ def whole_value(array) -> np.ndarray:
     for shard in array.addressable_shards:
         value[shard.index] = np.asarray(shard.data)
     return value
-
-
-def _prime_factors(number):
-    """Returns the prime factors of a number, smallest first."""
-    factors, factor = [], 2
-    while number > 1:
-        while number % factor == 0:
-            factors.append(factor)
-            number //= factor
-        factor += 1
-    return factors

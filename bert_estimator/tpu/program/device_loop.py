@@ -44,8 +44,6 @@ class DeviceLoop:
       same_batch: whether each core gets the whole batch, rather than its share of the rows.
       num_last: how many outputs, counted from the end of the step's outputs, are needed only from
         the last step of a chunk.
-      partition: for each input, into how many parts each dimension is split over the cores of a
-        replica, or None for the whole. None means that no input is split.
     """
 
     def __init__(
@@ -56,18 +54,15 @@ class DeviceLoop:
         ends_at_nan: bool,
         same_batch: bool = False,
         num_last: int = 0,
-        partition: list[list[int] | None] | None = None,
     ):
         self._mesh = mesh
         self._batch = mesh.whole if same_batch else mesh.rows
-        if partition is not None:
-            self._batch = [mesh.partitioned(parts) if parts else mesh.rows for parts in partition]
         self._state = mesh.of_state(lowered.state)
         self._names = [variable.name for variable in lowered.state]
         self._is_compared = False  # with the values of the other hosts
         self._loop, batch_bytes = LOOPS.get(
-            (lowered.key(), mesh.key, ends_at_nan, same_batch, num_last, repr(partition)),
-            lambda: _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, self._batch),
+            (lowered.key(), mesh.key, ends_at_nan, same_batch, num_last),
+            lambda: _jitted(lowered, mesh, ends_at_nan, same_batch, num_last),
         )
         # The most batches that a chunk may have.
         self.most_steps = int(max(1, min(loop_length, _MOST_STEPS, _MOST_BYTES // batch_bytes)))
@@ -93,7 +88,7 @@ class DeviceLoop:
         returns (new state, `Chunk`), and consumes the state."""
         # The loop is compiled for a full chunk: the last batch fills it, and is not run.
         padding = batches[-1:] * (self.most_steps - len(batches))
-        # A list for each tensor of a batch, so that each can have a sharding of its own.
+        # A list for each tensor of a batch, which the loop makes one array of.
         by_tensor = list(zip(*batches, *padding, strict=True))
         with devices.import_jax().enable_x64(True):
             state, self._going, count, outputs, last = self._loop(
@@ -106,7 +101,7 @@ class DeviceLoop:
         return state, Chunk(count, outputs, last)
 
 
-def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, batch):
+def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last):
     """Returns the loop, which the cores compile when they first run it, and a batch's bytes."""
     lowered_step.keep_on_disk()
     parameters = stablehlo.parameters(lowered.text)[: lowered.num_inputs]
@@ -117,7 +112,6 @@ def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, batch):
         # A host can only read the arrays of its own cores, but the host functions get the rows
         # of all cores: with several hosts, the loop gathers them.
         outputs=[None, None, 1 if mesh.num_hosts == 1 else None, 0],
-        last_sharding=batch,
     )
     return loop, sum(np.prod(shape) * dtype.itemsize for shape, dtype in parameters)
 

@@ -1,16 +1,6 @@
-"""The tensors that an `input_fn` returns: batches drawn from them, their axes, their parts.
-
-`batch_axis` is for inputs whose batch is not their first dimension. The rest of the framework
-splits and concatenates tensors along axis 0. So the batch of each tensor is moved to axis 0 when
-the input_fn returns it, and is moved back before the model_fn gets it.
-
-`TPUConfig.input_partition_dims` says which inputs are split over the cores of a replica, and how.
-An image may be too large for one core. Its parts then lie on the cores of a replica, and the
-compiler divides the work accordingly; it exchanges the borders that convolutions need.
-"""
+"""The tensors that an `input_fn` returns: their shapes and names, and batches drawn from them."""
 
 import functools
-import math
 import re
 from collections.abc import Callable
 
@@ -19,119 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import graph_walk
 from bert_estimator.tpu import call
-from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import feeds
-
-
-def moved_to_front(input_fn: Callable, batch_axis: list[int]) -> Callable:
-    """Returns an input_fn that gives the same tensors with the batch as their first axis;
-    `batch_axis` is the axis in each, in the order of `tf.nest.flatten((features, labels))`."""
-
-    def moving_input_fn(mode, params, config):
-        returned = call.call_input_fn(input_fn, mode, params, config)
-        if not call.is_dataset(returned):
-            return _moved(returned, batch_axis, _to_front)
-
-        def move(*element):
-            return _moved(element if len(element) > 1 else element[0], batch_axis, _to_front)
-
-        return returned.map(move)
-
-    return moving_input_fn
-
-
-def moved_back(model_fn: Callable, batch_axis: list[int]) -> Callable:
-    """Returns a model_fn that takes tensors whose first axis is the batch; see `moved_to_front`."""
-
-    def moving_model_fn(features, labels, mode, params, config):
-        element = features if labels is None else (features, labels)
-        moved = _moved(element, batch_axis, _from_front)
-        features, labels = (moved, None) if labels is None else moved
-        return call.call_model_fn(model_fn, features, labels, mode, params, config)
-
-    return moving_model_fn
-
-
-def _moved(element, batch_axis, order):
-    """Returns a structure of tensors with their axes permuted by `order(batch axis, rank)`."""
-    tensors = tf.nest.flatten(element)
-    if len(tensors) != len(batch_axis):
-        raise ValueError(
-            f"batch_axis={list(batch_axis)} has {len(batch_axis)} axes, but input_fn gives "
-            f"{len(tensors)} tensors"
-        )
-    moved = [
-        tf.transpose(tensor, order(axis, tensor.shape.rank)) if axis else tensor
-        for tensor, axis in zip(tensors, batch_axis, strict=True)
-    ]
-    return tf.nest.pack_sequence_as(element, moved)
-
-
-def _to_front(axis, rank):
-    return [axis, *(i for i in range(rank) if i != axis)]
-
-
-def _from_front(axis, rank):
-    return [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-
-
-def parts_of_inputs(job, features, labels) -> list[list[int] | None]:
-    """Returns for each input of a replica, in the order of `tf.nest.flatten`, the number of parts
-    of each dimension; None if every core of the replica has the whole tensor."""
-    config = job.tpu_config
-    whole = [None for _ in named_leaves("", features) + named_leaves("", labels)]
-    if config.input_partition_dims is None:
-        return whole
-    if job.hosts.number > 1:
-        raise ValueError(
-            f"TPUConfig: input_partition_dims is not supported with {job.hosts.number} hosts, only "
-            "with one"
-        )
-    of_features, of_labels, *_ = [*config.input_partition_dims, None]
-    if job.mode == ModeKeys.PREDICT:
-        of_labels = None  # predict drops the labels
-    cores = config.num_cores_per_replica
-    parts = _parts("features", features, of_features, cores)
-    return parts + _parts("labels", labels, of_labels, cores)
-
-
-def _parts(path, structure, dims, cores):
-    """Returns the parts of each tensor of a structure."""
-    leaves = named_leaves(path, structure)
-    if dims is None:
-        return [None for _ in leaves]
-    if leaves == [(path, structure)]:
-        return [_parts_of_tensor(path, structure, dims, cores)]
-    if isinstance(structure, dict):
-        fits = isinstance(dims, dict) and dims.keys() == structure.keys()
-        keys = sorted(structure)
-    else:
-        fits = isinstance(dims, list | tuple) and len(dims) == len(structure or ())
-        keys = range(len(structure or ()))
-    if not fits:
-        raise ValueError(
-            f"TPUConfig: input_partition_dims has {dims!r} for {path}, but its structure must be "
-            f"the inputs' own: {structure!r}"
-        )
-    each = (_parts(f"{path}[{key!r}]", structure[key], dims[key], cores) for key in keys)
-    return [parts for of_key in each for parts in of_key]
-
-
-def _parts_of_tensor(path, tensor, dims, cores):
-    shape = tensor.shape.as_list()
-    numbers = isinstance(dims, list | tuple) and all(isinstance(n, int) and n > 0 for n in dims)
-    if not numbers or len(dims) != len(shape) or math.prod(dims) != cores:
-        raise ValueError(
-            f"TPUConfig: input_partition_dims has {dims!r} for {path} of shape {shape}: it must be "
-            "None, or a list with the number of parts of each dimension, whose product is "
-            f"num_cores_per_replica={cores}"
-        )
-    if any(size % number for size, number in zip(shape, dims, strict=True)):
-        raise ValueError(
-            f"TPUConfig: input_partition_dims has {dims!r} for {path}, but its shape {shape} "
-            "cannot be split evenly into so many parts"
-        )
-    return list(dims)
 
 
 class Inputs:

@@ -13,7 +13,7 @@ from bert_estimator.graph import bias_gradient
 from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu.replicas import replica, replica_operations
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import initial_values, inputs, outside_compilation, variable_versions
+from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
 from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
 from bert_estimator.tpu.step.interface import LoopLength, LoopResult
@@ -27,7 +27,6 @@ class SessionStep:
         self._job = job
         self._inputs = static_inputs(job, input_fn, start_step)
         features, labels, self._placeholders = self._inputs.placeholders()
-        inputs.parts_of_inputs(job, features, labels)  # checks it, as on cores
         on_host, is_training = [], job.mode == ModeKeys.TRAIN
         with (
             replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered(),

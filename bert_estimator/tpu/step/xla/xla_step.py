@@ -21,7 +21,6 @@ from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks
 from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
-from bert_estimator.tpu.step.inputs import parts_of_inputs
 from bert_estimator.tpu.step.interface import LoopLength, LoopResult
 from bert_estimator.tpu.step.summaries import DeviceSummaries, StepSummaries
 from bert_estimator.tpu.step.xla.device_session import DeviceSession
@@ -38,8 +37,6 @@ class CoreModel:
         features, labels = inputs.replaced(
             lambda tensor: self.graph.placeholder(tensor.dtype, self._core_shape(tensor))
         )
-        parts = parts_of_inputs(job, features, labels)
-        self.partition = parts if any(parts) else None  # of the inputs, see `DeviceLoop`
         with self.graph.building():
             spec = job.call_model_fn(features, labels)
             self._check_exchanges()
@@ -210,7 +207,6 @@ class XlaStep:
             ends_at_nan=job.mode == ModeKeys.TRAIN,
             same_batch=job.same_batch,
             num_last=len(self._model.summaries.tensors),
-            partition=self._model.partition,
         )
         draw = self._inputs.drawer(session, job.draws_per_step)
         self._chunks = feeds.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
