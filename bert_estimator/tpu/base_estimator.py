@@ -21,9 +21,6 @@ from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints, evaluation, exporting, prediction, training
 from bert_estimator.tpu.verbs.opened_run import opened_run
 
-# Upstream lets a subclass override these. Everything else may change with any version.
-_MAY_BE_OVERRIDDEN = ("model_fn", "latest_checkpoint")
-
 
 class Estimator:
     """Trains, evaluates, predicts with and exports a model described by a `model_fn`.
@@ -46,10 +43,7 @@ class Estimator:
       ValueError: for arguments that cannot work, before anything is built.
     """
 
-    _is_ours = True  # our own classes may override each other's members; see `call.members`
-
     def __init__(self, model_fn, model_dir=None, config=None, params=None, warm_start_from=None):
-        type(self)._assert_members_are_not_overridden(self)
         config = base_config.RunConfig() if config is None else config
         if not isinstance(config, base_config.RunConfig):
             raise ValueError(
@@ -70,11 +64,6 @@ class Estimator:
         self._model_fn = model_fn
         self._config = _with_model_dir(config, model_dir)
         self._params = copy.deepcopy(params if params is not None else {})
-
-    def _assert_members_are_not_overridden(self):
-        """Checks that a user's class does not override members; a class that overrides this
-        function is not checked, as in upstream."""
-        call.members(type(self), Estimator, _MAY_BE_OVERRIDDEN)
 
     @property
     def model_dir(self) -> str:

@@ -225,30 +225,3 @@ def hooks(given, name: str) -> tuple[tf.train.SessionRunHook, ...]:
         if not isinstance(hook, tf.train.SessionRunHook):
             raise TypeError(f"All hooks must be SessionRunHook instances, but {name} has {hook!r}")
     return given
-
-
-def members(kind: type, base: type, allowed: tuple[str, ...]) -> None:
-    """Raises ValueError if a user's class, a subclass of the `Estimator` class `base`, overrides
-    members whose names are not allowed."""
-    for each in kind.__mro__:
-        # The user's classes come first. Our own may override what they like.
-        if vars(each).get("_is_ours"):
-            return
-        if each.__name__ == "TPUEstimator":
-            continue  # a script's own copy of TPUEstimator, which upstream lets override anything
-        overridden = [
-            name
-            for name, value in vars(each).items()
-            if hasattr(base, name)
-            and not name.startswith("__")
-            and name not in allowed
-            and value is not getattr(base, name)
-        ]
-        if overridden:
-            raise ValueError(
-                "Subclasses of Estimator cannot override members of Estimator: "
-                f"{each.__name__} overrides {', '.join(sorted(overridden))}. Allowed are "
-                f"{', '.join(allowed)}. Give what differs to the constructor, or override "
-                "_assert_members_are_not_overridden as well, if you follow every version of this "
-                "package"
-            )

@@ -86,8 +86,6 @@ class TPUEstimator(Estimator):
       0.0
     """
 
-    _is_ours = True
-
     def __init__(
         self,
         model_fn: Callable | None = None,

@@ -336,33 +336,6 @@ def constructor_refuses_per_shard_model_parallelism(api, folder):
     )
 
 
-@table(
-    train={"member": "train"},
-    evaluate={"member": "evaluate"},
-    predict={"member": "predict"},
-    eval_dir={"member": "eval_dir"},
-    get_variable_value={"member": "get_variable_value"},
-    export_saved_model={"member": "export_saved_model"},
-    config={"member": "config"},
-    model_fn={"member": "model_fn"},
-    latest_checkpoint={"member": "latest_checkpoint"},
-    own={"member": "of_its_own"},
-    as_tpu_estimator={"member": "train", "name": "TPUEstimator"},
-)
-def subclass_overrides(api, folder, member, name="Own"):
-    own = type(name, (api.TPUEstimator,), {member: lambda self: None})
-    further = type("Further", (own,), {})
-
-    def make(kind):
-        config = api.RunConfig(model_dir=folder)
-        kind(make_model_fn(api), config=config, use_tpu=False, train_batch_size=8)
-
-    return {
-        "itself": outcome(lambda: make(own), says=[member]),
-        "a_class_below_it": outcome(lambda: make(further), says=[member]),
-    }
-
-
 # Specs.
 
 
