@@ -159,10 +159,9 @@ class CompileReport:
     # bound, or jaxlib cannot read the compiled program.
     compiler_secs: float | None = None
     # Bytes of the arrays that the cores sum between them; None if the cores of a replica share the
-    # model and jaxlib cannot read the compiled program.
+    # model, since the compiler adds sums of its own.
     summed_bytes: int | None = None
-    # A lower bound of the time of these sums. Sums within a replica do not count, since its cores
-    # may be on one chip.
+    # A lower bound of the time of these sums.
     summing_secs: float | None = None
 
     @property
@@ -262,13 +261,13 @@ def report(
         return CompileReport(fits=False, memory={**memory, "total": needed}, **facts)
     _add_compiled_memory(memory, compiled.memory_analysis())
     hlo = _text(compiled)
-    summed, between_replicas = _summed_bytes(lowered.text, hlo, cores_per_replica)
+    summed = stablehlo.summed_bytes(lowered.text) if cores_per_replica == 1 else None
     return CompileReport(
         fits=memory["total"] <= tpu.usable_hbm,
         memory=memory,
         compiler_secs=_lower_bound(compiled.cost_analysis(), hlo),
         summed_bytes=summed,
-        summing_secs=summed and tpu.all_reduce_secs(between_replicas, facts["chips"]),
+        summing_secs=summed and tpu.all_reduce_secs(summed, facts["chips"]),
         **facts,
     )
 
@@ -280,19 +279,6 @@ def _add_compiled_memory(memory, analysis):
     memory["outputs"] = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     memory["program"] = analysis.generated_code_size_in_bytes
     memory["total"] = sum(memory.values())
-
-
-def _summed_bytes(text, hlo, cores_per_replica):
-    """Returns the bytes that all cores sum, and those bytes without sums within replicas; both are
-    None if the text of the compiled program is needed, but `hlo` is None."""
-    if cores_per_replica == 1:
-        summed = stablehlo.summed_bytes(text)
-        return summed, summed
-    if hlo is None:
-        return None, None
-    # The compiler has added sums within replicas, which the lowered text does not have.
-    summed = summed_bytes(hlo)
-    return summed, summed - summed_bytes(hlo, cores_per_replica)
 
 
 def _text(compiled):
@@ -314,24 +300,6 @@ def bytes_needed(message: str) -> int | None:
         if match:
             return int(float(match[1]) * _UNITS[match[2]])
     return None
-
-
-_ALL_REDUCE = re.compile(r" = (.*?) all-reduce(?:-start)?\((.*)")
-_ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
-
-
-def summed_bytes(hlo: str, within: int | None = None) -> int:
-    """Counts the bytes of the arrays that a compiled program's all-reduces sum, each array once;
-    `within`, the number of cores of a replica, counts only sums within replicas."""
-    # Groups are written as [number,size]<=[cores], or in full, as lists of cores.
-    listed = ",".join(map(str, range(within or 0)))
-    of_replica = re.compile(rf"replica_groups=(\[\d+,{within}\]<=\[\d+\](?!T)|\{{\{{{listed}\}})")
-    return sum(
-        int(bits) // 8 * math.prod(int(size) for size in shape.split(",") if size)
-        for results, rest in _ALL_REDUCE.findall(hlo)
-        if within is None or of_replica.search(rest)
-        for bits, shape in _ARRAY.findall(re.sub(r"\{[^}]*\}", "", results))
-    )
 
 
 def _state_and_input(lowered, mesh):

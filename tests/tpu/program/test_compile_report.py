@@ -148,32 +148,6 @@ def test_the_compiler_s_refusals():
     assert compile_report.bytes_needed("INTERNAL: something else (3.00G)") is None
 
 
-def test_sums_in_a_compiled_program():
-    hlo = """
-  %a = (f32[], bf16[3,5]{1,0:T(8,128)(2,1)}, /*index=2*/s64[2]{0}) all-reduce(%x, %y, %z), to=%add
-  %b = f32[7]{0:T(256)} all-reduce-start(%w), channel_id=1
-  %c = f32[7]{0} all-reduce-done(%b)
-  %d = f32[1000]{0} add(%all-reduce.3, %w)
-"""
-    assert compile_report.summed_bytes(hlo) == 4 + 2 * 15 + 8 * 2 + 4 * 7
-
-
-@pytest.mark.parametrize(
-    ("groups", "is_within"),
-    [
-        ("[4,2]<=[8]", True),
-        ("{{0,1},{2,3},{4,5},{6,7}}", True),
-        ("[2,4]<=[4,2]T(1,0)", False),
-        ("[2,2]<=[2,2]T(1,0)", False),
-        ("{{0,2,4,6},{1,3,5,7}}", False),
-        ("[1,8]<=[8]", False),
-    ],
-)
-def test_sums_within_a_replica_of_two_cores(groups, is_within):
-    hlo = f"  %b = f32[7]{{0}} all-reduce(%w), channel_id=1, replica_groups={groups}, to=%add"
-    assert compile_report.summed_bytes(hlo, within=2) == (28 if is_within else 0)
-
-
 def test_a_batch_that_does_not_divide(tmp_path):
     estimator = tpu.TPUEstimator(model_fn, str(tmp_path), tpu.RunConfig(), train_batch_size=12)
     with pytest.raises(ValueError, match="train_batch_size=12 must be divisible by the 8 cores"):
