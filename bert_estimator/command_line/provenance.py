@@ -22,7 +22,7 @@ from typing import Any
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_files, json_files
+from bert_estimator.system import json_files
 
 
 class Origin(enum.Enum):
@@ -132,53 +132,20 @@ def read_command_line(
 
 
 def file_arguments(path: str) -> list[str]:
-    """Returns the flags (name -> value; null leaves a flag out) of a JSON or YAML file as arguments
-    of a command line; of a run's config.json, they are the flags that its command line gave."""
+    """Returns the flags (name -> value; null leaves a flag out) of a JSON file as arguments of a
+    command line; of a run's config.json, they are the flags that its command line gave."""
     try:
-        values = _read_file(path)
+        values = remote.read_json(path)
         if "flags" in values:
             values = _of_run(values, path)
         return [
-            f"--{name}={_as_argument(value, f'{path}: {name}')}" for name, value in values.items()
+            f"--{name}={_as_argument(value, f'{path}: {name}')}"
+            for name, value in values.items()
+            if value is not None
         ]
     except (OSError, json_files.JsonError) as error:
         reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else error
         raise FlagError(f"--config: {reason}") from None
-
-
-def _read_file(path):
-    if not path.endswith((".yaml", ".yml")):
-        return _without_nulls(remote.read_json(path))
-    try:
-        import yaml
-    except ImportError:
-        raise FlagError(
-            f"--config={path}: YAML needs a package: pip install pyyaml; or write JSON"
-        ) from None
-    with remote.explaining(path), disk_files.reading(remote.local(path)) as reader:
-        try:
-            values = yaml.load(reader, _yaml_loader(yaml))
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise json_files.JsonError(f"{path}: is not YAML: {error}") from None
-    return _without_nulls(json_files.check(values, dict, path))
-
-
-def _yaml_loader(yaml):
-    """Returns PyYAML's safe loader, but a key that occurs twice is an error, as in JSON."""
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node, deep=False):
-            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            for number, key in enumerate(keys):
-                if key.value in (before.value for before in keys[:number]):
-                    raise yaml.YAMLError(f"the key {key.value} occurs twice{key.start_mark}")
-            return super().construct_mapping(node, deep)
-
-    return Loader
-
-
-def _without_nulls(values):
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _of_run(config, path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class JobConfig:
     plan: Plan = flags.member(Plan)
     config: str | None = flags.field(
         None,
-        "Take the flags of this JSON or YAML file, such as the config.json of a run that is to be "
+        "Take the flags of this JSON file, such as the config.json of a run that is to be "
         "repeated. Flags on the command line come first.",
         is_setting=False,
         heading=flags.COMMON,

@@ -88,33 +88,12 @@ def test_the_config_of_a_run_from_scratch_says_so(tmp_path):
     assert provenance.file_arguments(str(tmp_path / "config.json")) == ["--init_checkpoint="]
 
 
-@pytest.mark.parametrize("name", ["run.json", "run.yaml"])
-def test_a_remote_file(tmp_path, name):
-    pytest.importorskip("yaml")
-    url = f"ram:/{tmp_path}/{name}"
-    remote.write(b'{"use_tpu": true}', url)
+def test_a_remote_file(tmp_path):
+    url = f"ram:/{tmp_path}/run.json"
+    remote.write(b'{"use_tpu": true, "tpu_name": null}', url)
     assert provenance.file_arguments(url) == ["--use_tpu=true"]
     with pytest.raises((FlagError, remote.StorageError), match=r"ram:/.*missing_run"):
-        provenance.file_arguments(f"ram:/{tmp_path}/missing_{name}")
-
-
-def test_yaml(tmp_path):
-    pytest.importorskip("yaml")
-    path = write(tmp_path / "run.yaml", "learning_rate: 1.0e-3\nuse_tpu: true\ntpu_name:\n")
-    assert provenance.file_arguments(path) == ["--learning_rate=0.001", "--use_tpu=true"]
-    for text, message in (
-        ("[", "is not YAML"), ("- a", "must be an object"), ("a: [1]", "a: must be a string"),
-        ("a: 1\nb: 2\na: 3", "is not YAML: the key a occurs twice"),
-        ("a: {{b}}", "is not YAML"),
-    ):  # fmt: skip
-        with pytest.raises(FlagError, match=f"^--config: .*run.yaml: {message}"):
-            provenance.file_arguments(write(tmp_path / "run.yaml", text))
-
-
-def test_yaml_needs_a_package(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    with pytest.raises(FlagError, match=r"YAML needs a package: pip install pyyaml"):
-        provenance.file_arguments(str(tmp_path / "run.yml"))
+        provenance.file_arguments(f"ram:/{tmp_path}/missing_run.json")
 
 
 @pytest.mark.parametrize(
@@ -142,10 +121,3 @@ def test_what_a_file_cannot_say(tmp_path, content, message):
     with pytest.raises(FlagError) as caught:
         read_command_line(JobConfig, line)
     assert message in str(caught.value)
-
-
-def test_yaml_that_is_nested_beyond_all_sense(tmp_path):
-    pytest.importorskip("yaml")
-    (tmp_path / "run.yaml").write_text("[" * 100_000)
-    with pytest.raises(FlagError, match=r"--config: .*run\.yaml: is not YAML: "):
-        provenance.file_arguments(str(tmp_path / "run.yaml"))

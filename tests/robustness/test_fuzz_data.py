@@ -185,17 +185,16 @@ RUN = {"flags": {"doc_stride": {"value": 3, "from": "flag"}, "recipe": {"from": 
 
 @fuzzed(st.one_of(bytes_of(PLAN), bytes_of(RUN), changed(PLAN).map(lambda v: repr(v).encode())))
 def test_a_file_of_flags(tmp_path, data):
-    for name in ("a.json", "a.yaml"):
-        path = tmp_path / name
-        path.write_bytes(data)
-        try:
-            read_command_line(
-                question_answering_config.QuestionAnsweringConfig, ["script", f"--config={path}"]
-            )
-            for argument in provenance.file_arguments(str(path)):
-                assert argument.startswith("--")
-        except flags.FlagError as error:
-            assert str(error)
+    path = tmp_path / "a.json"
+    path.write_bytes(data)
+    try:
+        read_command_line(
+            question_answering_config.QuestionAnsweringConfig, ["script", f"--config={path}"]
+        )
+        for argument in provenance.file_arguments(str(path)):
+            assert argument.startswith("--")
+    except flags.FlagError as error:
+        assert str(error)
 
 
 @fuzzed(bytes_of({"rollbacks": [{"step": 4, "skipped": 3}, {"step": 4, "skipped": 1}]}))
