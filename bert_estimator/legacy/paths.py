@@ -140,12 +140,6 @@ _OLD_COLUMNS = (
     "real_valued_column sparse_column_with_hash_bucket sparse_column_with_keys"
 )
 
-_FURTHER_OPTIMIZERS = (
-    "AGNOptimizer AdaMaxOptimizer AddSignOptimizer ElasticAverageOptimizer GGTOptimizer "
-    "ModelAverageOptimizer MultitaskOptimizerWrapper NadamOptimizer PowerSignOptimizer "
-    "ScipyOptimizerInterface ShampooOptimizer VariableClippingOptimizer"
-)
-
 _NOT_OF_CONTRIB_ESTIMATOR = (
     "RNNClassifier RNNEstimator SavedModelEstimator TowerOptimizer forward_features "
     "replicate_model_fn"
@@ -218,10 +212,7 @@ REMOVED = {
         for name in _NOT_OF_CONTRIB_ESTIMATOR.split()
     },
     "tensorflow.contrib.eager": ("eager execution before TF 2", "tf.compat.v2"),
-    **dict.fromkeys(
-        ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),
-        ("an embedding of ids", "tf.nn.embedding_lookup"),
-    ),
+    "tensorflow.contrib.layers.embed_sequence": ("an embedding of ids", "tf.nn.embedding_lookup"),
     **{
         f"tensorflow.contrib.learn.{name}": (
             "a part of the estimators before tf.estimator",
@@ -234,17 +225,6 @@ REMOVED = {
         for name in _OLD_COLUMNS.split()
     },
     "tensorflow.contrib.cudnn_rnn": ("recurrent layers of cuDNN", "tf.nn.dynamic_rnn"),
-    **{
-        f"tensorflow.contrib.image.{name}": (
-            "an operation on images",
-            "a copy of TensorFlow 1.15's function in contrib/image/python/ops",
-        )
-        for name in ("dense_image_warp", "interpolate_spline", "sparse_image_warp")
-    },
-    "tensorflow.data.experimental.CheckpointInputPipelineHook": (
-        "a hook that saves the position in the data",
-        "Dataset.skip in the input_fn, by the steps that were trained before",
-    ),
     "tensorflow.examples": (
         "code and data of the tutorials",
         "a copy of the file in TensorFlow 1.15's examples/tutorials",
@@ -280,14 +260,6 @@ REMOVED = {
     },
     "tensorflow.contrib.tpu.profiler": ("profiles of a TPU", "tf.train.ProfilerHook"),
     "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
-    **{
-        f"tensorflow.contrib.opt.{name}": (
-            "a further optimizer",
-            "tf.contrib.opt.AdamWOptimizer or tf.contrib.opt.LARSOptimizer, or a copy of "
-            "TensorFlow 1.15's class in contrib/opt/python/training",
-        )
-        for name in _FURTHER_OPTIMIZERS.split()
-    },
     "tensorflow.contrib.quantize": (
         "training for quantization",
         "the tensorflow-model-optimization package on a Keras model, without this runner",
@@ -301,18 +273,6 @@ REMOVED = {
         "TensorRT conversion",
         "tf.compat.v2.experimental.tensorrt, in a TensorFlow built with TensorRT; TensorFlow's own "
         "packages are built without it since 2.18",
-    ),
-    "tensorflow.contrib.data.sliding_window_batch": (
-        "overlapping batches",
-        "tf.data.Dataset.window",
-    ),
-    "tensorflow.contrib.data.read_batch_features": (
-        "batches of parsed examples",
-        "tf.contrib.data.make_batched_features_dataset",
-    ),
-    "tensorflow.contrib.summary.create_db_writer": (
-        "summaries in a database",
-        "tf.contrib.summary.create_file_writer",
     ),
     "tensorflow.contrib.tpu.keras_to_tpu_model": ("Keras on TPUs", "a model_fn"),
     **{
@@ -355,13 +315,6 @@ REMOVED = {
         "Keras models as scikit-learn's",
         "the scikeras package",
     ),
-    **{
-        f"tensorflow.python.eager.profiler.{name}": (
-            "a step of making a profile",
-            "tensorflow.python.eager.profiler.Profiler(logdir), a context manager",
-        )
-        for name in ("maybe_create_event_file", "save", "start", "stop")
-    },
     "tensorflow.pywrap_tensorflow": (
         "TensorFlow's C++ internals",
         "tf.train.NewCheckpointReader for checkpoints",

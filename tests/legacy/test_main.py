@@ -221,9 +221,9 @@ def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
             "contrib.layers.embed_sequence",
             "tf.nn.embedding_lookup",
         ),
-        "from tensorflow.contrib.opt import ShampooOptimizer": (
-            "contrib.opt.ShampooOptimizer",
-            "tf.contrib.opt.AdamWOptimizer",
+        "from tensorflow.contrib.learn import Experiment": (
+            "contrib.learn.Experiment",
+            "tf.estimator",
         ),
         "import tensorflow.pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpointReade"),
         "from tensorflow import pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpoint"),
