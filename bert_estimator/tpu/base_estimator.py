@@ -235,8 +235,11 @@ class Estimator:
         Args:
           input_receiver_fn_map: dict of `ModeKeys` value -> receiver function.
         """
-        return self._export(
-            export_dir_base, input_receiver_fn_map, assets_extra, as_text, checkpoint_path
+        jobs = {mode: self._exporting_job(mode) for mode in input_receiver_fn_map}
+        if type(self).latest_checkpoint is not Estimator.latest_checkpoint:
+            checkpoint_path = checkpoint_path or self.latest_checkpoint()  # as upstream
+        return exporting.export(
+            jobs, input_receiver_fn_map, export_dir_base, checkpoint_path, assets_extra, as_text
         )
 
     def export_savedmodel(
@@ -248,22 +251,10 @@ class Estimator:
         checkpoint_path=None,
         strip_default_attrs=False,
     ):
-        """Exports a SavedModel; this is the old name of `export_saved_model`.
-
-        Args:
-          strip_default_attrs: whether attributes with default values are left out of the graph,
-            so that older versions of TensorFlow can read it.
-
-        Raises:
-          ValueError: serving_input_receiver_fn is None.
-        """
-        if serving_input_receiver_fn is None:
-            raise ValueError("serving_input_receiver_fn must be given")
-        receivers = {ModeKeys.PREDICT: serving_input_receiver_fn}
-        # Only this old method hands on strip_default_attrs; the others always strip them, as
-        # upstream.
-        return self._export(
-            export_dir_base, receivers, assets_extra, as_text, checkpoint_path, strip_default_attrs
+        """Exports a SavedModel; this is the old name of `export_saved_model`, whose graph always
+        leaves out attributes with default values, so that older versions of TensorFlow read it."""
+        return self.export_saved_model(
+            export_dir_base, serving_input_receiver_fn, assets_extra, as_text, checkpoint_path
         )
 
     def global_step(self) -> int:
@@ -347,28 +338,6 @@ class Estimator:
             batch_size=None,
             tpu_params=False,
             warm_start=self._warm_start,
-        )
-
-    def _export(
-        self,
-        export_dir_base,
-        input_receiver_fn_map,
-        assets_extra,
-        as_text,
-        checkpoint_path,
-        strip_default_attrs=True,
-    ):
-        jobs = {mode: self._exporting_job(mode) for mode in input_receiver_fn_map}
-        if type(self).latest_checkpoint is not Estimator.latest_checkpoint:
-            checkpoint_path = checkpoint_path or self.latest_checkpoint()  # as upstream
-        return exporting.export(
-            jobs,
-            input_receiver_fn_map,
-            export_dir_base,
-            checkpoint_path,
-            assets_extra,
-            as_text,
-            strip_default_attrs,
         )
 
 

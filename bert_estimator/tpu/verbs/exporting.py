@@ -31,7 +31,6 @@ def export(
     checkpoint_path: str | None,
     assets_extra: dict[str, str] | None,
     as_text: bool,
-    strip_default_attrs: bool,
 ) -> bytes:
     """Writes a SavedModel to a subdirectory of export_dir_base, named by the time in seconds;
     returns its path as bytes. If it fails, it does not leave a part of one behind.
@@ -62,7 +61,7 @@ def export(
             for mode in modes:
                 with tf.Graph().as_default(), _session(jobs[mode]) as session:
                     content = _graph(jobs[mode], receiver_fns[mode], checkpoint, session, builder)
-                    content["strip_default_attrs"] = strip_default_attrs
+                    content["strip_default_attrs"] = True
                     if mode == modes[0]:
                         # The variables are written once; the other modes' graphs must do with them.
                         builder.add_meta_graph_and_variables(session, **content)
