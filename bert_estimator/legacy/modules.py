@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any
 
-from bert_estimator.legacy import moved, names, paths, wheel
+from bert_estimator.legacy import names, paths, wheel
 from bert_estimator.legacy.paths import IMPORTABLE, REMOVED
 
 _V1, _V2 = "tensorflow.compat.v1", "tensorflow.compat.v2"
@@ -311,7 +311,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def put_back_moved_names() -> None:
     """Puts names that TensorFlow moved out of its inner modules back into these modules."""
-    for path, sources in moved.MOVED.items():
+    for path, sources in names.MOVED.items():
         module = importlib.import_module(path)
         for home, given in sources:
             for name in given.split():
