@@ -46,7 +46,7 @@ def install(tf2: bool = False) -> None:
     from absl import flags
     from tensorflow.python.util import deprecation
 
-    from bert_estimator.legacy import log_lines, modules, strictness
+    from bert_estimator.legacy import modules, strictness
     from bert_estimator.legacy.stand_ins import data
 
     if isinstance(tf, modules.LegacyModule):
@@ -61,7 +61,7 @@ def install(tf2: bool = False) -> None:
     deprecation._PRINT_DEPRECATION_WARNINGS = False
     old = r"`(tf\.layers|layer\.(apply|updates)|tf\.keras\.backend\.|Model\.state_updates)"
     warnings.filterwarnings("ignore", old, UserWarning)
-    log_lines.install(tf.get_logger())
+    strictness.log_old_lines(tf.get_logger())
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True
     if not tf2:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.legacy import log_lines
+from bert_estimator.legacy import strictness
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def lines(caplog):
     """A function that returns what was logged so far, as the runner has it logged."""
     logger = tf.get_logger()
     before = list(logger.filters)
-    log_lines.install(logger)
+    strictness.log_old_lines(logger)
     with caplog.at_level("INFO", logger="tensorflow"):
         yield lambda: [record.getMessage() for record in caplog.records]
     for added in set(logger.filters) - set(before):
