@@ -18,7 +18,7 @@ from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import READERS
 from bert_estimator.tpu.program.core_mesh import whole_value
 from bert_estimator.tpu.step import initial_values
-from bert_estimator.tpu.step.xla.per_core import PerCoreVariable
+from bert_estimator.tpu.step.xla.session_tensors import PerCoreVariable
 
 
 class DeviceSession(SessionInterface):

@@ -19,7 +19,6 @@ from bert_estimator.tpu.replicas import meshes, replica, replica_operations
 from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
 from bert_estimator.tpu.step.xla import (
     graph_lowering,
-    per_core,
     random_operations,
     session_tensors,
     update_shards,
@@ -124,9 +123,9 @@ class StepGraph:
                 "core, and num_cores_per_replica=1"
             )
         with self._outer.as_default(), tf.control_dependencies(None):
-            variable = per_core.PerCoreVariable(name, variables)
+            variable = session_tensors.PerCoreVariable(name, variables)
         with self._graph.as_default():
-            handle = per_core.handle(name, variable.slice_shape, variable.dtype)
+            handle = session_tensors.handle(name, variable.slice_shape, variable.dtype)
         self._per_core[handle.op.name] = variable
         return handle
 
@@ -232,7 +231,7 @@ class StepGraph:
                 v.dtype.base_dtype.name,
                 v.trainable,
                 split_axes[v.ref()],
-                isinstance(v, per_core.PerCoreVariable),
+                isinstance(v, session_tensors.PerCoreVariable),
             )
             for v in self.variables
         ]

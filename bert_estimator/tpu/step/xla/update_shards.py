@@ -21,7 +21,7 @@ from tensorflow.python.framework import tensor_util
 from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import Functions, functions_of
 from bert_estimator.tpu.program import stablehlo
-from bert_estimator.tpu.step.xla import per_core
+from bert_estimator.tpu.step.xla import session_tensors
 
 
 class Collectives:
@@ -189,7 +189,7 @@ class UpdateShards:
             dtype = variable.dtype.base_dtype
             shape = tf.TensorShape(sizes)
             with self._graph.as_default():
-                handle = per_core.handle(f"{variable.op.name}/part", shape, dtype)
+                handle = session_tensors.handle(f"{variable.op.name}/part", shape, dtype)
             self.held[name] = HeldPart(handle, dtype, shape, axis)
         return self.held[name]
 
