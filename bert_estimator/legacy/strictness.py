@@ -18,7 +18,7 @@ from tensorflow.python.framework import tensor_shape
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training import optimizer
 
-from bert_estimator.graph import regularization
+from bert_estimator.graph import patches
 from bert_estimator.legacy import old_python
 
 # NumPy removed these names; the value is what the name was, or the name of the same thing today.
@@ -74,7 +74,7 @@ def relax() -> None:
     _take_names_of_cores()
     put_back_variables()
     # `tf.get_variable` made tensors of its regularization losses, not functions of them.
-    regularization.at_once_everywhere()
+    patches.losses_at_once_everywhere()
 
 
 def _reading_bytes(fromstring):

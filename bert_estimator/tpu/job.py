@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.cluster.hosts import Hosts
-from bert_estimator.graph import regularization
+from bert_estimator.graph import patches
 from bert_estimator.tpu import base_config, call
 from bert_estimator.tpu.config import InputPipelineConfig, TPUConfig
 from bert_estimator.tpu.replicas import meshes, replica
@@ -113,7 +113,7 @@ class Job:
     def call_model_fn(self, features, labels) -> EstimatorSpec | TPUEstimatorSpec:
         """Builds the model of one replica in the current graph; returns its spec."""
         # Each step has a graph of its own, whose variables are to get plain losses.
-        regularization.at_once()
+        patches.losses_at_once()
         context, placement = {}, contextlib.nullcontext()
         if self.tpu_rules:
             cores = replica.place_on_cores(self.cores_per_replica)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 
-from bert_estimator.graph import bias_gradient
+from bert_estimator.graph import patches
 from bert_estimator.layers import kernels, primitives
 
 # With these, the error of TensorFlow's own gradient is a tenth of the gradient's largest element.
@@ -49,7 +49,7 @@ def test_the_gradient_is_a_float32_sum(dtype, shape):
 
 
 def test_tensorflows_own_gradient_is_not():
-    """If this fails, TensorFlow has fixed its gradient, and `bias_gradient` can be removed."""
+    """If this fails, TensorFlow has fixed its gradient, and ours can be removed."""
     values = np.random.RandomState(0).normal(size=[ROWS, COLUMNS])
     *_, gradient, _ = evaluate(tf.bfloat16, values, [ROWS, COLUMNS], tf.nn.bias_add)
     expected = values.sum(0) * 2.0
@@ -64,7 +64,7 @@ def test_shapes_and_formats_of_scripts(data_format, known):
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.bfloat16, values.shape if known else None)
         b = tf.placeholder_with_default(tf.zeros([8], tf.bfloat16), [8] if known else None)
-        with bias_gradient.summed_in_float32():
+        with patches.biases_summed_in_float32():
             y = tf.nn.bias_add(x, b, data_format)
         (gradient,) = tf.gradients(y, b, x)
         found = session.run(tf.cast(gradient, tf.float32), {x: values})

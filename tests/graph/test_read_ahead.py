@@ -10,7 +10,7 @@ from tensorflow.python.eager import context
 from toy import Visits, make_estimator, make_model_fn, wait_until
 
 from bert_estimator import tpu
-from bert_estimator.graph import read_ahead
+from bert_estimator.graph import patches
 from bert_estimator.tpu.step import feeds
 
 # What may be drawn ahead by a thread is drawn while a test waits for so long.
@@ -151,7 +151,7 @@ ITERATORS = [one_shot, initializable, reinitializable, by_handle]
 def check_drawn(expected, dataset_fn, iterator_fn):
     """Asks for an element as often as there are numbers, and compares what was drawn by then."""
     counted = Counted()
-    read_ahead.install()
+    patches.read_on_request()
     with tf.Graph().as_default(), tf.Session() as session:
         element, initializer = iterator_fn(dataset_fn(counted))
         session.run(initializer)
@@ -178,7 +178,7 @@ def test_an_iterator_of_a_function_draws_what_is_asked_for():
     def first():
         return next(iter(counted.numbers().map(plus_one)))
 
-    read_ahead.install()
+    patches.read_on_request()
     with tf.Graph().as_default(), tf.Session() as session:
         assert session.run(first()) == 2
         assert counted.quiet() == 1
@@ -186,7 +186,7 @@ def test_an_iterator_of_a_function_draws_what_is_asked_for():
 
 def test_in_eager_loops_tensorflow_decides():
     for _ in range(2):
-        read_ahead.install()
+        patches.read_on_request()
         with context.eager_mode():
             dataset = tf.data.Dataset.range(3)
             assert dataset._apply_debug_options() is dataset

@@ -9,7 +9,7 @@ import tf_slim as slim
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.graph import regularization
+from bert_estimator.graph import patches
 
 pytestmark = pytest.mark.filterwarnings("ignore:`layer.apply` is deprecated:UserWarning")
 ONES = tf.ones_initializer()
@@ -102,12 +102,12 @@ def test_in_a_model_fn(tmp_path, rules, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_in_a_graph_of_a_script(monkeypatch, way):
     """As under the legacy runner, whose scripts need not use an estimator."""
-    store = regularization.variable_scope._VariableStore
+    store = patches.variable_scope._VariableStore
     monkeypatch.setattr(store, "_get_single_variable", store._get_single_variable)
-    regularization.at_once_everywhere()
-    regularization.at_once_everywhere()  # does not add the losses twice
+    patches.losses_at_once_everywhere()
+    patches.losses_at_once_everywhere()  # does not add the losses twice
     with tf.Graph().as_default(), tf.Session() as session:
-        regularization.at_once()
+        patches.losses_at_once()
         losses = losses_of(way, tf.ones([4, 2]))
         session.run(tf.global_variables_initializer())
         assert session.run(losses) == WAYS[way]
@@ -121,7 +121,7 @@ def test_layers_of_keras(monkeypatch):
             layers.dense(x, 3, kernel_initializer=ONES, kernel_regularizer=half_of_squares)
 
     with tf.Graph().as_default(), tf.Session() as session:
-        regularization.at_once()
+        patches.losses_at_once()
         losses = losses_of(by_layer, tf.ones([4, 2]))
         session.run(tf.global_variables_initializer())
         assert session.run(losses) == [3.0]

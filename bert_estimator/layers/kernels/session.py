@@ -13,7 +13,7 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.graph import bias_gradient
+from bert_estimator.graph import patches
 from bert_estimator.layers import primitives
 from bert_estimator.layers.kernels import formulas, masks
 from bert_estimator.layers.kernels.masks import Mask
@@ -122,7 +122,7 @@ def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Adds a bias [n] to each row of x [..., n]; in bfloat16 its gradient is summed in float32."""
     if x.dtype != tf.bfloat16:
         return tf.nn.bias_add(x, bias)
-    with bias_gradient.summed_in_float32():
+    with patches.biases_summed_in_float32():
         return tf.nn.bias_add(x, bias)
 
 

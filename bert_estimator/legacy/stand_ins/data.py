@@ -15,12 +15,12 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.data.ops import dataset_ops, interleave_op
 from tensorflow.python.ops import lookup_ops
 
-from bert_estimator.graph import read_ahead
+from bert_estimator.graph import patches
 
 
 def put_back() -> None:
     """Makes all datasets in graphs draw ahead only what the program asks for, as they did."""
-    read_ahead.install()
+    patches.read_on_request()
     dataset = interleave_op._ParallelInterleaveDataset
     dataset.__init__ = _reading_two_blocks(dataset.__init__)
 

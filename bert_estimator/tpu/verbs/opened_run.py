@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.graph import read_ahead
+from bert_estimator.graph import patches
 from bert_estimator.system import memory, ticker
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
@@ -32,7 +32,7 @@ class BuiltStep:
     `add_hooks`, sessions of the graph may be opened."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
-        read_ahead.install()
+        patches.read_on_request()
         self.job, self.graph = job, tf.Graph()
         with memory.paused(), self._saying("Building the model"), self.building():
             tf.set_random_seed(job.config.tf_random_seed)

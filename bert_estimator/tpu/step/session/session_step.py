@@ -9,7 +9,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.graph import bias_gradient
+from bert_estimator.graph import patches
 from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu.replicas import replica, replica_operations
 from bert_estimator.tpu.spec import ModeKeys
@@ -35,7 +35,7 @@ class SessionStep:
             tf.variable_scope(
                 tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
             ),
-            bias_gradient.summed_in_float32() if is_training else contextlib.nullcontext(),
+            patches.biases_summed_in_float32() if is_training else contextlib.nullcontext(),
         ):
             spec = job.call_model_fn(features, labels)
         variables = [*tf.global_variables(), *tf.local_variables()]
