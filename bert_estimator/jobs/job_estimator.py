@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import memory_needed, optimization, sharding, tpu
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.cluster import host_agreement
+from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.jobs.groups import Cores, TrainingFlags
 from bert_estimator.jobs.job_config import JobConfig
@@ -110,7 +110,7 @@ def agree(config: JobConfig, cores: Cores) -> None:
     if not cores.master:
         return
     settings = {name: value for name, value in config.settings().items() if name != "output_dir"}
-    if differ := host_agreement.differing(settings):
+    if differ := hosts.differing(settings):
         flags.check(
             False,
             differ[0],
@@ -125,7 +125,7 @@ def agree(config: JobConfig, cores: Cores) -> None:
 def check_hosts_have_same_files(files: dict[str, tuple[str | None, Any]]) -> None:
     """Waits for the other hosts of TF_CONFIG, and checks that their files are the same; `files` is
     flag -> (its value, what the files hold or a digest of it)."""
-    for name in host_agreement.differing({name: content for name, (_, content) in files.items()}):
+    for name in hosts.differing({name: content for name, (_, content) in files.items()}):
         flags.check(
             False,
             name,

@@ -11,7 +11,7 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.cluster import host_agreement, hosts
+from bert_estimator.cluster import hosts
 from bert_estimator.tpu import base_config, call, warm_start
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.spec import ModeKeys
@@ -126,7 +126,7 @@ class Estimator:
         listeners = list(saving_listeners or ())
         # The lock is held before a graph is built: a second training in the same directory must not
         # get as far as writing.
-        with host_agreement.held_by_chief(self.model_dir, job.is_chief):
+        with hosts.held_by_chief(self.model_dir, job.is_chief):
             training.train(job, _runtime(job), input_fn, hooks, listeners, steps, max_steps)
         return self
 

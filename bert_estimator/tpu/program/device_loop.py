@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_estimator.cluster import host_agreement
+from bert_estimator.cluster import hosts
 from bert_estimator.tpu.program import devices, lowered_step, stablehlo
 from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 from bert_estimator.tpu.program.lowered_step import LoweredStep
@@ -75,7 +75,7 @@ class DeviceLoop:
         """Copies variables, a dict of index in the state -> value, to the cores; in the first call,
         a RuntimeError says that another host has other values."""
         if not self._is_compared:
-            host_agreement.check_variables({self._names[n]: value for n, value in values.items()})
+            hosts.check_variables({self._names[n]: value for n, value in values.items()})
             self._is_compared = True
         return self._mesh.put(values, {number: self._state[number] for number in values})
 

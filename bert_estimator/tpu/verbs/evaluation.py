@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import message
 from tensorflow.python.training import evaluation
 
-from bert_estimator.cluster import host_agreement, hosts
+from bert_estimator.cluster import hosts
 from bert_estimator.system import ticker
 from bert_estimator.tpu import errors, summary
 from bert_estimator.tpu.step.feeds import EndOfInput
@@ -60,7 +60,7 @@ def evaluate(
             start_step = checkpoints.global_step_of(path)
         # All hosts must restore the same checkpoint.
         hosts.agree_on("the checkpoint to evaluate", start_step)
-        host_agreement.check_settings(steps=steps, eval_batch_size=job.batch_size)
+        hosts.check_settings(steps=steps, eval_batch_size=job.batch_size)
 
         def make_hooks(step):
             _check_metric_names(step.metric_values)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.cluster import host_agreement, hosts
+from bert_estimator.cluster import hosts
 from bert_estimator.graph import graph_walk, variable_uses
 from bert_estimator.system import ticker
 from bert_estimator.system.errors import listed
@@ -43,7 +43,7 @@ def train(
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps
-    host_agreement.check_settings(
+    hosts.check_settings(
         max_steps=stop_step,
         train_batch_size=job.batch_size,
         iterations_per_loop=job.tpu_config.iterations_per_loop,
