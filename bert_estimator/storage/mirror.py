@@ -24,6 +24,7 @@ kill.
 
 import contextlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -42,6 +43,8 @@ from bert_estimator.system import json_files, lock
 from bert_estimator.system.termination import Termination
 
 FILE = "owner.json"
+
+_logger = logging.getLogger("tensorflow")
 
 
 class Owner:
@@ -157,7 +160,7 @@ class Mirror:
         """Copies files, which are given with what the listing says of each."""
         if stats:
             megabytes = sum(size for size, _ in stats.values()) / 1e6
-            _log(f"Copying {len(stats)} files ({megabytes:.0f} MB) from {self.url}.")
+            _logger.info("%s", f"Copying {len(stats)} files ({megabytes:.0f} MB) from {self.url}.")
         for name, stat in stats.items():
             path = os.path.join(self.path, name)
             try:
@@ -183,7 +186,7 @@ class Mirror:
                     with termination.postponed(_UPLOADING):
                         self._finish()
                 except Exception as another:  # The first error is the one to raise.
-                    _warn(str(another))
+                    _logger.warning("%s", str(another))
                 raise
             with termination.postponed(_UPLOADING):
                 self._finish()
@@ -248,7 +251,9 @@ class Mirror:
             if self._num_failures >= _MOST_FAILURES:
                 self._error = error
             else:
-                _warn(f"{error}. The next checkpoint is uploaded with what is missing now.")
+                _logger.warning(
+                    "%s", f"{error}. The next checkpoint is uploaded with what is missing now."
+                )
         except BaseException as error:  # `wait` raises it in the thread of the training.
             self._error = error
 
@@ -300,7 +305,7 @@ class Mirror:
             shutil.rmtree(folder, ignore_errors=True)
         if changed:
             secs = time.perf_counter() - start
-            _log(f"Uploaded {num_bytes / 1e6:.1f} MB to {self.url} ({secs:.1f} s).")
+            _logger.info("%s", f"Uploaded {num_bytes / 1e6:.1f} MB to {self.url} ({secs:.1f} s).")
 
     def _finish(self):
         """Uploads what is left, gives the run free, and removes the local directory."""
@@ -314,7 +319,7 @@ class Mirror:
         except remote.StorageError as error:
             raise remote.StorageError(f"{error}. {self._local.keep()}. {advice}") from None
         except (Exception, KeyboardInterrupt, SystemExit):
-            _warn(f"{self._local.keep()}. {advice}.")
+            _logger.warning("%s", f"{self._local.keep()}. {advice}.")
             raise
         self._local.remove()
 
@@ -335,9 +340,9 @@ class Mirror:
         self._owner.release()
         for reason in dict.fromkeys(anothers.values()):
             if names := sorted(name for name in changed if anothers.get(name) == reason):
-                _warn(f"{', '.join(names)}: stays in {self.url} as it is. {reason}")
+                _logger.warning("%s", f"{', '.join(names)}: stays in {self.url} as it is. {reason}")
         if left_out := set(changed) & set(anothers):
-            _warn(f"{self._local.keep(left_out)}.")
+            _logger.warning("%s", f"{self._local.keep(left_out)}.")
 
     def _anothers(self, names):
         """Returns file -> reason, a sentence, of the files that are left to another process."""
@@ -376,15 +381,3 @@ def _rank(name):
 def _signature(path):
     stat = os.stat(path)
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
-
-
-def _log(text):
-    import tensorflow.compat.v1 as tf  # loaded by now, since there is a remote directory
-
-    tf.logging.info("%s", text)
-
-
-def _warn(text):
-    import tensorflow.compat.v1 as tf
-
-    tf.logging.warning("%s", text)

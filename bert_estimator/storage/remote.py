@@ -7,6 +7,7 @@ loaded if there is a remote path.
 
 import contextlib
 import functools
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -249,7 +250,9 @@ def _retried(function: Callable[[], Result], url: str) -> Result:
             # The `__context__` is TensorFlow's error.
             if type(error.__context__).__name__ in _LASTING or trial == _MOST_TRIALS:
                 raise
-            _log(f"{error}. Trying again in {wait_secs:g} s ({trial} of {_MOST_TRIALS} failed).")
+            logging.getLogger("tensorflow").warning(
+                "%s. Trying again in %g s (%d of %d failed).", error, wait_secs, trial, _MOST_TRIALS
+            )
             time.sleep(wait_secs)
             wait_secs *= 2
     raise AssertionError("the loop ends by itself")
@@ -265,12 +268,6 @@ def _written(write_to, url):
             _gfile().rename(url + UNFINISHED, url, overwrite=True)
 
     _retried(try_it, url)
-
-
-def _log(text):
-    import tensorflow.compat.v1 as tf
-
-    tf.logging.warning("%s", text)
 
 
 def _gfile() -> Any:
