@@ -3,10 +3,10 @@
 run_pretraining.py has RECIPES, as stages. Every recipe trains BERT-Large in two stages: 9/10 of the
 examples at 128 tokens, 1/10 at 512. The second stage starts from the weights of the first stage,
 with a new optimizer state and a schedule of its own.
+A `Scale` makes a proportionally smaller experiment of a recipe, for --scale.
 
 Command   python run_pretraining.py --recipe=lamb_76min --input_file='data/{max_seq_length}/*'
 Cost      lamb_76min: 1.63e20 FLOP in matrix products; 76.19 minutes on 1024 TPU v3 chips (paper)
-Result    SQuAD 1.1 F1 on the development set, from the paper's table: see `EXPECTED_F1`
 
 The paper is You et al., "Large batch optimization for deep learning: training BERT in 76 minutes"
 (ICLR 2020). Values that it leaves open are marked as assumed here and in each run's config.json.
@@ -148,15 +148,69 @@ RECIPES = {
     ),
 }
 
-# The sources are the paper's table, and for "nvidia" NVIDIA's README.
-EXPECTED_F1 = {
-    "lamb_76min": 90.584,
-    "lamb_32k": 91.475,
-    "lamb_16k": 91.345,
-    "lamb_8k": 91.263,
-    "lamb_4k": 91.137,
-    "lamb_2k": 91.946,
-    "lamb_1k": 91.761,
-    "lamb_512": 91.752,
-    "nvidia": 90.93,
-}
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Holds the factors of a recipe's sizes; `name` is the value of --scale."""
+
+    name: str
+    # Factor of the number of weights in the layers. Its cube root is the factor of the number of
+    # layers, and of each side of their matrices.
+    network: float
+    batch: float  # the result is a power of two, and at least 4
+    steps: float  # of training and of the warm-up
+    length: float = 1.0  # of the sequence and of the number of predictions
+
+    def network_sizes(self) -> dict[str, int]:
+        """Returns the fields of a `BertConfig`, without the vocabulary."""
+        side = self.network ** (1 / 3)
+        heads = max(2, round(NETWORK["num_attention_heads"] * side))
+        return {
+            **NETWORK,
+            "num_hidden_layers": max(2, round(NETWORK["num_hidden_layers"] * side)),
+            "num_attention_heads": heads,
+            "hidden_size": 64 * heads,
+            "intermediate_size": 256 * heads,
+        }
+
+    def stage(self, stage: dict[str, Planned]) -> dict[str, Planned]:
+        """Scales a recipe's stage, a dict of flag name -> `Planned`."""
+        old = {name: planned.value for name, planned in stage.items()}
+        batch = max(4, 2 ** round(math.log2(old["train_batch_size"] * self.batch)))
+        steps = max(4, round(old["num_train_steps"] * self.steps))
+        new = {
+            "train_batch_size": batch,
+            "micro_batch_size": min(old["micro_batch_size"], batch),
+            # The rate is proportional to the square root of the batch, by the paper's rule.
+            "learning_rate": old["learning_rate"] * math.sqrt(batch / old["train_batch_size"]),
+            "num_train_steps": steps,
+            "num_warmup_steps": max(1, round(old["num_warmup_steps"] * self.steps)),
+            "max_seq_length": max(16, round(old["max_seq_length"] * self.length)),
+            "max_predictions_per_seq": max(2, round(old["max_predictions_per_seq"] * self.length)),
+            "iterations_per_loop": max(1, min(old["iterations_per_loop"], steps // 8)),
+            "save_checkpoints_steps": max(1, min(old["save_checkpoints_steps"], steps // 3)),
+        }
+        scaled = dict(stage)
+        for name, value in new.items():
+            if value != old[name]:
+                source = dataclasses.replace(stage[name].source, scaled_from=old[name])
+                scaled[name] = Planned(value, source)
+        return scaled
+
+
+# "smoke" takes a few minutes on two cores.
+SCALES = {"smoke": Scale("smoke", network=1e-3, batch=2**-10, steps=2**-6, length=0.25)}
+
+
+def parse_scale(text: str) -> Scale:
+    """Returns a preset `Scale`, or a `Scale` with one fraction for all sizes but the length; it
+    raises ValueError for another text, which the caller explains."""
+    if text in SCALES:
+        return SCALES[text]
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = math.nan
+    if not 0.0 < fraction <= 1.0:
+        raise ValueError(f"must be {', '.join(SCALES)}, or a number above 0 and at most 1")
+    return Scale(text, fraction, fraction, fraction)

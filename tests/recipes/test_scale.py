@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bert_estimator.command_line.provenance import Origin, Provenance
-from bert_estimator.recipes import plans, scale
+from bert_estimator.recipes import plans
 
 STAGES = plans.RECIPES["lamb_76min"]
 
@@ -15,13 +15,13 @@ def values(stage):
 
 
 def test_the_whole_changes_nothing():
-    whole = scale.parse("1")
+    whole = plans.parse_scale("1")
     assert [whole.stage(stage) for stage in STAGES] == list(STAGES)
     assert whole.network_sizes() == plans.NETWORK
 
 
 def test_a_fraction_of_network_batch_and_steps_with_the_rate_by_the_square_root():
-    small = scale.parse("0.015625")
+    small = plans.parse_scale("0.015625")
     found = [values(small.stage(stage)) for stage in STAGES]
     assert [stage["train_batch_size"] for stage in found] == [1024, 512]
     assert [stage["num_train_steps"] for stage in found] == [110, 24]
@@ -39,7 +39,7 @@ def test_a_fraction_of_network_batch_and_steps_with_the_rate_by_the_square_root(
 
 
 def test_a_changed_value_says_what_it_was():
-    stage = scale.PRESETS["smoke"].stage(STAGES[0])
+    stage = plans.SCALES["smoke"].stage(STAGES[0])
     assert stage["train_batch_size"] == plans.Planned(
         64, Provenance(Origin.PAPER, scaled_from=65536)
     )
@@ -51,7 +51,7 @@ def test_a_changed_value_says_what_it_was():
 @pytest.mark.parametrize("size", ["smoke", "1e-9", "0.3"])
 def test_every_recipe_at_every_scale_can_run(name, size):
     for stage in plans.RECIPES[name]:
-        small = values(scale.parse(size).stage(stage))
+        small = values(plans.parse_scale(size).stage(stage))
         assert math.log2(small["train_batch_size"]).is_integer()
         assert small["train_batch_size"] % small["micro_batch_size"] == 0
         assert 0 < small["num_warmup_steps"] < small["num_train_steps"]
@@ -62,4 +62,4 @@ def test_every_recipe_at_every_scale_can_run(name, size):
 @pytest.mark.parametrize("text", ["0", "2", "-1", "nan", "tiny"])
 def test_refuses(text):
     with pytest.raises(ValueError, match="must be smoke, or a number above 0 and at most 1"):
-        scale.parse(text)
+        plans.parse_scale(text)

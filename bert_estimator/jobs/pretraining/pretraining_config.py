@@ -13,7 +13,7 @@ from bert_estimator.command_line.provenance import Origin, Provenance, read_comm
 from bert_estimator.jobs import used_network
 from bert_estimator.jobs.groups import DataFlags, EvaluationFlags, OptimizerFlag, TrainingFlags
 from bert_estimator.jobs.job_config import JobConfig, find_output_dir
-from bert_estimator.recipes import embedded, plans, scale
+from bert_estimator.recipes import embedded, plans
 from bert_estimator.recipes.plans import RECIPES
 
 _PACKED_LENGTH, _FULL = 512, 0.9  # rows at least as long, and less full, are packed by default
@@ -195,7 +195,7 @@ class PretrainingConfig(JobConfig):
     )
     scale: str | None = flags.field(
         None,
-        f"Make a smaller experiment of the recipe: {', '.join(scale.PRESETS)}, or a fraction for "
+        f"Make a smaller experiment of the recipe: {', '.join(plans.SCALES)}, or a fraction for "
         "network, batch and steps.",
     )
     stage: int | None = flags.field(None, "Run this stage of the recipe; by default all of them.")
@@ -456,7 +456,7 @@ def _plan(recipe, scale_name):
     if scale_name is None:
         return RECIPES[recipe], plans.NETWORK, Provenance(Origin.PAPER, recipe)
     try:
-        smaller = scale.parse(scale_name)
+        smaller = plans.parse_scale(scale_name)
     except ValueError as error:
         flags.check(False, "scale", scale_name, error)
     stages = [smaller.stage(stage) for stage in RECIPES[recipe]]
