@@ -31,5 +31,5 @@ POOLINGS = ("mean", "cls", "max", "pooled")
 
 # The tasks made from the text that comes with Python: those about texts, the keys of
 # `embedded_tasks.TASKS`, and those about words.
-EMBEDDED_TASKS = ("word_order", "sentence_order", "neighbours", "summary")
+EMBEDDED_TASKS = ("word_order", "summary")
 EMBEDDED_TAGGING_TASKS = ("code_words",)

@@ -2,13 +2,11 @@
 
 Labelled texts (`EMBEDDED_TASKS`, one of them the default of run_classifier.py):
 
-    word_order      is the sentence as it was written, or were its two parts exchanged?
-    sentence_order  are two neighbouring sentences in their order, or in the reverse order?
-    neighbours      does the second sentence follow the first, or is it from another place?
-    summary         does the summary line belong to the function, or to another of its module?
+    word_order  is the sentence as it was written, or were its two parts exchanged?
+    summary     does the summary line belong to the function, or to another of its module?
 
-The first three are made of `embedded_corpus` with its split, so the examples for evaluation were
-held out of pretraining too. The last is made of the standard library's functions, split by module.
+The first is made of `embedded_corpus` with its split, so the examples for evaluation were held out
+of pretraining too. The second is made of the standard library's functions, split by module.
 Each text occurs with both labels, so neither the majority nor the words alone tell them apart.
 
 Tagged words (code_words): which words of a sentence were written as one name of the code?
@@ -33,7 +31,6 @@ from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.task_data import EmbeddedTask
 
 _WORDS_OF_SENTENCE = range(5, 23)  # the sequences of pretraining have 32 tokens
-_WORDS_OF_PAIR = range(4, 15)
 _HELD_OUT_MODULES = 0.1
 
 
@@ -54,35 +51,9 @@ def word_order() -> EmbeddedTask[Example]:
                     yield Example(" ".join(words), None, 1)
                     yield Example(" ".join(changed), None, 0)
 
-    return _of_corpus("is the sentence as it was written?", ("changed", "as written"), both)
-
-
-def sentence_order() -> EmbeddedTask[Example]:
-    """Makes the task to tell two neighbouring sentences in order from exchanged sentences."""
-
-    def both(documents: list[list[str]]) -> Iterator[Example]:
-        pairs = itertools.chain.from_iterable(map(itertools.pairwise, documents))
-        for first, second in pairs:
-            if all(len(sentence.split()) in _WORDS_OF_PAIR for sentence in (first, second)):
-                yield Example(first, second, 1)
-                yield Example(second, first, 0)
-
-    return _of_corpus("are the two sentences in their order?", ("exchanged", "in order"), both)
-
-
-def neighbours() -> EmbeddedTask[Example]:
-    """Makes the task to tell two neighbouring sentences from sentences of different places."""
-
-    def both(documents: list[list[str]]) -> Iterator[Example]:
-        # Each sentence is second twice: after its own neighbour, and after another sentence.
-        pairs = [pair for document in documents for pair in itertools.pairwise(document)]
-        _generator(f"{len(pairs)} pairs").shuffle(pairs)
-        for place, (first, second) in enumerate(pairs):
-            yield Example(first, second, 1)
-            # The pair before it in a random order: from another place but for a few.
-            yield Example(first, pairs[place - 1][1], 0)
-
-    return _of_corpus("does the second sentence follow the first?", ("elsewhere", "follows"), both)
+    corpus = embedded_corpus.load()
+    question, labels = "is the sentence as it was written?", ("changed", "as written")
+    return EmbeddedTask(question, labels, list(both(corpus.train)), list(both(corpus.held_out)))
 
 
 def summary() -> EmbeddedTask[Example]:
@@ -107,16 +78,8 @@ def summary() -> EmbeddedTask[Example]:
 
 
 TASKS: dict[str, Callable[[], EmbeddedTask[Example]]] = dict(
-    zip(EMBEDDED_TASKS, (word_order, sentence_order, neighbours, summary), strict=True)
+    zip(EMBEDDED_TASKS, (word_order, summary), strict=True)
 )
-
-
-def _of_corpus(
-    question: str, labels: tuple[str, str], both: Callable[[list[list[str]]], Iterator[Example]]
-) -> EmbeddedTask[Example]:
-    corpus = embedded_corpus.load()
-    train, held_out = list(both(corpus.train)), list(both(corpus.held_out))
-    return EmbeddedTask(question, labels, train, held_out)
 
 
 def _with_parts_exchanged(words: list[str], generator: random.Random) -> list[str]:

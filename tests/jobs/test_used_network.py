@@ -39,7 +39,7 @@ RUNS = [
     (CLASSIFIER, ["--task_name=mrpc", "--data_dir={}", *FILES]),
     (CLASSIFIER, ["--task_name=xnli", "--data_dir={}", "--language=fr", *FILES]),
     (CLASSIFIER, []),
-    (CLASSIFIER, ["--task_name=neighbours", "--max_seq_length=24"]),
+    (CLASSIFIER, ["--task_name=summary", "--max_seq_length=24"]),
     (CLASSIFIER, ["--task_kind=tagging"]),
     (SQUAD, [*OWN, "--version_2_with_negative", "--doc_stride=7"]),
     (SQUAD, [*OWN, "--version_2_with_negative", "--null_score_diff_threshold=-2"]),
