@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import difflib
 import glob
-import itertools
 import os
 import re
 import types
@@ -54,17 +53,14 @@ def field(
     text: str,
     *checks: Check,
     heading: str | None = None,
-    below: str | None = None,
     is_setting: bool | None = None,
     may_differ: bool | str | None = None,
 ) -> Any:
     """Returns a dataclass field that is a flag of the same name; for what is None, see `group`."""
     metadata = {
         "help": text,
-        # One of HEADINGS, below which --help has the flag, in the order of the fields; or the flag
-        # right below which --help has this one.
+        # One of HEADINGS, below which --help has the flag.
         "heading": heading,
-        "below": below,
         # `check_values` calls these.
         "checks": checks,
         # Whether the flag says how to run, so that config.json has it. A flag that asks for
@@ -93,7 +89,7 @@ def group(
         for flag in dataclasses.fields(group_class):
             if "help" in flag.metadata:
                 own = {name: value for name, value in flag.metadata.items() if value is not None}
-                flag.metadata = types.MappingProxyType({"below": None, **defaults, **own})
+                flag.metadata = types.MappingProxyType({**defaults, **own})
         return group_class
 
     return decorate
@@ -116,17 +112,12 @@ def of(config_class: type) -> list[dataclasses.Field]:
 
 
 def by_heading(config_class: type) -> dict[str, list[dataclasses.Field]]:
-    """Returns the flags of a configuration below the headings of --help, in its order."""
-    fields, lower = of(config_class), {}
-    for flag in fields:
-        lower.setdefault(flag.metadata["below"], []).append(flag)
-
-    def with_lower(flag):
-        return [flag, *itertools.chain(*map(with_lower, lower.get(flag.name, ())))]
-
+    """Returns the flags of a configuration below the headings of --help: first its own flags, and
+    then the flags of its groups."""
+    own = {field.name for field in dataclasses.fields(config_class)}
     headings = {heading: [] for heading in HEADINGS}
-    for flag in lower[None]:
-        headings[flag.metadata["heading"]] += with_lower(flag)
+    for flag in sorted(of(config_class), key=lambda flag: flag.name not in own):
+        headings[flag.metadata["heading"]].append(flag)
     return headings
 
 

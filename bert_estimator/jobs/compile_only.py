@@ -35,7 +35,7 @@ class Plan:
     tpu_topology: str | None = flags.field(
         None,
         "Compile for this TPU, such as v3:32x32; it need not be there.",
-        below="num_cores_per_replica",
+        heading=flags.CORES,
     )
 
     def check(self, output_dir: str, use_tpu: bool, tpu_name: str | None) -> None:

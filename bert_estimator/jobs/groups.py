@@ -30,9 +30,7 @@ def _for_one_host(name, value):
 class DataFlags:
     """Says what a run reads. Each script has a group of its own, which extends this one."""
 
-    max_seq_length: int = flags.field(
-        128, "Set the length of sequences in tokens.", below="learning_rate"
-    )
+    max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.")
 
 
 @flags.group(flags.COMMON, may_differ=flags.EVALUATING)
@@ -55,19 +53,18 @@ class NetworkFlags:
         False,
         "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
         "its vocabulary may be another.",
-        below="random_seed",
+        heading=flags.TRAINING,
     )
     precision: str = flags.field(
         "float32",
         f"Compute the network in {' or '.join(PRECISIONS)}.",
         flags.one_of(PRECISIONS),
-        below="use_tpu",
         may_differ=False,
     )
     recompute: bool = flags.field(
         False,
         "Compute each layer again for its gradient: less memory, more work.",
-        below="micro_batch_size",
+        heading=flags.CORES,
     )
 
     def options(self) -> dict[str, Any]:
@@ -174,7 +171,7 @@ class TrainingFlags:
         None,
         "Compute at most this many rows at a time within a step; by default all.",
         flags.positive,
-        below="tpu_topology",
+        heading=flags.CORES,
     )
 
     def optimizer_options(self) -> dict[str, Any]:

@@ -49,13 +49,13 @@ def test_fields_are_flags_of_their_names_types_and_defaults():
 @flags.group(flags.TRAINING, may_differ=flags.EVALUATING)
 class Schedule:
     steps: int = flags.field(10, "Train.", flags.positive, flags.at_most(99))
-    warmup: int = flags.field(1, "Warm up.", flags.not_negative, below="optimizer")
+    warmup: int = flags.field(1, "Warm up.", flags.not_negative)
 
 
 @flags.group()
 class LongSchedule(Schedule):
     steps: int = flags.field(90, "Train long.", heading=flags.TRAINING)
-    power: float = flags.field(1.0, "Decay.", below="warmup")
+    power: float = flags.field(1.0, "Decay.", heading=flags.TRAINING)
 
 
 @flags.group()
@@ -96,7 +96,7 @@ def test_groups_are_flat():
         flags.changed(config, decay=1)
 
 
-def test_help_has_the_order_that_fields_ask_for():
+def test_help_has_own_flags_before_those_of_groups():
     names = {
         heading: [flag.name for flag in fields]
         for heading, fields in flags.by_heading(LongGrouped).items()
@@ -104,7 +104,7 @@ def test_help_has_the_order_that_fields_ask_for():
     }
     assert names == {
         flags.COMMON: ["output_dir"],
-        flags.TRAINING: ["steps", "optimizer", "warmup", "power"],
+        flags.TRAINING: ["optimizer", "steps", "warmup", "power"],
     }
 
 

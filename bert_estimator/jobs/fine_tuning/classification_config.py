@@ -63,12 +63,11 @@ class ExampleFlags(TextFlags):
     """Says which examples a run reads, and what their labels are."""
 
     task_name: str | None = flags.field(
-        None, f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.", below="output_dir"
+        None, f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}."
     )
     data_dir: str | None = flags.field(
         None,
         "Read the task's files, as they are distributed, from this directory.",
-        below="task_name",
     )
     train_file: str | None = flags.field(
         None,
@@ -126,12 +125,11 @@ class ExampleFlags(TextFlags):
             lambda length: length >= LEAST_TOKENS,
             f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         ),
-        below="learning_rate",
         may_differ=False,
     )
 
 
-@flags.group(may_differ=True)
+@flags.group(flags.TASKS, may_differ=True)
 class ClassificationConfig(FineTuningConfig):
     """Holds the flags of a run of run_classifier.py, with one seed."""
 
@@ -146,7 +144,6 @@ class ClassificationConfig(FineTuningConfig):
     do_predict: bool = flags.field(
         False,
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",
-        below="do_eval",
     )
 
     def check(self) -> None:

@@ -62,11 +62,11 @@ class TextFlags(DataFlags):
     pack: bool = flags.field(
         True,
         "Put several examples into a row, so that less padding is computed.",
-        below="max_rollbacks",
+        heading=flags.TRAINING,
     )
 
 
-@flags.group(may_differ=flags.EVALUATING)
+@flags.group(flags.TRAINING, may_differ=flags.EVALUATING)
 class EpochFlags(TrainingFlags):
     """Says how weights are updated, and how long."""
 
@@ -78,22 +78,20 @@ class EpochFlags(TrainingFlags):
         3.0,
         "Pass this many times over the training examples.",
         flags.positive,
-        below="init_checkpoint",
+        heading=flags.COMMON,
         may_differ=True,
     )
     adam_bias_correction: bool = flags.field(
         True,
         "Correct the bias of AdamW's moments, which google-research/bert does not.",
-        below="optimizer",
     )
     warmup_proportion: float = flags.field(
-        0.1, "Warm up linearly for this share of the training.", _share, below="optimizer"
+        0.1, "Warm up linearly for this share of the training.", _share
     )
     layerwise_lr_decay: float = flags.field(
         1.0,
         "Multiply the learning rate by this factor from each layer to the layer below it.",
         _share,
-        below="warmup_proportion",
     )
 
     def num_train_steps(self, num_examples: int) -> int:
@@ -150,8 +148,8 @@ class FineTuningConfig(JobConfig):
     data: TextFlags = flags.member(TextFlags)
     training: EpochFlags = flags.member(EpochFlags)
     evaluation: ResultFlags = flags.member(ResultFlags)
-    do_predict: bool = flags.field(False, "Predict.", below="do_eval")
-    do_export: bool = flags.field(False, "Export a SavedModel, into export/.", below="do_predict")
+    do_predict: bool = flags.field(False, "Predict.")
+    do_export: bool = flags.field(False, "Export a SavedModel, into export/.")
     num_seeds: int = flags.field(
         1,
         "Run this many seeds, from --random_seed on; print median and spread.",

@@ -51,7 +51,6 @@ class QuestionFlags(TextFlags):
     max_seq_length: int = flags.field(
         384,
         "Set the length of a question with a window of its context, in tokens.",
-        below="learning_rate",
     )
     doc_stride: int = flags.field(
         128,
@@ -104,7 +103,7 @@ class AnswerFlags(ResultFlags):
     )
 
 
-@flags.group(may_differ=True)
+@flags.group(flags.TASKS, may_differ=True)
 class QuestionAnsweringConfig(FineTuningConfig):
     """Holds the flags of a run of run_squad.py, with one seed."""
 
@@ -118,7 +117,6 @@ class QuestionAnsweringConfig(FineTuningConfig):
     do_predict: bool = flags.field(
         False,
         "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
-        below="do_eval",
     )
 
     def check(self) -> None:

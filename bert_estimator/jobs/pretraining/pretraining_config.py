@@ -44,9 +44,7 @@ class RecordFlags(DataFlags):
         "records made by google-research/bert do not have.",
         may_differ=True,
     )
-    max_seq_length: int = flags.field(
-        128, "Set the length of sequences in tokens.", flags.positive, below="learning_rate"
-    )
+    max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.", flags.positive)
     max_predictions_per_seq: int = flags.field(
         20,
         "Predict at most this many masked positions of a sequence.",
@@ -65,7 +63,7 @@ class RecordFlags(DataFlags):
         None,
         "Put several examples into a row, so that less padding is computed. By default, do so in "
         "stages of a recipe with 512 tokens or more whose records are less than 90 % full.",
-        below="max_rollbacks",
+        heading=flags.TRAINING,
         may_differ=flags.EVALUATING,
     )
 
@@ -88,7 +86,7 @@ class RecordFlags(DataFlags):
             flags.check_patterns(name, getattr(self, name))
 
 
-@flags.group(may_differ=flags.EVALUATING)
+@flags.group(flags.TRAINING, may_differ=flags.EVALUATING)
 class ScheduleFlags(TrainingFlags):
     """Says how weights are updated, how long, and at which rate."""
 
@@ -102,32 +100,26 @@ class ScheduleFlags(TrainingFlags):
         100000,
         "End training at this global step.",
         flags.positive,
-        below="init_checkpoint",
+        heading=flags.COMMON,
         may_differ=True,
     )
-    num_warmup_steps: int = flags.field(
-        10000, "Warm up linearly over this many steps.", below="optimizer"
-    )
+    num_warmup_steps: int = flags.field(10000, "Warm up linearly over this many steps.")
     learning_rate_decay_power: float = flags.field(
         1.0,
         "Decay the learning rate with this power; 1 is linear.",
         flags.rule(lambda power: 0 < power < float("inf"), "must be positive"),
-        below="num_warmup_steps",
     )
     legacy_schedule_jump: bool = flags.field(
         False,
         "Follow google-research/bert's schedule, which decays from step 0 and drops at the end of "
         "warm-up.",
-        below="learning_rate_decay_power",
     )
-    adam_bias_correction: bool = flags.field(
-        False, "Correct the bias of AdamW's moments.", below="legacy_schedule_jump"
-    )
+    adam_bias_correction: bool = flags.field(False, "Correct the bias of AdamW's moments.")
     lamb_bias_correction: bool = flags.field(
-        False, "Correct the bias of LAMB's moments, as Adam does.", below="adam_bias_correction"
+        False, "Correct the bias of LAMB's moments, as Adam does."
     )
     bfloat16_first_moments: bool = flags.field(
-        False, "Store the first moments of LAMB or AdamW as bfloat16.", below="lamb_bias_correction"
+        False, "Store the first moments of LAMB or AdamW as bfloat16."
     )
 
     def schedule(self) -> Any:
@@ -153,7 +145,7 @@ class ScheduleFlags(TrainingFlags):
         )
 
 
-@flags.group(may_differ=True)
+@flags.group(flags.CHECKPOINTS, may_differ=True)
 class HeldOutFlags(EvaluationFlags):
     """Says how a run evaluates."""
 
@@ -161,7 +153,6 @@ class HeldOutFlags(EvaluationFlags):
         100,
         "Evaluate on at most this many batches.",
         flags.positive,
-        below="early_stopping_patience",
     )
 
 
