@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_estimator import sharding
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.provenance import Origin, Provenance
 from bert_estimator.storage import remote
@@ -77,6 +76,7 @@ def run(
         are in memory.
     """
     # This module belongs to the configuration, which is checked before TensorFlow is loaded.
+    from bert_estimator.interchange import network_variables
     from bert_estimator.tpu import compile_report
 
     flags.make_directory("output_dir", config.output_dir)
@@ -97,7 +97,7 @@ def run(
                 name,
                 changed.training.train_batch_size,
                 config.devices.num_cores_per_replica,
-                sharding.BERT,
+                network_variables.SHARDING,
             )
         return of_step, token_share
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import memory_needed, optimization, sharding, tpu
+from bert_estimator import memory_needed, optimization, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
+from bert_estimator.interchange import network_variables
 from bert_estimator.jobs.groups import Cores, TrainingFlags
 from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.system import memory
@@ -190,7 +191,7 @@ def make(
         use_tpu=asked.use_tpu,
         **config.batch_sizes(),  # train_batch_size, eval_batch_size and predict_batch_size
         units_per_example=tokens_per_example and {"tokens": tokens_per_example},
-        sharding=sharding.BERT,
+        sharding=network_variables.SHARDING,
     )
 
 

@@ -10,8 +10,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator import sharding, tpu
+from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import network_variables
 from bert_estimator.model_fns import pretraining, update
 from bert_estimator.optimization import WarmupPolynomialDecay
 
@@ -344,7 +345,7 @@ def pretrained(tmp_path_factory):
             estimator = toy.make_estimator(
                 tmp_path_factory.mktemp("pretraining"), model_fn, master=master, tf_random_seed=3,
                 log_step_count_steps=1, train_batch_size=ROWS, params={}, iterations_per_loop=1,
-                num_cores_per_replica=num_cores_per_replica, sharding=sharding.BERT,
+                num_cores_per_replica=num_cores_per_replica, sharding=network_variables.SHARDING,
             )  # fmt: skip
             listener = tpu.LogListener(lambda report: losses.append(report["loss"]))
             estimator.train(records, hooks=[listener], max_steps=STEPS)
@@ -422,7 +423,10 @@ def test_splits_that_cannot_be(tmp_path, keywords, message):
         return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
     estimator = toy.make_estimator(
-        tmp_path, model_fn, master="rehearse:4", **{"sharding": sharding.BERT, **keywords}
+        tmp_path,
+        model_fn,
+        master="rehearse:4",
+        **{"sharding": network_variables.SHARDING, **keywords},
     )
     with pytest.raises(ValueError, match=message):
         estimator.train(toy.input_fn, steps=1)

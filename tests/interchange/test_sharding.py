@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bert_estimator import sharding
+from bert_estimator.interchange.network_variables import SHARDING
 
 LAYER = "bert/encoder/layer_1/"
 SPLIT = {
@@ -30,7 +30,7 @@ SPLIT = {
 
 
 def axis_of(name):
-    return next((axis for pattern, axis in sharding.BERT if re.search(pattern, name)), None)
+    return next((axis for pattern, axis in SHARDING if re.search(pattern, name)), None)
 
 
 @pytest.mark.parametrize("name", SPLIT)
