@@ -1,7 +1,7 @@
 """The server itself: routes, limits, the token, and an end that answers what was accepted.
 
 Every answer but the page and the metrics is JSON; an error is `{"error": "a sentence"}`, as in
-TensorFlow Serving. The packages of the extra [serve] are imported here, in `bodies` and `metrics`.
+TensorFlow Serving. The packages of the extra [serve] are imported here and in `bodies`.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import choose_encoder
 from pydantic_core import to_json
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -30,7 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from bert_estimator import __version__
-from bert_estimator.serving.server import bodies, metrics
+from bert_estimator.serving.server import bodies
 from bert_estimator.serving.server.batcher import Batch, QueueFullError
 from bert_estimator.serving.server.models import VECTORS, ServedModel
 
@@ -39,6 +40,9 @@ _LAST_SECS = 10  # at the end, clients have so long to read their answers
 _REFUSE_SECS = 1  # at the end, requests on open connections are refused for so long
 _LOOK_SECS = 5  # how often newer models are looked for
 _NPY = "application/x-npy"
+# Upper bounds of what is counted.
+_SECS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 # The page has its script and style in itself, and asks nobody but this server.
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
@@ -84,6 +88,30 @@ class _Route(APIRoute):
         return self.endpoint
 
 
+class Metrics:
+    """Has what a server counts for Prometheus; the help of each metric says what."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()  # a process may have several servers
+
+        def make(kind, name, text, *labels, **options):
+            labels = ("model", *labels)
+            return kind(name, text, labels, "bert_serve", registry=self.registry, **options)
+
+        def secs(name, text, *labels):
+            return make(Histogram, f"{name}_seconds", f"Seconds {text}.", *labels, buckets=_SECS)
+
+        self.requests = make(Counter, "requests", "Requests that were answered.", "verb", "status")
+        self.request_secs = secs("request", "from a request's headers to its answer", "verb")
+        self.texts = make(Counter, "texts", "Texts that were answered.")
+        self.batch_texts = make(Histogram, "batch_texts", "Texts of a batch.", buckets=_SIZES)
+        self.batch_secs = secs("batch", "that a batch took to compute")
+        self.waited_secs = secs("waited", "that a request was in the queue")
+        self.waiting = make(Gauge, "queue_texts", "Texts that wait.")
+        self.cut = make(Gauge, "cut_texts", "Texts that the open model cut to its length.")
+        self.models = make(Info, "model", "Models that are served.")
+
+
 class Service:
     """Answers requests with models, which `open_models` returns."""
 
@@ -95,7 +123,7 @@ class Service:
         names: Sequence[str] = (),
     ):
         # `open_models` takes a function of the name of a model and each of its batches.
-        self._metrics = metrics.Metrics()
+        self._metrics = Metrics()
         self.models = {model.name: model for model in open_models(self._count_batch)}
         # If there is a token, requests must carry it as `Authorization: Bearer TOKEN`; if there are
         # names, requests must call this machine by one of them.
