@@ -40,7 +40,7 @@ import tensorflow as tf
 from benchmarks import cores, csv_rows
 from bert_estimator.command_line import charts
 from input_pipelines.embedded import default_data
-from input_pipelines.records import manifest, record_reader, unigram
+from input_pipelines.records import manifest, record_reader
 
 RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "batch_scaling.csv")
 PICTURE = os.path.join(cores.ROOT, "docs", "batch_scaling.svg")
@@ -153,7 +153,7 @@ class Study:
 
         def measure(*_):
             data, _ = self._inputs(LENGTH)
-            nats = unigram.nats(manifest.read_token_counts(data.token_counts_file))
+            nats = manifest.unigram_nats(manifest.read_token_counts(data.token_counts_file))
             losses, records = [], record_reader.RecordFiles(data.held_out_files)
             for number in range(records.num_records):
                 features = tf.train.Example.FromString(records.read(number)).features.feature

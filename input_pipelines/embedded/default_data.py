@@ -36,7 +36,7 @@ class DefaultData:
     vocab_file: str
     train_files: list[str]
     held_out_files: list[str]
-    token_counts_file: str  # counts of each id in the training text, for `unigram`
+    token_counts_file: str  # counts of each id in the training text, for `manifest.unigram_nats`
 
 
 def make(

@@ -22,7 +22,6 @@ from input_pipelines.records import (
     pretraining_features,
     record_lengths,
     record_reader,
-    unigram,
     unmasked_records,
 )
 
@@ -48,8 +47,8 @@ class PretrainingData:
     lengths: record_lengths.RecordLengths | None = None  # of the training; None if not needed
 
     def unigram_nats(self) -> np.ndarray | None:
-        """Returns `unigram.nats` of the training text; None if its frequencies are not known."""
-        return None if self.token_counts is None else unigram.nats(self.token_counts)
+        """Returns `manifest.unigram_nats` of the training text; None if it is not known."""
+        return None if self.token_counts is None else manifest.unigram_nats(self.token_counts)
 
     def evaluated(self, max_records: int) -> str:
         """Returns a sentence that says which records are evaluated on, at most `max_records`."""
@@ -90,7 +89,7 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
         with flags.named("input_file"):
             if not eval_files:
                 flag, eval_files = "input_file", manifest.find_held_out(records.files)
-            token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
+            token_counts = manifest.token_frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config.data, vocab_size, flag, eval_files) if eval_files else records
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
     # What one set of records holds out may be in another, which is trained on; a named file is the

@@ -10,7 +10,6 @@ from commands import MAINS
 
 from bert_estimator.jobs.pretraining import pretraining_config, pretraining_data
 from input_pipelines.creation import stages
-from input_pipelines.records import manifest, unigram
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.record_reader import find_record_files, find_record_sets
 from input_pipelines.text.documents import is_held_out
@@ -153,7 +152,7 @@ def test_held_out_records_lie_beside_the_training_records(tmp_path, vocab_file, 
     for pattern in (str(data), f"{data}/", f"{data}/*.tfrecord", f"{data}/*"):
         assert find_record_files(pattern) == training
     assert find_record_files(f"{data}/heldout.*.tfrecord") == [path] == find_record_files(path)
-    assert manifest.find_held_out(training) == [path] == manifest.find_held_out(training[:1])
+    assert manifests.find_held_out(training) == [path] == manifests.find_held_out(training[:1])
     train, evaluation = (
         manifests.read_manifest(manifests.manifest_path(first))
         for first in (str(data / "b.tfrecord"), path)
@@ -165,7 +164,7 @@ def test_held_out_records_lie_beside_the_training_records(tmp_path, vocab_file, 
 
 
 def test_records_without_held_out_records(record_files):
-    assert manifest.find_held_out(record_files) == []
+    assert manifests.find_held_out(record_files) == []
 
 
 def test_other_held_out_records_are_refused(tmp_path, vocab_file):
@@ -178,15 +177,15 @@ def test_other_held_out_records_are_refused(tmp_path, vocab_file):
         old = file.read()
     assert create(tmp_path, vocab_file, "--random_seed=1") == 0
     assert evaluation.read_bytes() != before
-    manifest.find_held_out(training)
+    manifests.find_held_out(training)
     with open(manifest_file, "w", encoding="utf-8") as file:
         file.write(old)  # as if the second creation had been killed before its training records
     with pytest.raises(ValueError, match=r"heldout\.b\.tfrecord: belongs to other training rec"):
-        manifest.find_held_out(training)
+        manifests.find_held_out(training)
     os.remove(evaluation)
     os.remove(manifests.manifest_path(str(evaluation)))
     with pytest.raises(ValueError, match=r"heldout\.b\.tfrecord: is missing, but .*\.json names"):
-        manifest.find_held_out(training)
+        manifests.find_held_out(training)
 
 
 def test_sets_that_hold_out_other_documents_are_told(tmp_path, vocab_file, record_files):
@@ -197,18 +196,18 @@ def test_sets_that_hold_out_other_documents_are_told(tmp_path, vocab_file, recor
     one, same, more = (
         str(tmp_path / name / "data" / "a.tfrecord") for name in ("one", "same", "more")
     )
-    assert manifest.held_out_disagreement(record_files) is None
-    assert manifest.held_out_disagreement([one, same, one.replace("a.tf", "b.tf")]) is None
+    assert manifests.held_out_disagreement(record_files) is None
+    assert manifests.held_out_disagreement([one, same, one.replace("a.tf", "b.tf")]) is None
     assert (
         f": {one} was made with --eval_fraction=0.25, {more} was made with --eval_fraction=0.5. "
-        in (manifest.held_out_disagreement([more, one, same]))
+        in (manifests.held_out_disagreement([more, one, same]))
     )
-    nothing = manifest.held_out_disagreement([*record_files, one])
+    nothing = manifests.held_out_disagreement([*record_files, one])
     assert f": {record_files[0]} holds out nothing, {one} was made with" in nothing
     # Records of other programs have no manifest, so their held-out documents are not known.
     foreign = tmp_path / "foreign.tfrecord"
     foreign.write_bytes(b"")
-    assert f"{foreign} holds out nothing" in manifest.held_out_disagreement([one, str(foreign)])
+    assert f"{foreign} holds out nothing" in manifests.held_out_disagreement([one, str(foreign)])
 
 
 @pytest.mark.parametrize("evaluated", [None, "heldout.b.tfrecord"])
@@ -267,16 +266,18 @@ def test_frequencies_are_of_all_training_text(tmp_path, vocab_file):
     data = tmp_path / "data"
     counts = manifests.read_token_counts(manifests.token_counts_path(str(data / "b.tfrecord")))
     both = find_record_sets(str(data))
-    np.testing.assert_allclose(unigram.frequencies(both), counts)
+    np.testing.assert_allclose(manifests.token_frequencies(both), counts)
     # Two sets with weights: each has its share, whatever the lengths of their texts are.
     (tmp_path / "more").mkdir()
     assert create(tmp_path / "more", vocab_file, f"--eval_fraction={FRACTION / 2}") == 0
     more = tmp_path / "more" / "data"
     other = manifests.read_token_counts(manifests.token_counts_path(str(more / "b.tfrecord")))
-    mixed = unigram.frequencies(find_record_sets(f"{data}/*.tfrecord:3,{more}/*.tfrecord:1"))
+    mixed = manifests.token_frequencies(
+        find_record_sets(f"{data}/*.tfrecord:3,{more}/*.tfrecord:1")
+    )
     share = 0.75 * counts / counts.sum() + 0.25 * other / other.sum()
     np.testing.assert_allclose(mixed / mixed.sum(), share)
-    one_after_the_other = unigram.frequencies(find_record_sets(f"{data},{more}"))
+    one_after_the_other = manifests.token_frequencies(find_record_sets(f"{data},{more}"))
     np.testing.assert_allclose(one_after_the_other, counts + other)
 
 
@@ -287,9 +288,16 @@ def test_frequencies_that_are_not_known(tmp_path, vocab_file, caplog):
     with open(path, "ab") as file:
         file.write(b"0")
     with pytest.raises(ValueError, match=r"token_counts\.b\.tfrecord\.npy: has changed since"):
-        unigram.frequencies(sets)
+        manifests.token_frequencies(sets)
     os.remove(path)
-    assert unigram.frequencies(sets) is None
+    assert manifests.token_frequencies(sets) is None
     assert f"{path} is missing" in caplog.text
     os.remove(manifests.manifest_path(str(tmp_path / "data" / "b.tfrecord")))
-    assert unigram.frequencies(sets) is None
+    assert manifests.token_frequencies(sets) is None
+
+
+def test_the_cross_entropy_of_each_id_by_hand():
+    # With one added to each count the probabilities are 1/10, 5/10, 3/10 and 1/10.
+    found = manifests.unigram_nats(np.array([0, 4, 2, 0]))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, -np.log([0.1, 0.5, 0.3, 0.1]), rtol=1e-6)
