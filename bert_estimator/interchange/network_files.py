@@ -3,8 +3,7 @@
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
 keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`,
 `max_seq_length`, `pooling`, `is_normalized` and `version_2_with_negative` of `Source`; a key whose
-value is not known is null, or missing. Earlier versions of this project did not write it: for their
-runs, the same is read from labels.txt (a label a line) and from the flags in the run's config.json.
+value is not known is null, or missing.
 """
 
 import json
@@ -14,10 +13,10 @@ from typing import Any
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
-from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
+from bert_estimator.interchange.source import KINDS, Source
 from bert_estimator.system import json_files
 
-CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json", "labels.txt"
+CONFIG, VOCABULARY, TASK = "bert_config.json", "vocab.txt", "task.json"
 SENTENCE_PIECE = "vocab.model"
 # google-research/albert publishes these.
 _OTHER_CONFIGS, _OTHER_VOCABULARIES = ("albert_config.json",), ("30k-clean.model",)
@@ -34,7 +33,6 @@ _KEYS = {
 _LISTS = ("labels", "output_names")
 # Kinds in task.json of networks that do not have a classifier.
 _WITHOUT_CLASSIFIER = ("pretraining", QUESTION_ANSWERING)
-_RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
 
 
 def read(folder: str) -> dict[str, Any]:
@@ -87,9 +85,7 @@ def task_of_source(source: Source) -> dict[str, Any]:
 def _read_task(folder):
     """Returns the fields of `Source` that task.json tells."""
     path = os.path.join(folder, TASK)
-    if os.path.exists(path):
-        return task_of(json_files.read(path), path)
-    return {**_task_of_run(folder), "labels": _read_labels(os.path.join(folder, LABELS))}
+    return task_of(json_files.read(path) if os.path.exists(path) else {}, path)
 
 
 def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
@@ -114,33 +110,3 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
             raise ValueError(f"{path}: {key}: a label occurs twice")
         values[key] = tuple(names)
     return values
-
-
-def _read_labels(path):
-    if not os.path.exists(path):
-        return ()
-    with open(path, "rb") as reader:
-        try:
-            return tuple(reader.read().decode().removesuffix("\n").split("\n"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: byte {error.start} is not UTF-8") from None
-
-
-def _task_of_run(folder):
-    """Returns what the flags of a directory's run say of its task, by the keys of task.json."""
-    # Beside best/, the run's config.json is one directory up.
-    is_best = os.path.exists(os.path.join(folder, _BEST))
-    path = os.path.join(folder, os.pardir if is_best else "", _RUN)
-    try:
-        flags = json_files.field(json_files.read(path), "flags", dict, path)
-        task = {
-            name: json_files.field(json_files.check(flags[name], dict, path), "value", object, path)
-            for name in ("do_lower_case", "strip_accents", "max_seq_length", "task_kind")
-            if name in flags
-        }
-        # --task_kind is for one's own files. Of the named tasks, none has several labels for a
-        # text.
-        kind = task.pop("task_kind", None)
-        return task_of({**task, "kind": kind if kind == MULTI_LABEL else None}, path)
-    except (OSError, ValueError):
-        return task_of({}, path)  # config.json is missing, or another program's

@@ -23,7 +23,7 @@ def name_of(value: Any, place: str) -> str:
     """Returns the name of a label: a text without spaces around it, or a JSON value's spelling."""
     if isinstance(value, str):
         name = value.strip()
-        # Predictions, reports and labels.txt have names in lines and columns.
+        # Predictions and reports have names in lines and columns.
         if "\t" in name or len(name.splitlines()) > 1:
             raise TableError(
                 f"{place}: the label is {json_files.shown(name)}; it must not hold a tab or a line "

@@ -14,7 +14,7 @@ import safetensors.numpy
 
 from bert_estimator.command_line import run_directory
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import conversion, network_variables, open_source
+from bert_estimator.interchange import conversion, open_source
 from bert_estimator.interchange.hugging_face import config_json, weight_files
 from bert_estimator.tokenization import is_cased, train_sentencepiece
 
@@ -223,13 +223,13 @@ def test_a_directory_called_partial_is_left_alone(tmp_path):
 
 def make_run(folder, vocabulary=None, step=7, **flags):
     """A run's directory: a checkpoint of a step, whose weights are as many times the fixture's, its
-    network, vocabulary and config.json; no task.json, as earlier versions of this project left it.
-    """
+    network, vocabulary, task.json and config.json."""
     source = open_source(str(fixtures.TF1))
     folder.mkdir(parents=True)
     weights = {name: step * value for name, value in fixtures.weights_of(source).items()}
     fixtures.write_tf1(folder, source.config, weights)
-    (folder / "task.json").unlink()
+    task = {name: value for name, value in flags.items() if name == "do_lower_case"}
+    (folder / "task.json").write_text(json.dumps(task))
     for path in folder.glob("bert_model.ckpt*"):
         path.rename(folder / path.name.replace("bert_model.ckpt", f"model.ckpt-{step}"))
     if vocabulary is not None:
@@ -242,6 +242,7 @@ def make_best(run, vocabulary):
     """The best checkpoint of that run: of step 3."""
     make_run(run / "best", vocabulary, step=3)
     (run / "best" / "config.json").unlink()
+    shutil.copy(run / "task.json", run / "best" / "task.json")
     run_directory.write_evaluations(str(run / "best"), {3: 0.5, 7: 0.4})
 
 
@@ -285,26 +286,6 @@ def test_a_choice_where_there_is_nothing_to_choose_is_refused(tmp_path, capsys):
         assert f"interchange: {source}: is not the directory of a run" in capsys.readouterr().err
     assert main(tmp_path / "none", tmp_path / "new", "--checkpoint=newest") == 2
     assert f"{tmp_path}/none: there is no such checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", ["multi_label", "classification"])
-def test_runs_of_earlier_versions_convert_with_their_labels_and_kind(tmp_path, kind):
-    """Such a run has labels.txt, and the rest is in the flags of config.json."""
-    vocabulary = fixtures.TF1 / "vocab.txt"
-    make_run(tmp_path / "run", vocabulary, task_kind=kind, max_seq_length=9, do_lower_case=False)
-    config = open_source(str(tmp_path / "run")).config
-    weights = network_variables.encoder_shapes(config)
-    weights.update(network_variables.head_shapes(config, 2)[network_variables.CLASSIFIER])
-    weights = {name: np.ones(shape, np.float32) for name, shape in weights.items()}
-    (tmp_path / "new").mkdir()
-    fixtures.write_tf1(tmp_path / "new", config, weights)
-    for path in (tmp_path / "new").glob("bert_model.ckpt*"):
-        path.rename(tmp_path / "run" / path.name.replace("bert_model.ckpt", "model.ckpt-7"))
-    (tmp_path / "run" / "labels.txt").write_text("a\u2028b\n c\n", encoding="utf-8")
-    assert main(tmp_path / "run", tmp_path / "hf") == 0
-    source = open_source(str(tmp_path / "hf"))
-    assert (source.labels, source.kind) == (("a\u2028b", " c"), kind)
-    assert (source.max_seq_length, source.do_lower_case) == (9, False)
 
 
 def casing(folder):

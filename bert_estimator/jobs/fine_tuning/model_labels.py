@@ -1,8 +1,8 @@
 """Names and order of a task's labels: a network that has learned labels says both.
 
 Files only say which labels there are. A network in the run's directory, or of --init_checkpoint,
-says what each row of its head means, in task.json, labels.txt or id2label: the task then has the
-network's labels, in the network's order.
+says what each row of its head means, in task.json or id2label: the task then has the network's
+labels, in the network's order.
 """
 
 import unicodedata

@@ -59,11 +59,7 @@ def write_model(folder, labels, answer, kind="classification", is_pair=None, nam
         (folder / "config.json").write_text(json.dumps(config))
         return folder
     tf1_checkpoint.write(str(folder), source, weights)
-    (folder / "task.json").unlink()
-    if named_in == "task.json":
-        (folder / "task.json").write_text(json.dumps({**task, "labels": labels}))
-    else:
-        (folder / "labels.txt").write_text("\n".join(labels) + "\n")
+    (folder / "task.json").write_text(json.dumps({**task, "labels": labels}))
     return folder
 
 
@@ -113,7 +109,7 @@ ALL = ("do_eval", "do_predict", "do_export")
 
 
 @pytest.mark.parametrize("order", [NLI, SORTED])
-@pytest.mark.parametrize("named_in", ["task.json", "labels.txt", "config.json"])
+@pytest.mark.parametrize("named_in", ["task.json", "config.json"])
 def test_the_model_alone(tmp_path, order, named_in):
     """Its files say the labels; evaluation, prediction, export and predictor need no other."""
     answer = order.index("neutral")
