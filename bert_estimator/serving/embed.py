@@ -164,32 +164,13 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="cut texts to this many tokens (default: the length of the network's training)",
     )
-    add(
-        "--do_lower_case",
-        action="store_true",
-        default=None,
-        help="lower-case texts (default: as the files beside the weights say)",
-    )
-    add(
-        "--nodo_lower_case",
-        dest="do_lower_case",
-        action="store_false",
-        default=None,
-        help="leave texts in the case that they have",
-    )
-    add(
-        "--strip_accents",
-        action="store_true",
-        default=None,
-        help="strip accents from texts (default: as the files beside the weights say)",
-    )
-    add(
-        "--nostrip_accents",
-        dest="strip_accents",
-        action="store_false",
-        default=None,
-        help="leave texts the accents that they have",
-    )
+    for name, does, leaves in (
+        ("do_lower_case", "lower-case texts", "leave texts in the case that they have"),
+        ("strip_accents", "strip accents from texts", "leave texts the accents that they have"),
+    ):
+        does += " (default: as the files beside the weights say)"
+        add(f"--{name}", action="store_true", default=None, help=does)
+        add(f"--no{name}", dest=name, action="store_false", default=None, help=leaves)
     add("--vocab_file", help="use this vocabulary, not the one beside the weights")
     add("--bert_config_file", help="take the network from this, if none lies beside the weights")
     add("--checkpoint", choices=["best", "newest"], help="open this checkpoint of a run")
