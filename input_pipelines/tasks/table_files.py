@@ -14,7 +14,6 @@ import codecs
 import contextlib
 import csv
 import io
-import itertools
 import os
 import re
 import unicodedata
@@ -44,7 +43,7 @@ _BEGINNINGS = {
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 # A cell whose quotation marks enclose it, or would do so but for a comma or a line end within.
 _SPACE_BEFORE_QUOTES = re.compile(r'\s+"(?:[^"]|"")*"?\s*')
-_LONGEST_LINE = 1 << 26  # bytes; a file without line ends would fill the memory
+_LONGEST_LINE = 1 << 26  # bytes
 
 
 class TableError(ValueError):
@@ -251,10 +250,14 @@ def text_lines(
     """Yields (number from 1, text) for each line, without its end and a byte order mark."""
     try:
         with opened(path) as file:
-            # Lines end at \n alone, or without any at \r: Unicode's other line ends may be within a
-            # text. Each line may begin with a byte order mark, since files that were joined have
-            # several.
-            for number, data in enumerate(_byte_lines(_as_utf8(file, path, encoding), path), 1):
+            # Unicode's other line ends may be within a text. Each line may begin with a byte order
+            # mark, since files that were joined have several.
+            stream = _as_utf8(file, path, encoding)
+            for number, data in enumerate(text_formats.byte_lines(stream, _LONGEST_LINE), 1):
+                if len(data) > _LONGEST_LINE:
+                    raise TableError(
+                        f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
+                    )
                 try:
                     text = data.decode().removeprefix("\ufeff")
                     if "\0" in text:
@@ -307,25 +310,3 @@ def _as_utf8(file, path, encoding):
         return io.BytesIO(file.read().decode(encoding).encode())
     except UnicodeError as error:
         raise TableError(f"{path}: is not in the encoding {encoding}: {error}") from None
-
-
-def _byte_lines(file, path):
-    """Yields the lines of a stream of bytes with their ends."""
-    ahead = None
-    for number in itertools.count(1):
-        data, ahead = file.readline(_LONGEST_LINE + 1) if ahead is None else ahead, None
-        if len(data) > _LONGEST_LINE:
-            raise TableError(
-                f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
-            )
-        # A file whose lines end in \r alone is a single line for `readline`.
-        is_whole = number == 1 and not data.endswith(b"\n")
-        if number == 1 and b"\r" in data.rstrip(b"\r\n") and not is_whole:
-            ahead = file.readline(_LONGEST_LINE + 1)
-            is_whole = not ahead  # some programs end an old Macintosh's file with a line feed
-        if is_whole:
-            yield from data.rstrip(b"\r\n").split(b"\r") if data else ()
-            return
-        if not data:
-            return
-        yield data

@@ -87,23 +87,34 @@ def before_plain(first_line: str) -> str:
     return _NO_BREAK_SPACE if is_like_another else ""
 
 
+def byte_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[bytes]:
+    """Yields the lines of a stream from byte `start` on, with their ends; of a line of more than
+    `most` bytes, the first `most` + 1, since a file without line ends would fill the memory."""
+    if start:
+        file.seek(start)
+    line, following = file.readline(most + 1), file.readline(most + 1)
+    # If the whole file is one line, carriage returns end lines. Some programs end an old
+    # Macintosh's file with a line feed.
+    if not start and not following:
+        yield from line.splitlines(keepends=True)
+        return
+    while line:
+        yield line
+        line, following = following, file.readline(most + 1)
+
+
 def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:
     """Yields the lines of a stream of UTF-8 from byte `start` to `end`, without byte order
     marks."""
-    if start:
-        file.seek(start)
-    offset, number, ahead = start, 0, None
-    while end is None or offset < end:
-        line, ahead = file.readline(_MOST_LINE_BYTES) if ahead is None else ahead, None
-        if not line:
+    offset = start
+    for number, line in enumerate(byte_lines(file, _MOST_LINE_BYTES, start), 1):
+        if end is not None and offset >= end:
             return
-        # Without a limit, a file without line feeds would be read into memory as a whole.
-        if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
+        if len(line) > _MOST_LINE_BYTES:
             raise ValueError(
-                f"{path}: the line that begins at byte {offset} is longer than {len(line)} bytes. "
-                "Break it into lines, or leave the file out."
+                f"{path}: the line that begins at byte {offset} is longer than {_MOST_LINE_BYTES} "
+                "bytes. Break it into lines, or leave the file out."
             )
-        number += 1
         if b"\0" in line:
             # A part of a file counts its own lines; the message is about the whole file.
             number += _lines_before(file, start)
@@ -119,14 +130,8 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
                 "Convert the file to UTF-8 (for instance: iconv -f cp1252 -t utf-8)."
             ) from None
         offset += len(line)
-        # The first line of a file without line feeds is the whole file: carriage returns end lines.
-        is_whole = number == 1 and not start and not text.endswith("\n")
-        if number == 1 and not start and "\r" in text.rstrip("\r\n") and not is_whole:
-            ahead = file.readline(_MOST_LINE_BYTES)
-            is_whole = not ahead  # some programs end an old Macintosh's file with a line feed
-        parts = text.removesuffix("\n").split("\r")
-        for part in [f"{part}\n" for part in parts] if is_whole else (text,):
-            yield part.removeprefix("\ufeff")  # joined files have several
+        text = f"{text[:-1]}\n" if text.endswith("\r") else text
+        yield text.removeprefix("\ufeff")  # joined files have several
 
 
 def _lines_before(file, end):
