@@ -25,7 +25,6 @@ class Network:
     bert_config: BertConfig
     precision: str = "float32"  # or bfloat16: what the network computes in
     recompute: bool = False
-    use_one_hot_embeddings: bool = False
     random_seed: int = 0  # of dropout
     # The length of the longest batch in tokens; training needs it if F is unknown.
     max_seq_length: int | None = None
@@ -51,7 +50,6 @@ class Network:
                 token_type_ids=features["segment_ids"],
                 dropout=dropout,
                 recompute=self.recompute,
-                use_one_hot_embeddings=self.use_one_hot_embeddings,
                 position_ids=features.get("position_ids"),
                 sequence_starts=features.get("sequence_starts"),
             )

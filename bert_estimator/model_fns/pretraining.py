@@ -33,7 +33,6 @@ def model_fn_builder(
     *,
     precision: str = "float32",
     recompute: bool = False,
-    use_one_hot_embeddings: bool = False,
     random_seed: int = 0,
     init_checkpoint: str | None = None,
     allow_partial_init: bool = False,
@@ -51,7 +50,6 @@ def model_fn_builder(
         modeling.BertModel,
         bert_config,
         recompute=recompute,
-        use_one_hot_embeddings=use_one_hot_embeddings,
     )
 
     def initial_weights(**options):
