@@ -147,11 +147,16 @@ def _predictions(predictor: Predictor) -> Opened:
         names = _OUTPUTS[predictor.kind]
         return [{name: columns[name][number] for name in names} for number in range(len(texts))]
 
+    inputs = Inputs(("text_a", "text_b")[: 1 + predictor.is_pair], 1 + predictor.is_pair)
+    return _opened(predictor, inputs, _OUTPUTS[predictor.kind], predictor.labels, answer)
+
+
+def _opened(predictor, inputs, outputs, labels, answer):
     return Opened(
         kind=predictor.kind,
-        inputs=Inputs(("text_a", "text_b")[: 1 + predictor.is_pair], 1 + predictor.is_pair),
-        outputs=_OUTPUTS[predictor.kind],
-        labels=predictor.labels,
+        inputs=inputs,
+        outputs=outputs,
+        labels=labels,
         max_seq_length=predictor.max_seq_length,
         directory=predictor.export_dir,
         answer=answer,
@@ -204,17 +209,7 @@ def _answers(predictor: AnswerPredictor) -> Opened:
 
     outputs = "answer", "start", "end", "score", "probability", *_N_BEST.values()
     outputs += ("null_odds",) if search.version_2 else ()
-    return Opened(
-        kind=predictor.kind,
-        inputs=Inputs(("question", "context"), 2),
-        outputs=outputs,
-        labels=(),
-        max_seq_length=predictor.max_seq_length,
-        directory=predictor.export_dir,
-        answer=answer,
-        num_cut=lambda: predictor.num_cut,
-        close=predictor.close,
-    )
+    return _opened(predictor, Inputs(("question", "context"), 2), outputs, (), answer)
 
 
 def name_of(path: str) -> str:
