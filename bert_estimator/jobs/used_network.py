@@ -32,7 +32,7 @@ class UsedNetwork(NamedTuple):
     recorded: dict[str, Any]
 
 
-def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> UsedNetwork | None:
+def _find(settings, sources, own_flag):
     """Returns the network that a command uses; None if it trains, or does not name a network."""
     if settings["do_train"] or settings["compile_only"]:
         return None
@@ -47,16 +47,17 @@ def find(settings: dict[str, Any], sources: dict[str, Any], own_flag: str) -> Us
         flag, path = "init_checkpoint", start
     run = own_directory.run_of(path)
     recorded = run_directory.recorded_settings(run) if run else {}
-    # Only the script's own runs record `own_flag`: networks of other scripts are trained for
-    # something else.
+    # Networks of other scripts are trained for something else.
     return UsedNetwork(flag, path, recorded if own_flag in recorded else {})
 
 
 def recall(
-    config_class: type, used: UsedNetwork | None, settings: dict[str, Any], sources: dict[str, Any]
-) -> None:
-    """Puts the flags that a run has recorded into `settings` and `sources`, if the command line
-    does not give them."""
+    config_class: type, settings: dict[str, Any], sources: dict[str, Any], own_flag: str
+) -> UsedNetwork | None:
+    """Returns the network that a command uses without training it, if it names one, and puts the
+    flags that its run has recorded into `settings` and `sources`, if the command line does not give
+    them; only the script's own runs record `own_flag`."""
+    used = _find(settings, sources, own_flag)
     given = {name for name, source in sources.items() if source == provenance.FLAG}
     # Flags that say how to report, or what to run on, are not a run's own.
     names = {f.name for f in flags.of(config_class) if f.metadata["may_differ"] is not True}
@@ -74,6 +75,7 @@ def recall(
     for name, value in (used.recorded if used else {}).items():
         if name in settings and name in names and name not in {*_NOT_REPEATED, *given}:
             settings[name], sources[name] = value, provenance.RUN
+    return used
 
 
 def check_data(used: UsedNetwork | None, what: str) -> None:

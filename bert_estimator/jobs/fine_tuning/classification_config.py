@@ -210,8 +210,7 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
     # A remote run is on this machine from here on, so its recorded flags can be read.
-    used = used_network.find(settings, sources, "task_name")
-    used_network.recall(ClassificationConfig, used, settings, sources)
+    used = used_network.recall(ClassificationConfig, settings, sources, "task_name")
     # Without a name, the embedded task is meant if a command names neither data nor a run's
     # network; for networks of others, `check_data` refuses it.
     is_embedded = settings["task_name"] in _EMBEDDED or not (

@@ -140,8 +140,7 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     """Parses and checks a command line; returns the configurations of the seeds."""
     settings, sources = read_command_line(QuestionAnsweringConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
-    used = used_network.find(settings, sources, "doc_stride")
-    used_network.recall(QuestionAnsweringConfig, used, settings, sources)
+    used = used_network.recall(QuestionAnsweringConfig, settings, sources, "doc_stride")
     data_flags = QuestionAnsweringConfig.DATA_FLAGS
     is_embedded = not any(sources[name] == provenance.FLAG for name in data_flags)
     if is_embedded and used:

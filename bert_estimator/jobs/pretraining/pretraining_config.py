@@ -348,8 +348,7 @@ def _resolve_run(settings, sources, mirror):
     settings, network = {**settings}, None
     sources = {**sources, "bert_config": provenance.DEFAULT}
     use_embedded = not any(sources[name] == provenance.FLAG for name in _INPUT_FLAGS)
-    used = used_network.find(settings, sources, "input_file")
-    used_network.recall(PretrainingConfig, used, settings, sources)
+    used = used_network.recall(PretrainingConfig, settings, sources, "input_file")
     if use_embedded:
         used_network.check_data(used, "give --input_file, or --input_file and --eval_input_file")
         use_embedded = settings["input_file"] is None
