@@ -56,14 +56,16 @@ def write(folder: str, source: Source) -> None:
     with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as writer:
         writer.write(source.config.to_json_string())
     if source.vocab_file is not None:
-        shutil.copyfile(source.vocab_file, os.path.join(folder, name_of_vocabulary(source)))
+        shutil.copyfile(
+            source.vocab_file, os.path.join(folder, name_of_vocabulary(source.vocab_file))
+        )
     with open(os.path.join(folder, TASK), "w", encoding="utf-8") as writer:
         writer.write(json.dumps(task_of_source(source), indent=2) + "\n")
 
 
-def name_of_vocabulary(source: Source) -> str:
-    """Returns the name of the file to which `write` copies the vocabulary."""
-    return SENTENCE_PIECE if source.vocab_file.endswith(".model") else VOCABULARY
+def name_of_vocabulary(vocab_file: str) -> str:
+    """Returns the name that a vocabulary has beside checkpoints."""
+    return SENTENCE_PIECE if vocab_file.endswith(".model") else VOCABULARY
 
 
 def task_of_source(source: Source) -> dict[str, Any]:

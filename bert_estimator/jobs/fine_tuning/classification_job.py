@@ -10,9 +10,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.command_line import flags, run_directory
+from bert_estimator.interchange import network_files
 from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.interchange.onnx import runtime
-from bert_estimator.jobs.fine_tuning import classification_data, export, onnx_export, opened_network
+from bert_estimator.jobs.fine_tuning import classification_data, export, onnx_export
 from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, write_lines
 from bert_estimator.model_fns import (
     classification,
@@ -86,7 +87,7 @@ class Classification(FineTuning):
             "kind": task.kind,
             "labels": task.labels,
             "is_pair": task.is_pair,
-            "vocab_file": opened_network.name_in_run(task.vocab_file),
+            "vocab_file": network_files.name_of_vocabulary(task.vocab_file),
             **task.casing._asdict(),
             "max_seq_length": self.config.data.max_seq_length,
             **({} if words == word_forms.SPACES else {"words": words}),

@@ -105,8 +105,3 @@ def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
     return vocab_file
-
-
-def name_in_run(vocab_file: str) -> str:
-    """Returns the name that a vocabulary has beside checkpoints; vocab.model is SentencePiece's."""
-    return "vocab.model" if vocab_file.endswith(".model") else "vocab.txt"

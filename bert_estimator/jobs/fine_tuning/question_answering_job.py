@@ -10,11 +10,11 @@ import numpy as np
 from bert_estimator import tpu
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
+from bert_estimator.interchange import network_files
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs.fine_tuning import (
     onnx_export,
-    opened_network,
     question_answering_data,
 )
 from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, network_in_use
@@ -75,7 +75,7 @@ class QuestionAnswering(FineTuning):
         questions, evaluation = self.config.data, self.config.evaluation
         return {
             "kind": QUESTION_ANSWERING,
-            "vocab_file": opened_network.name_in_run(self.data.vocab_file),
+            "vocab_file": network_files.name_of_vocabulary(self.data.vocab_file),
             **self.data.casing._asdict(),
             "max_seq_length": questions.max_seq_length,
             "doc_stride": questions.doc_stride,
