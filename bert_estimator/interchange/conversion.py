@@ -40,10 +40,7 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
         raise ValueError(f"{target}: exists already; choose another target, or remove it")
     # TensorFlow reads such a path as a pattern of several files.
     if to != HUGGING_FACE:
-        try:
-            paths.check_no_pattern(target)
-        except ValueError as error:
-            raise ValueError(f"{target}: {error}") from None
+        paths.check_no_pattern(target, f"{target}: ")
     left_out = names_left_out(source, to)
     tokenizer = source.open_tokenizer()
     # The weights are in memory several times when the copy is compared with the source, so this is

@@ -69,10 +69,7 @@ def find(path: str) -> str | None:
     TensorFlow cannot open the path."""
     if paths.is_remote(path):
         return _fetched(path)
-    try:
-        paths.check_no_pattern(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    paths.check_no_pattern(path, f"{path}: ")
     # A path that is a model itself comes first. The numbers of SavedModels and of ONNX models are
     # the times of their exports, so that the greatest number is the newest of both.
     for folder in (path, os.path.join(path, _EXPORTS)):

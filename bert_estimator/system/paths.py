@@ -35,13 +35,14 @@ def check_arguments(argv: Sequence[str]) -> None:
             ) from None
 
 
-def check_no_pattern(path: str) -> None:
-    """Raises a ValueError if TensorFlow takes a path for a pattern."""
+def check_no_pattern(path: str, place: str = "") -> None:
+    """Raises a ValueError, which begins with `place`, if TensorFlow takes a path for a pattern."""
     found = _PATTERN.search(os.fspath(path))
     if found:
         raise ValueError(
-            f"has the character {found[0]}, with which TensorFlow takes the path of a checkpoint "
-            "for a pattern and does not find it again; choose a path without any of [ ] * ? \\"
+            f"{place}has the character {found[0]}, with which TensorFlow takes the path of a "
+            "checkpoint for a pattern and does not find it again; choose a path without any of "
+            "[ ] * ? \\"
         )
 
 

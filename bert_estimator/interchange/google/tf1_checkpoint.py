@@ -40,7 +40,7 @@ def find(folder: str, choice: str | None = None) -> str | None:
         checkpoint of the run's predictions and its exported model, which is the best one if the
         run's last training kept it.
     """
-    _check_no_pattern(folder)
+    paths.check_no_pattern(folder, f"{folder}: ")
     if choice == BEST:
         best = run_directory.path_of_best(folder)
         if best is None:
@@ -91,7 +91,7 @@ def open_prefix(prefix: str, path: str) -> Source:
 
 def open_reader(prefix: str, path: str) -> Any:
     """Opens a checkpoint's files; the arguments are as for `open_prefix`."""
-    _check_no_pattern(prefix)
+    paths.check_no_pattern(prefix, f"{prefix}: ")
     try:
         return tf.train.load_checkpoint(prefix)
     # TensorFlow raises some errors as Python's types, such as IndexError for a short read.
@@ -151,13 +151,6 @@ def save(prefix: str, values: Mapping[str, np.ndarray]) -> None:
             tensors=tensors,
         )
         session.run(operation, dict(zip(tensors, values.values(), strict=True)))
-
-
-def _check_no_pattern(path):
-    try:
-        paths.check_no_pattern(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _is_weight(name, shapes):
