@@ -69,18 +69,7 @@ class Classification(FineTuning):
         return classification.Head(*of_head)
 
     def task(self) -> dict[str, Any]:
-        """Returns the contents of task.json, which tells a reader of the weights their task:
-
-        kind            one of `choices.TASK_KINDS`
-        labels          in the order of the outputs' columns
-        is_pair         whether an example is a pair of texts
-        vocab_file      name of the vocabulary beside it; vocab.model is a SentencePiece model
-        do_lower_case   whether text is lower-cased
-        strip_accents   whether accents are taken away; null: as is usual with do_lower_case
-        max_seq_length  the length in tokens to which examples are cut
-        words           of taggers, what words are if not what stands between spaces; one of
-                        `word_forms.FORMS`
-        """
+        # The key `words` is for taggers whose words are not what stands between spaces.
         task = self.data.task
         words = self._words() if task.kind == "tagging" else word_forms.SPACES
         return {

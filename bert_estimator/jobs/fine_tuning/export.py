@@ -1,8 +1,7 @@
 """The SavedModels of fine-tuned networks: whether they take text besides ids, and their weights.
 
 What the graph does with text is compared with what training does, on every text of the task's files
-and before step 0, so that a difference is not found after the training. `serving.graph.text_model`
-lists signatures and outputs.
+and before step 0, so that a difference is not found after the training.
 """
 
 from collections.abc import Callable

@@ -61,17 +61,6 @@ class QuestionAnswering(FineTuning):
         return question_answering.model_fn_builder(network, rule, scorer)
 
     def task(self) -> dict[str, Any]:
-        """Returns the contents of task.json, which tells a reader of the weights their task:
-
-        kind              "question_answering"
-        vocab_file        name of the vocabulary beside it; vocab.model is a SentencePiece model
-        do_lower_case     whether text is lower-cased
-        strip_accents     whether accents are taken away; null: as is usual with do_lower_case
-        max_seq_length    the length in tokens of a question with a window of its context
-        doc_stride, max_query_length, version_2_with_negative, n_best_size, max_answer_length,
-        null_score_diff_threshold
-                          the flags of these names
-        """
         questions, evaluation = self.config.data, self.config.evaluation
         return {
             "kind": QUESTION_ANSWERING,

@@ -1,21 +1,8 @@
 """A model with text as its input: what an exported graph does before and after the network.
 
-Signatures of the exported model, by TensorFlow Serving's conventions:
-
-    serving_default        strings [B], or two of them for pairs, under `text_a` and `text_b`
-    ids:serving_default    `input_ids`, `input_mask`, `segment_ids`, int32 [B, F]
-    classify, regress      `inputs`, strings [B]: serialized `tf.Example`s of the same strings
-
-Outputs are the model's own, `logits` and `probabilities`; and besides
-
-    classification    `label` strings [B]; `labels` strings [B, L], the names of the columns
-    multi_label       `labels` strings [B, L]
-    regression        `number` float32 [B]
-
-`classify` gives `classes`, strings [B, L], and `scores`, their probabilities; `regress` gives
-`outputs`, the numbers. A model of regression has `regress`, and other models have `classify`.
-
-Letters: B texts, F sequence length, L labels. F is the length of the request's longest text.
+`docs/serving.md` lists the signatures of the exported model, which are TensorFlow Serving's, and
+its outputs. Letters: B texts, F sequence length, L labels; F is the length of a request's longest
+text.
 """
 
 import itertools

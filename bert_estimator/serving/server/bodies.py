@@ -1,10 +1,5 @@
 """What requests and answers look like: TensorFlow Serving's REST shapes, and texts for vectors.
 
-    :predict             {"instances": [{"text_a": "A text."}]}    ->  {"predictions": [{...}]}
-                         {"inputs": {"text_a": ["A text."]}}       ->  {"outputs": {"label": [...]}}
-    :classify, :regress  {"examples": [{"text_a": "A text."}]}     ->  {"results": [...]}
-    /embed               {"texts": ["A text.", ["A", "pair"]]}     ->  {"vectors": [[...], ...]}
-
 A string may be `{"b64": "..."}`, as TensorFlow Serving's clients write bytes; they are UTF-8. If a
 model has one input, its strings may stand in the place of objects. If it has one output, the output
 stands in the place of objects.

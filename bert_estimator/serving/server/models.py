@@ -1,19 +1,9 @@
 """The models that are served: opened from what a directory holds, and opened again if it is newer.
 
 A directory with an exported model is served as its task says, and so is a fine-tuned run, from its
-checkpoint, if it has no exported model; any other network gives vectors.
-
-| kind | a text is | outputs |
-|---|---|---|
-| classification | `text_a`, and `text_b` for pairs | `label`, `labels`, `probabilities`, `logits` |
-| multi_label | the same | `labels`, `probabilities`, `logits` |
-| regression | the same | `number`, `logits` |
-| tagging | `text_a`, with words at white space | `words`, `tags`, `labels`, `probabilities` |
-| question_answering | `question` and `context` | `answer`, `start`, `end`, `score`, ... |
-| vectors | `text_a`, and `text_b` if the text is a pair | `vector` |
-
-Names and values of the first three are what the signature `serving_default` of an exported model
-that takes text gives, so that a request gets the same from TensorFlow Serving.
+checkpoint, if it has no exported model; any other network gives vectors. Names and values of the
+outputs are what the signature `serving_default` of an exported model that takes text gives, so that
+a request gets the same from TensorFlow Serving.
 """
 
 import asyncio
@@ -67,7 +57,7 @@ class Inputs(NamedTuple):
 class Opened(NamedTuple):
     """Holds an open model."""
 
-    kind: str  # as in the table above
+    kind: str  # a key of `_OUTPUTS`, or QUESTION_ANSWERING
     inputs: Inputs
     outputs: tuple[str, ...]
     labels: tuple[str, ...]  # in the order of their probabilities
