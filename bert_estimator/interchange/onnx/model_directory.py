@@ -1,13 +1,7 @@
 """A directory with an ONNX model: written, and compared with the network that it was made from.
 
-    model.onnx                          the network, as `network_graph` makes it
-    task.json                           what its outputs mean, and how text becomes ids
-    bert_config.json                    its sizes
-    vocab.txt, or vocab.model           the vocabulary
-    config.json, tokenizer.json, tokenizer_config.json, spiece.model
-                                        the same for transformers, if it has such a model
-
-Predictor and embedder read the first four, transformers and the package tokenizers the others.
+Predictor and embedder read model.onnx, task.json, bert_config.json and the vocabulary; transformers
+and the package tokenizers read the other files, which are there if they have such a model.
 """
 
 import json
