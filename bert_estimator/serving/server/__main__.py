@@ -32,6 +32,13 @@ from bert_estimator.system.errors import FlagError
 _TOKEN = "BERT_SERVE_TOKEN"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _NAMES = ("127.0.0.1", "localhost", "[::1]")  # as requests write them
+# Flag, its default, the greatest value, and what it limits.
+_LIMITS = (
+    ("batch_size", 32, 1 << 16, "texts in a batch"),
+    ("max_texts", 1024, 1 << 20, "texts in a request"),
+    ("max_body_mib", 8, 1024, "MiB in the body of a request"),
+    ("max_queue", 4096, 1 << 20, "texts in the queue of each model"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,12 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="take requests on this address (default %(default)s)")
     add("--port", type=int, default=8501, help="take requests on this port (default %(default)s)")
     add("--token_file", help="read the token that requests must carry from this file")
-    for name, default, text in (
-        ("batch_size", 32, "texts in a batch"),
-        ("max_texts", 1024, "texts in a request"),
-        ("max_body_mib", 8, "MiB in the body of a request"),
-        ("max_queue", 4096, "texts in the queue of each model"),
-    ):
+    for name, default, _, text in _LIMITS:
         explained = f"allow at most this many {text} (default %(default)s)"
         add(f"--{name}", type=int, default=default, help=explained)
     embed.add_vector_flags(parser)
@@ -119,12 +121,7 @@ def _serve(args, pooling, layers):
 
 def _check(args):
     """Raises FlagError for numbers that cannot work."""
-    for name, greatest in (
-        ("batch_size", 1 << 16),
-        ("max_texts", 1 << 20),
-        ("max_body_mib", 1024),
-        ("max_queue", 1 << 20),
-    ):
+    for name, _, greatest, _ in _LIMITS:
         if not 0 < getattr(args, name) <= greatest:
             raise FlagError(f"--{name}={getattr(args, name)}: must be from 1 to {greatest}")
     if not 0 <= args.port < 1 << 16:
