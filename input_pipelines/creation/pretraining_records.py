@@ -44,12 +44,6 @@ MASKINGS = {
 """How records are masked (RoBERTa paper, section 4.1) -> their format version."""
 
 
-def check_masking(masking: str) -> None:
-    """Raises ValueError if the name is not one of `MASKINGS`."""
-    if masking not in MASKINGS:
-        raise ValueError(f"masking is {masking!r}; it must be one of {', '.join(MASKINGS)}.")
-
-
 def write_pretraining_records(
     documents: Iterable[Sequence[str]] | Sequence[TextPart],
     tokenizer: Tokenizer,
@@ -90,7 +84,8 @@ def write_pretraining_records(
         vocabulary has changed meanwhile.
       WorkerError: a worker failed.
     """
-    check_masking(masking)
+    if masking not in MASKINGS:
+        raise ValueError(f"masking is {masking!r}; it must be one of {', '.join(MASKINGS)}.")
     directory = os.path.dirname(output_files[0])
     if {os.path.dirname(path) for path in output_files} != {directory}:
         raise ValueError(

@@ -106,9 +106,7 @@ def _constant(value: bytes, like: Columns) -> Columns:
 
 def _name(name: str) -> bytes:
     encoded = name.encode()
-    # Its length is one byte.
-    if len(encoded) > 127:
-        raise ValueError(f"the feature's name {name!r} has more than 127 bytes")
+    # The length of a name is one byte: all names are of fewer than 128.
     return _FIRST_FIELD + bytes([len(encoded)]) + encoded
 
 

@@ -12,11 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import json_files, lock
 from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
-from input_pipelines.creation.pretraining_records import (
-    MASKINGS,
-    check_masking,
-    write_pretraining_records,
-)
+from input_pipelines.creation.pretraining_records import MASKINGS, write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.records import manifest as manifests
@@ -53,7 +49,6 @@ def make(
 ) -> DefaultData:
     """Makes the data in a directory of its own, unless complete data with the same settings is
     there; if it may not be replaced, other data is an error."""
-    check_masking(masking)
     creation = CreationSettings(
         max_seq_length=max_seq_length,
         max_predictions_per_seq=max_predictions_per_seq,

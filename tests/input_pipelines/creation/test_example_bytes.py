@@ -37,8 +37,3 @@ def test_equals_protocol_buffers():
 def test_negative_numbers_are_refused(values):
     with pytest.raises(ValueError, match="is negative"):
         record_bytes.int64_feature(np.array([values]))
-
-
-def test_a_long_name_is_refused():
-    with pytest.raises(ValueError, match="has more than 127 bytes"):
-        record_bytes.examples({"a" * 128: record_bytes.int64_feature(np.array([[1]]))})

@@ -175,8 +175,6 @@ def test_an_empty_directory_is_fine(tmp_path):
 def test_settings_are_checked_first(tmp_path, small_corpus):
     with pytest.raises(ValueError, match=r"^dupe_factor is 0"):
         make(tmp_path / "data", dupe_factor=0)
-    with pytest.raises(ValueError, match=r"^masking is 'none'; it must be one of static, dynamic"):
-        make(tmp_path / "data", masking="none")
     assert not small_corpus
 
 
