@@ -8,12 +8,7 @@ import numpy as np
 
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.serving import exported_model, task_model
-from bert_estimator.serving.commands import (
-    BATCH_SIZE,
-    Text,
-    check_batch_size,
-    example_of,
-)
+from bert_estimator.serving.commands import BATCH_SIZE, Text, check_batch_size, example_of
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Prediction
 from input_pipelines.tasks.squad_files import Question

@@ -4,12 +4,7 @@ import dataclasses
 import difflib
 import os
 
-from input_pipelines.tasks.table_files import (
-    TableError,
-    read_columns,
-    read_rows,
-    separator_hint,
-)
+from input_pipelines.tasks.table_files import TableError, read_columns, read_rows, separator_hint
 
 Column = str | int  # a name in the header, or a number from 0 in a file without header
 

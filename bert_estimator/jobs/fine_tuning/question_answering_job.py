@@ -13,10 +13,7 @@ from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange import network_files
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import runtime
-from bert_estimator.jobs.fine_tuning import (
-    onnx_export,
-    question_answering_data,
-)
+from bert_estimator.jobs.fine_tuning import onnx_export, question_answering_data
 from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, network_in_use
 from bert_estimator.model_fns import fine_tuning, question_answering, update
 from bert_estimator.storage import remote
