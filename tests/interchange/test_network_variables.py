@@ -1,5 +1,7 @@
 """The names and shapes of BERT's variables, against the graph that makes them."""
 
+import re
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -76,3 +78,37 @@ def test_all_that_is_wrong_is_named():
         "  cls/seq_relationship/output_bias [2]: missing",
         "  output_bias: [5], but the configuration says [4]",
     ]
+
+
+LAYER = "bert/encoder/layer_1/"
+SPLIT = {
+    LAYER + "attention/self/query/kernel": 1,
+    LAYER + "attention/self/query/bias": 0,
+    LAYER + "attention/self/key/kernel": 1,
+    LAYER + "attention/self/value/kernel": 1,
+    LAYER + "attention/output/dense/kernel": 0,
+    LAYER + "attention/output/dense/kernel/adam_m": 0,
+    LAYER + "intermediate/dense/kernel": 1,
+    LAYER + "intermediate/dense/bias": 0,
+    LAYER + "output/dense/kernel": 0,
+    "bert/embeddings/word_embeddings": 0,
+    "cls/predictions/output_bias": 0,
+    LAYER + "attention/output/dense/bias": None,
+    LAYER + "attention/output/LayerNorm/gamma": None,
+    LAYER + "output/dense/bias": None,
+    "bert/embeddings/position_embeddings": None,
+    "bert/pooler/dense/kernel": None,
+    "cls/predictions/transform/dense/kernel": None,
+    "global_step": None,
+}
+
+
+def axis_of(name):
+    return next(
+        (axis for pattern, axis in network_variables.SHARDING if re.search(pattern, name)), None
+    )
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_where_a_variable_is_split(name):
+    assert axis_of(name) == SPLIT[name]
