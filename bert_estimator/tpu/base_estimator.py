@@ -251,8 +251,8 @@ class Estimator:
         checkpoint_path=None,
         strip_default_attrs=False,
     ):
-        """Exports a SavedModel; this is the old name of `export_saved_model`, whose graph always
-        leaves out attributes with default values, so that older versions of TensorFlow read it."""
+        """Exports a SavedModel: the old name of `export_saved_model`. Its graph always leaves out
+        attributes with default values, so that older versions of TensorFlow read it."""
         return self.export_saved_model(
             export_dir_base, serving_input_receiver_fn, assets_extra, as_text, checkpoint_path
         )
