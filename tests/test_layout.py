@@ -11,7 +11,7 @@ import pytest
 import bert_estimator
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
-MOST_LINES, MOST_LINES_OF_A_SCRIPT, MOST_LINES_OF_A_FUNCTION = 500, 110, 60
+MOST_LINES_OF_A_SCRIPT, MOST_LINES_OF_A_FUNCTION = 110, 60
 MOST_MODULES = 16  # in a folder
 MOST_LINES_OF_THE_MAP = 250
 SCRIPTS = ("run_pretraining.py", "run_classifier.py", "run_squad.py")
@@ -387,13 +387,61 @@ def test_library_code_does_not_speak_of_flags(package):
         assert flags == [], f"{name} names {flags}; name its own arguments"
 
 
-@pytest.mark.parametrize("name", modules())
-def test_modules_are_short(name):
-    """A module is one idea. If it takes more lines, its docstring says why."""
-    source = modules()[name].read_text(encoding="utf-8")
-    has_reason = "This module is long" in (ast.get_docstring(ast.parse(source)) or "")
-    lines = source.count("\n")
-    assert lines <= MOST_LINES or has_reason, f"{name}: {lines} lines"
+# The lines that each room may have at most. Who needs more raises a budget in a change of its own,
+# which says what the lines are for; or takes something else away.
+BUDGETS = {
+    SCRIPT: 190,
+    "bert_estimator.jobs": 5850,
+    "bert_estimator.serving": 3850,
+    "bert_estimator.model_fns": 1600,
+    "bert_estimator.interchange": 3970,
+    NETWORK: 580,
+    "bert_estimator.layers": 1330,
+    "bert_estimator.bert_config": 230,
+    "bert_estimator.memory_needed": 180,
+    "bert_estimator.precision": 120,
+    "bert_estimator.optimization": 1580,
+    "bert_estimator.recipes": 330,
+    "input_pipelines": 900,
+    "input_pipelines.embedded": 750,
+    "input_pipelines.tasks": 3270,
+    "input_pipelines.creation": 1660,
+    "input_pipelines.records": 2630,
+    "input_pipelines.text": 1510,
+    "bert_estimator.legacy": 5100,
+    "bert_estimator.tpu": 13730,
+    "bert_estimator.tokenization": 1470,
+    "bert_estimator.storage": 980,
+    "bert_estimator.command_line": 1840,
+    "bert_estimator.cluster": 590,
+    "bert_estimator.graph": 620,
+    "bert_estimator.system": 1540,
+}
+
+
+def lines_of(room):
+    """Returns how many lines a room has."""
+    paths = [path for name, path in modules().items() if room_of(name) == room]
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_keep_to_their_budgets(room):
+    assert lines_of(room) <= BUDGETS[room]
+
+
+def test_the_map_says_how_large_rooms_are():
+    """Its table has all rooms by kind, and the lines of each kind, in hundreds."""
+    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| ([\d,]+) \| (.*) \|$", text, re.MULTILINE)
+    listed = []
+    for kind, lines, rooms in rows:
+        names = [SCRIPT if name == "./" else name for name in re.findall(r"`([^`]+)`", rooms)]
+        names = [name.removesuffix(".py").rstrip("/").replace("/", ".") for name in names]
+        listed += names
+        own_lines = sum(map(lines_of, names))
+        assert int(lines.replace(",", "")) == pytest.approx(own_lines, rel=0.05), kind
+    assert sorted(listed) == sorted(ROOMS)
 
 
 def long_functions(source):
