@@ -38,8 +38,10 @@ class LAMBOptimizer(ChainOptimizer):
     C. bias_correction=True, exclude_from_layer_adaptation=[] adapts every variable: the rule of
        NVIDIA's BERT and of optax.lamb with a mask for the decay.
 
-    Rules A and B differ little after the warm-up. Clip the gradients by their global norm to 1.0
-    first (`clip_by_global_norm`), as all of these programs do.
+    In each, layer norms and biases have no decay, and in A and B no scaling either: these are two
+    lists of patterns, which are equal by default. Rules A and B differ little after the warm-up.
+    All of these programs clip the gradients by their global norm to 1.0 first, as
+    `model_fns/update.py` does for the scripts. `ChainOptimizer` subtracts what the pieces return.
 
     Args:
       weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
