@@ -90,7 +90,7 @@ def open_session(checkpoint: str, task: TextTask, batch_size: int) -> OpenModel:
         for name, tensor in spec.predictions.items()
         if name in (*ENDS, "logits", "probabilities")
     }
-    return OpenModel(session, inputs, outputs)
+    return OpenModel(session, inputs, outputs, pads_to_longest=True)
 
 
 def _precision(checkpoint):

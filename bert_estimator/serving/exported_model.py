@@ -33,7 +33,7 @@ _MODEL_FILES = ("saved_model.pb", runtime.FILE)
 _REGRESSION, _TAGGING, _MULTI_LABEL = "regression", "tagging", "multi_label"
 _OUTPUTS = ("logits", "probabilities")
 # What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
-_FEATURES = ("input_ids", "input_mask", "segment_ids")
+_FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
 _ANY = -1  # in a signature, the size of a dimension that may have any size
 
 
@@ -195,13 +195,17 @@ class OpenModel(NamedTuple):
     session: Any  # a `tf.Session`, or an object with its `run` and `close`
     inputs: dict[str, str]  # feature -> name of its tensor
     outputs: dict[str, str]  # output -> name of its tensor
+    # Whether a batch is as long as its longest example. Models that were exported before this was
+    # possible take sequences of one length.
+    pads_to_longest: bool
 
     def run(self, features: BatchesOfLength, batch_size: int) -> dict[str, list[np.ndarray]]:
         """Returns output name -> the row of each example, in order; `batch_size` is the most
         examples that are computed at a time."""
         rows: dict[str, list[Any]] = {name: [None] * len(features) for name in self.outputs}
         for numbers in batches_by_length(features.lengths, batch_size):
-            batch = features.batch(numbers, features.lengths[numbers].max())
+            length = features.lengths[numbers].max() if self.pads_to_longest else None
+            batch = features.batch(numbers, length)
             feeds = {tensor: batch[name] for name, tensor in self.inputs.items()}
             for name, outputs in self.session.run(self.outputs, feeds).items():
                 # Batches are sorted by length; the rows go back to the places of their examples.
@@ -229,7 +233,7 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
         # that take texts; their ids are of windows.
         names = ("ids:windows", "ids:serving_default", "serving_default")
         signature = signatures[next(name for name in names if name in signatures)]
-        _check_signature(signature, task)
+        pads_to_longest = _check_signature(signature, task)
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
@@ -244,7 +248,7 @@ def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:
         for name, tensor in signature.outputs.items()
         if name in (*_OUTPUTS, *ENDS)
     }
-    return OpenModel(session, inputs, outputs)
+    return OpenModel(session, inputs, outputs, pads_to_longest)
 
 
 def _check_sizes(export_dir, task, batch_size):
@@ -307,18 +311,21 @@ def _check_finite(export_dir):
 
 
 def _check_signature(signature, task):
-    """Raises ValueError if a signature does not fit a task."""
+    """Returns whether a signature that fits a task takes sequences of any length."""
     outputs = _outputs_of(task.kind)
     if not set(signature.inputs) <= set(_FEATURES) or not set(outputs) <= set(signature.outputs):
         raise ValueError("its signature serving_default has other inputs or outputs")
     length = signature.inputs["input_ids"].tensor_shape.dim[1].size
-    if length != _ANY:
-        raise ValueError(f"its sequences have {length} tokens, as version 0.1 exported models")
-    expected = _shape(task, _ANY, _ANY)
+    expected = _shape(task, _ANY, length)
     for name in outputs:
         sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
         if sizes != expected:
             raise ValueError(f"{name} has the shape {sizes}, which does not fit task.json's labels")
+    if length not in (_ANY, task.max_seq_length):
+        raise ValueError(
+            f"its sequences have {length} tokens, and task.json's {task.max_seq_length}"
+        )
+    return length == _ANY
 
 
 def _probabilities(logits, kind):
@@ -349,8 +356,8 @@ def _open_onnx(export_dir, task, batch_size):
             values["probabilities"] = _probabilities(values["logits"], task.kind)
         return values
 
-    inputs, outputs = ({name: name for name in part} for part in (_FEATURES, names))
-    return OpenModel(runtime.Session(run), inputs, outputs)
+    inputs, outputs = ({name: name for name in part} for part in (_FEATURES[:3], names))
+    return OpenModel(runtime.Session(run), inputs, outputs, pads_to_longest=True)
 
 
 def _shape(task, any_size, length):

@@ -187,7 +187,7 @@ def test_texts_of_like_lengths_are_computed_together(cased):
 
 
 def test_a_model_of_sequences_of_one_length(pairs, tmp_path):
-    # Version 0.1 exported such models.
+    # Earlier versions exported such models.
     copy = tmp_path / "copy"
     shutil.copytree(find(str(pairs)), copy)
     model = saved_model_pb2.SavedModel.FromString((copy / GRAPH).read_bytes())
@@ -195,7 +195,10 @@ def test_a_model_of_sequences_of_one_length(pairs, tmp_path):
         assert fed.tensor_shape.dim[1].size == -1
         fed.tensor_shape.dim[1].size = 12
     (copy / GRAPH).write_bytes(model.SerializeToString())
-    with pytest.raises(ValueError, match=r"its sequences have 12 tokens, as .*\. Export it again"):
+    found = Predictor(str(copy)).predict(texts(NUMBER, 2, True))
+    np.testing.assert_allclose(found["probabilities"], results_of(pairs), rtol=0, atol=1e-6)
+    task_with(max_seq_length=11)(copy / TASK)
+    with pytest.raises(ValueError, match=r"its sequences have 12 tokens, and task\.json's 11"):
         Predictor(str(copy))
 
 
