@@ -10,7 +10,8 @@ other networks say some of them. What a difference means depends on the use:
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import filecmp
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -21,6 +22,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import Source
 from bert_estimator.jobs.groups import NetworkFlags, network_of_run
+from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Casing
 
@@ -89,12 +91,15 @@ def _known(said, knows_casing):
     }
 
 
-def differences(theirs: Facts, ours: Facts) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (name, their value, our value) of what both know and what is not the same."""
+def differences(
+    theirs: Facts, ours: Facts, are_others: Callable[[str, str], Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (name, their value, our value) of what both know and what is not the same;
+    `are_others` tells of two vocabularies whether they differ."""
     for name in theirs:
         if name not in ours or theirs[name] == ours[name]:
             continue
-        if name != "vocabulary" or _first_difference(theirs[name], ours[name]) is not None:
+        if name != "vocabulary" or are_others(theirs[name], ours[name]):
             yield name, theirs[name], ours[name]
 
 
@@ -141,7 +146,7 @@ def check_used(
             )
         # A head is a matrix: it fits every task with as many labels, whatever they mean.
         asked = of_task(task, vocab_file)
-        for name, *values in differences(of_network(source, head[0]), asked):
+        for name, *values in differences(of_network(source, head[0]), asked, _is_another_file):
             shown = _shown if name in _IN_WORDS else json_files.shown
             learned, ours = map(shown, values)
             differs = _IN_WORDS.get(name, _LEARNED).format(name=name, theirs=learned, ours=ours)
@@ -155,7 +160,7 @@ def check_start(network: NetworkFlags, asked: Facts, flag: str, head: str | None
     with flags.named("init_checkpoint"):
         source = interchange.open_source(network.init_checkpoint)
         theirs = of_network(source, head)
-        found = {name: values for name, *values in differences(theirs, asked)}
+        found = {name: values for name, *values in differences(theirs, asked, _first_difference)}
     # The embeddings of another vocabulary would be of other words.
     if name := next(filter(found.get, _OF_TEXT), None):
         other = f"{network.init_checkpoint} was trained {_text_in_words(name, *found[name])}"
@@ -221,6 +226,12 @@ def _text_in_words(name, theirs, ours):
 
 def _shown(value):
     return "its default" if value is None else value
+
+
+def _is_another_file(theirs, ours):
+    # A vocabulary that was cut, or a model of SentencePiece with other scores, has the same tokens
+    # at its beginning, and gives other ids.
+    return not filecmp.cmp(remote.local(theirs), remote.local(ours), shallow=False)
 
 
 def _first_difference(theirs, ours):

@@ -216,6 +216,16 @@ def test_a_model_dir_is_compared_with_what_lies_beside_its_checkpoint(tmp_path, 
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("tokens", [WORDS[:-5], [*WORDS[:-1], "other"], [*WORDS, "further"]])
+def test_a_vocabulary_that_begins_alike_is_another_one(tmp_path, tokens):
+    source = write_network(tmp_path / "x", TASK)
+    write_vocab([*SPECIAL_TOKENS, *tokens], str(tmp_path / "vocab.txt"))
+    with pytest.raises(
+        FlagError, match=r"was trained with the vocabulary .* is another one\. Give"
+    ):
+        check(source, TASK, str(tmp_path / "vocab.txt"))
+
+
 def test_pretraining_leaves_a_model_dir_that_it_refuses_as_it_was(tmp_path, capsys, model):
     PRETRAINING.write_data(tmp_path)
     for _ in range(2):
