@@ -112,10 +112,12 @@ def _new_directory(base: str) -> Iterator[tuple[str, str]]:
     """Yields a directory to fill, and the path that it gets when it is complete."""
     os.makedirs(base, exist_ok=True)
     lock.remove_leftovers(base)
-    # Like a SavedModel, the model is named by the time in seconds.
-    number = int(time.time())
-    while os.path.exists(export_dir := os.path.join(base, str(number))):
+    # Like a SavedModel, the model is named by the time in seconds. Of two with one number, the
+    # SavedModel beside `base` is taken for the newer one.
+    number, places = int(time.time()), (base, os.path.dirname(base))
+    while any(os.path.exists(os.path.join(place, str(number))) for place in places):
         number += 1
+    export_dir = os.path.join(base, str(number))
     unfinished = os.path.join(base, f"temp-{number}")
     try:
         with lock.held(unfinished):  # so that another export does not take it for a leftover

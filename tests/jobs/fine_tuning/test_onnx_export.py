@@ -26,6 +26,7 @@ import run_squad
 from bert_estimator.interchange import open_source
 from bert_estimator.interchange.onnx import model_directory, runtime
 from bert_estimator.interchange.weights import logits_of
+from bert_estimator.jobs.fine_tuning import onnx_export
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
@@ -248,3 +249,13 @@ def test_a_missing_package_is_named_before_training(tmp_path, capsys, monkeypatc
     )
     assert message in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("model.ckpt*"))
+
+
+def test_an_export_has_a_number_of_its_own(tmp_path, monkeypatch):
+    """`find` takes the greatest number, and of two with one number the SavedModel."""
+    monkeypatch.setattr(onnx_export.time, "time", lambda: 7.5)
+    (tmp_path / "7").mkdir()
+    for number in ("8", "9"):
+        with onnx_export._new_directory(str(tmp_path / "onnx")) as (_, path):
+            pass
+        assert path == str(tmp_path / "onnx" / number)
