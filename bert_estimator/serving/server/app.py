@@ -52,10 +52,10 @@ _ABOUT = """BERT models that answer texts. Requests to models are as for TensorF
 interface. `GET /v1/models` says which inputs each model has: `text_a`, and `text_b` for pairs,
 or `question` and `context`. If the server has a token, a request has the header `Authorization:
 Bearer TOKEN`."""
-_ERROR = """`{"error": "a sentence"}`. 400: the request is wrong. 401: the token is missing. 404: no
-such model, version or path. 405: the path has another method. 408: the body did not arrive. 413:
-too many texts or bytes. 429: the queue is full. 500: the model failed. 503: the server is about to
-end."""
+_ERROR = """`{"error": "a sentence"}`. 400: the request is wrong. 401: the token is missing. 403: it
+calls this machine by another name. 404: no such model, version or path. 405: the path has another
+method. 408: the body did not arrive. 413: too many texts or bytes. 429: the queue is full. 500: the
+model failed. 503: the server is about to end."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -167,7 +167,8 @@ class Service:
         if verb:
             schema = bodies.BODIES[verb].model_json_schema()
             summary = schema.pop("description")
-            shown["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+            content = {"application/json": {"schema": schema}}
+            shown["requestBody"] = {"required": True, "content": content}
         options |= {"summary": summary, "openapi_extra": shown}
         options |= {"name": verb or handler.__name__.strip("_")}
         endpoint = self._endpoint(handler, verb, is_open)

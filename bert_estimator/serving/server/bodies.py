@@ -74,10 +74,11 @@ _Columns = Annotated[
 ]
 _Feature = Annotated[str, BeforeValidator(_feature, _Written | list[_Written])]
 _Features = Annotated[dict[str, _Feature], BeforeValidator(_few)]
-_Pair = Annotated[tuple[_String, _String], Tag("pair")]
+_TEXT, _PAIR = "<text>", "<pair>"  # tags, which no key of a body is
+_Pair = Annotated[tuple[_String, _String], Tag(_PAIR)]
 _TextOrPair = Annotated[
-    Annotated[_String, Tag("text")] | _Pair,
-    Discriminator(lambda value: "pair" if isinstance(value, list) else "text"),
+    Annotated[_String, Tag(_TEXT)] | _Pair,
+    Discriminator(lambda value: _PAIR if isinstance(value, list) else _TEXT),
     BeforeValidator(_two),
 ]
 
@@ -160,7 +161,8 @@ BODIES = {"predict": Predict, "classify": Classify, "regress": Regress, "embed":
 
 def _said(error):
     """Returns an error of pydantic as a sentence."""
-    where = "".join(f"[{p}]" if isinstance(p, int) else f".{p:.60}" for p in error["loc"])
+    places = [place for place in error["loc"] if place not in (_TEXT, _PAIR)]
+    where = "".join(f"[{p}]" if isinstance(p, int) else f".{p:.60}" for p in places)
     what = error["msg"]
     if error["type"] == "value_error":
         what = str(error["ctx"]["error"])
