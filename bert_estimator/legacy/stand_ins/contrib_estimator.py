@@ -88,8 +88,7 @@ _FROM_STEPS = object()  # the default of save_checkpoints_secs: 600 if there are
 
 
 class LearnRunConfig(RunConfig):
-    """Says how a program runs, by the arguments that `tf.contrib.learn.RunConfig` has; estimators
-    of `tf.estimator` do not read those about threads, devices and the share of a GPU."""
+    """Says how a program runs, by the arguments that `tf.contrib.learn.RunConfig` has."""
 
     def __init__(
         self,
@@ -124,6 +123,13 @@ class LearnRunConfig(RunConfig):
             model_dir=model_dir,
             session_config=session_config,
             session_creation_timeout_secs=session_creation_timeout_secs,
+        )
+        # Estimators of `tf.estimator` do not read this.
+        self.tf_config = tf.ConfigProto(
+            log_device_placement=log_device_placement,
+            inter_op_parallelism_threads=num_cores,
+            intra_op_parallelism_threads=num_cores,
+            gpu_options=tf.GPUOptions(per_process_gpu_memory_fraction=gpu_memory_fraction),
         )
         # Without it, the master is TF_CONFIG's.
         if master is not None:

@@ -241,7 +241,9 @@ def test_a_config_of_contrib_learn_has_its_own_arguments(monkeypatch):
     config = contrib_estimator.LearnRunConfig("", 3, True, 0.5, 7, model_dir="folder")
     assert isinstance(config, RunConfig) and not hasattr(config, "tpu_config")
     assert (config.master, config.evaluation_master, config.tf_random_seed) == ("", "", 7)
-    assert config.session_config is None
+    assert (config.tf_config.intra_op_parallelism_threads, config.session_config) == (3, None)
+    assert config.tf_config.gpu_options.per_process_gpu_memory_fraction == 0.5
+    assert config.tf_config.log_device_placement
     assert (config.save_checkpoints_secs, config.save_checkpoints_steps) == (600, None)
     other = contrib_estimator.LearnRunConfig(evaluation_master="b", save_checkpoints_steps=3)
     assert (other.master, other.evaluation_master) == ("a", "b")
