@@ -131,11 +131,8 @@ class Cell:
             self.mean_tokens = json.load(reader)["corpus"]["record_lengths"]["mean"]
 
     def ours(self, precision: str, steps: int, *flags: str) -> dict[str, float]:
-        """Runs the script; loops have this many steps.
-
-        The fastest loop counts; if batches have different numbers of packed rows, all but the first
-        do.
-        """
+        """Runs the script; loops have this many steps, and the mean of all after the first ones
+        counts, as on the other sides."""
         loops = []
         with tempfile.TemporaryDirectory(dir=self.directory) as folder:
             metrics = os.path.join(folder, "metrics.jsonl")
@@ -158,9 +155,7 @@ class Cell:
             with open(metrics, encoding="utf-8") as reader:
                 records = [json.loads(line) for line in reader]
         timed = [record for record in records if record["step"] > _WARMUP_LOOPS * steps]
-        all_secs = [1 / record["steps_per_sec"] for record in timed]
-        is_alike = "--pack" not in flags or "--use_tpu" in flags
-        secs = min(all_secs) if is_alike else statistics.mean(all_secs)
+        secs = statistics.mean(1 / record["steps_per_sec"] for record in timed)
         (start, started, cpu_start), (end, _, cpu_end) = loops[0], loops[-1]
         start, end = (records[lines - 1]["step"] for lines in (start, end))
         first = started - process.started - (start - 1) * secs
@@ -206,7 +201,7 @@ class Cell:
             )
         if torch:
             sides["products by torch"] = lambda: self.roofline(torch, "torch", precision)
-            command = [torch, "-m", "benchmarks.torch_bert", self.directory, str(steps)]
+            command = [torch, "-m", "benchmarks.torch_bert", self.directory, str(_LOOPS * steps)]
             for variant, rows in itertools.product(
                 _TORCH[precision], ["padded", *(["joined"] if is_packed else [])]
             ):
@@ -214,7 +209,9 @@ class Cell:
                 sides[name] = lambda given=(variant, rows): self.other([*command, *given])
         if tf1 and precision == "float32":
             script = os.path.join(main_job.ROOT, "benchmarks", "tf1_bert.py")
-            sides["TensorFlow 1.15"] = lambda: self.other([tf1, script, self.directory, str(steps)])
+            sides["TensorFlow 1.15"] = lambda: self.other(
+                [tf1, script, self.directory, str(_LOOPS * steps)]
+            )
         return sides
 
 
