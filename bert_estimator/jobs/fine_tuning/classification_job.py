@@ -173,9 +173,7 @@ class Classification(FineTuning):
             (batch, outputs[runtime.LOGITS])
             for _, batch, outputs in onnx_export.answered(answer, features)
         )
-        # The counts of a report are arrays, and only the deciding metric is asked for.
-        head = dataclasses.replace(self._head(), reports=False)
-        scores = classification.scores(head, batches)
+        scores = classification.scores(self._head(), batches)
         return self.data.deciding_metric, float(scores[self.data.deciding_metric])
 
     def text_parts(self) -> export.TextParts | None:
