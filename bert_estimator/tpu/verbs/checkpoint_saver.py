@@ -1,6 +1,6 @@
 """Writes checkpoints: only finite weights, durably, and without leftovers.
 
-A checkpoint is written with the tensors that a saver's `SaverDef` names. Then older ones may be
+A checkpoint is written by the operation that a saver's `SaverDef` names. Then older ones may be
 deleted, and the state file names it, last: until then, a kill leaves what the next training
 completes (`settle`). Of a checkpoint, the index is deleted first, and the data last. So data
 without an index, before the newest complete checkpoint, are always a leftover.
@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.saver_pb2 import SaverDef
+from tensorflow.python.client import session as session_lib
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.lib.io import file_io
 
@@ -296,8 +297,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
                 session.run(settings.save_tensor_name, {settings.filename_tensor_name: prefix})
             sync(prefix)
         except (OSError, tf.errors.OpError):
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                delete(prefix)
+            self._delete_unfinished(saver, prefix)
             raise
         kept = self._keeping.add(prefix, saver.last_checkpoints, settings)
         if settings.max_to_keep:  # or else a saver does not remember any
@@ -310,9 +310,21 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
         )
         options = {"write_meta_graph": self._meta_graph is not None} if takes_it else {}
-        prefix = saver.save(session, self._save_path, global_step=step, **options)
-        if prefix:
-            sync(prefix)
+        syncing = _SyncingSession(session)
+        try:
+            prefix = saver.save(syncing, self._save_path, global_step=step, **options)
+            if prefix:  # written in some other way than by a session
+                sync(prefix)
+        except (OSError, tf.errors.OpError):
+            self._delete_unfinished(saver, f"{self._save_path}-{step}")
+            raise
+
+    def _delete_unfinished(self, saver, prefix):
+        known = getattr(saver, "last_checkpoints", None)
+        # A step that is written again may have a good checkpoint.
+        if isinstance(known, list) and prefix not in known:
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                delete(prefix)
 
     @contextlib.contextmanager
     def _without_leftovers(self):
@@ -323,6 +335,27 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             with contextlib.suppress(OSError, tf.errors.OpError):
                 remove_unwritten(self._model_dir)
             raise
+
+
+class _SyncingSession(session_lib.SessionInterface):
+    """Passes all on to a session; what a saver has written is brought to the disk at once, before
+    the saver names it and deletes an earlier checkpoint."""
+
+    def __init__(self, session):
+        self._session = session
+
+    @property
+    def graph(self) -> tf.Graph:
+        return self._session.graph
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def run(self, *args, **kwargs):
+        result = self._session.run(*args, **kwargs)
+        if isinstance(result, bytes | str):
+            sync(os.fsdecode(result))
+        return result
 
 
 def _reads(listener, step):
