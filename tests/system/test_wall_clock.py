@@ -52,7 +52,6 @@ def test_checkpoints_of_a_clock_set_back_since_are_deleted_in_their_turn(tmp_pat
 ALLOWED = {
     "bert_estimator/jobs/fine_tuning/onnx_export.py": "an export is numbered by its second",
     "bert_estimator/jobs/trackers.py": "trackers say when a value was logged",
-    "bert_estimator/tpu/program/lowered_step.py": "it is compared with the times of files",
     "bert_estimator/tpu/verbs/checkpoint_saver.py": "the state file has the time of a checkpoint",
     "bert_estimator/tpu/verbs/checkpoints.py": "it is compared with the times of files",
     "tests/support/bucket.py": "an object store says when an object was written",

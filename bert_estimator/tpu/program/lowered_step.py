@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
@@ -26,7 +25,6 @@ _MOST_PROGRAMS = 16
 _MOST_BYTES_ON_DISK = 2 * 2**30
 # What jax's files of a program end with: the program, and the time of its last use.
 _PROGRAM, _USED = "-cache", "-atime"
-_LONGEST_WRITE_SECS = 60
 
 
 class KeptPrograms:
@@ -115,13 +113,16 @@ def not_on_disk() -> Iterator[None]:
 
 def _remove_unfinished(directory):
     """Removes programs whose time of use, which jax writes last, is missing from a directory."""
-    # A killed process leaves them. jax would neither replace them nor remove any others.
-    with contextlib.suppress(FileNotFoundError):  # Another process may remove them too.
+    if not os.path.isdir(directory):
+        return
+    import filelock  # jax needs it for its cache
+
+    # A killed process leaves them. jax would neither replace them nor remove any others. It holds
+    # this lock while it writes.
+    with filelock.FileLock(os.path.join(directory, ".lockfile")):
         for entry in os.scandir(directory):
             used = f"{entry.path.removesuffix(_PROGRAM)}{_USED}"
-            if not entry.name.endswith(_PROGRAM) or os.path.exists(used):
-                continue
-            if time.time() - entry.stat().st_mtime > _LONGEST_WRITE_SECS:
+            if entry.name.endswith(_PROGRAM) and not os.path.exists(used):
                 os.remove(entry.path)
 
 

@@ -1,7 +1,9 @@
 """Programs that a process keeps, and programs that jax keeps on disk."""
 
 import os
+import threading
 
+import filelock
 import numpy as np
 import pytest
 
@@ -95,21 +97,27 @@ def test_what_a_killed_process_left_is_made_again_and_replaced(on_disk, tmp_path
     for path in programs(tmp_path):
         with open(path, "wb") as file:
             file.write(b"a part")
-        os.utime(path, (1000, 1000))
         os.remove(f"{path.removesuffix('-cache')}-atime")
     assert "cache_hits" not in on_disk()
     assert files(tmp_path).keys() == kept.keys()
     assert "cache_hits" in on_disk()
 
 
-def test_what_another_process_is_writing_is_left_alone(on_disk, tmp_path):
+def test_what_is_removed_waits_for_another_process_that_writes(tmp_path, monkeypatch):
+    """A program that a kill cut a moment ago is removed, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     directory = lowered_step.default_directory()
     os.makedirs(directory)
     path = os.path.join(directory, "new-cache")
     with open(path, "wb"):
         pass
-    lowered_step._remove_unfinished(directory)
-    assert os.path.exists(path)
+    remover = threading.Thread(target=lowered_step._remove_unfinished, args=(directory,))
+    with filelock.FileLock(os.path.join(directory, ".lockfile")):
+        remover.start()
+        remover.join(0.3)
+        assert remover.is_alive() and os.path.exists(path)
+    remover.join(10)
+    assert not os.path.exists(path)
 
 
 def test_a_damaged_program_is_made_again(on_disk, tmp_path):
