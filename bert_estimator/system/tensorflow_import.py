@@ -90,9 +90,11 @@ def _without_eager(execute, module):
 
 
 def find_gpus(tensorflow: ModuleType) -> None:
-    """Has TensorFlow look for GPUs; or else its first session would say, as an error, that it did
-    not find any."""
-    tensorflow.config.list_physical_devices("GPU")
+    """Has TensorFlow look for GPUs if there is no driver; or else its first session would say, as
+    an error, that it did not find any."""
+    # With a driver, the program may still choose GPUs (CUDA_VISIBLE_DEVICES), which is read once.
+    if not os.path.exists("/dev/nvidiactl"):
+        tensorflow.config.list_physical_devices("GPU")
 
 
 def _is_interrupted(error):
@@ -117,7 +119,7 @@ _CHATTER = "|".join(
         # Messages at the level of errors that do not matter: there is no GPU, or two parts of
         # TensorFlow register the same factory.
         "failed call to cuInit|Unable to register cu[A-Za-z]+ factory",
-        "oneDNN supports DT_[A-Z0-9]+ only|computation placer already registered",
+        "computation placer already registered",
     ]
 )
 
@@ -136,6 +138,7 @@ def quiet() -> Iterator[None]:
 def _start_filter(at_end):
     import subprocess  # here, since commands that do without TensorFlow start sooner
 
+    sys.stderr.flush()
     terminal = os.dup(2)
     at_end.callback(os.close, terminal)
     # A process of its own, since what was written before a crash must not be lost; in a session of
@@ -148,9 +151,17 @@ def _start_filter(at_end):
         env={**os.environ, "LC_ALL": "C"},
         start_new_session=True,
     )
-    at_end.callback(process.wait)
-    sys.stderr.flush()
+    at_end.callback(_end, process)
     os.dup2(process.stdin.fileno(), 2)
     process.stdin.close()
     at_end.callback(os.dup2, terminal, 2)  # the end of what the filter reads
     at_end.callback(sys.stderr.flush)
+
+
+def _end(process):
+    import subprocess
+
+    process.stdin.close()
+    # A process that the import has started may hold the pipe open.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=5)

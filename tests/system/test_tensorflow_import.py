@@ -145,7 +145,6 @@ CHATTER = [
     "I0000 00:00:1795351188.666281   21452 port.cc:153] oneDNN custom operations are on. You may",
     "W0000 00:00:1795351188.666281   21452 cpu_allocator.cc:83] Allocation exceeds 10%",
     "E0000 00:00:1795351197.773398   21452 cuda_platform.cc:52] failed call to cuInit: INTERNAL",
-    "E0000 00:00:1795351115.383346   19839 util.cc:131] oneDNN supports DT_UINT32 only on",
     "2026-11-22 12:40:27.619208: E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:479] "
     "Unable to register cuFFT factory: Attempting to register factory for plugin cuFFT",
     "2026-11-22 12:40:27.619208: I tensorflow/core/platform/cpu_feature_guard.cc:182] This",
