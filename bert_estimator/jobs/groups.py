@@ -364,8 +364,5 @@ class DeviceFlags:
             f"must divide the {cores // num_hosts} cores of each of the {num_hosts} hosts of "
             "TF_CONFIG",
         )
-        rule = f"{named} has {cores} cores; leave the flag out"
-        is_expected = self.num_tpu_cores in (None, cores)
-        flags.check(is_expected, "num_tpu_cores", self.num_tpu_cores, rule)
         shared = f", {per_replica} a replica" if per_replica > 1 else ""
         return Cores(master, cores // per_replica, f"the {cores} cores of {named}{shared}")

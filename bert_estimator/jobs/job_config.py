@@ -144,6 +144,12 @@ class JobConfig:
         # The cores that one core stands in for were compared before they were looked for.
         fixed = self.fixed_batches() if cores.master else ()
         self.check_divides(cores.replicas, cores.source, fixed)
+        if cores.master:
+            # Not before: all hosts have compared their flags by now, and end with the same error.
+            asked, number = self.devices.num_tpu_cores, self.devices.num_cores_per_replica
+            rule = f"there are {cores.source}; leave the flag out"
+            is_expected = asked in (None, cores.replicas * number)
+            flags.check(is_expected, "num_tpu_cores", asked, rule)
         return flags.changed(self, **self.whole_batches(cores.replicas))
 
     def whole_batches(self, num_replicas: int) -> dict[str, int]:

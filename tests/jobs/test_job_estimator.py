@@ -140,7 +140,7 @@ def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
         ),
         (
             {"tpu_name": "rehearse:2", "num_tpu_cores": 4},
-            "--num_tpu_cores=4: --tpu_name=rehearse:2 has 2 cores; leave the flag out",
+            "--num_tpu_cores=4: there are the 2 cores of --tpu_name=rehearse:2; leave the flag",
         ),
     ],
 )

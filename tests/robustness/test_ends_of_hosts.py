@@ -204,16 +204,18 @@ def test_a_damaged_record_of_one_host_s_in_the_middle_of_a_loop(data, tmp_path):
 
 
 @pytest.mark.usefixtures("xla_runtime")
-def test_hosts_with_other_flags_both_say_so(data, tmp_path):
+@pytest.mark.parametrize("flag", ["learning_rate", "num_tpu_cores"])
+def test_hosts_with_other_flags_both_say_so(data, tmp_path, flag):
     """The chief ends a moment later: its end would end the other host before it has spoken."""
     program = """
 import os, sys
 import run_pretraining
 from bert_estimator.command_line import console
-rate = "--learning_rate=" + ("1e-3" if '"type": "chief"' in os.environ["TF_CONFIG"] else "1e-4")
-console.leave(run_pretraining.main(["run_pretraining.py", *sys.argv[1:], rate]))
+*argv, flag = sys.argv[1:]
+further = [f"{flag}=4"] if '"type": "chief"' in os.environ["TF_CONFIG"] else []
+console.leave(run_pretraining.main(["run_pretraining.py", *argv, *further]))
 """
-    for code, error, secs in run_two(["-c", program, *flags(data, tmp_path)]):
+    for code, error, secs in run_two(["-c", program, *flags(data, tmp_path), f"--{flag}"]):
         assert code == 2, error
-        assert "the hosts of TF_CONFIG have other values of --learning_rate" in error
+        assert f"the hosts of TF_CONFIG have other values of --{flag}" in error
         assert secs < 60
