@@ -156,7 +156,7 @@ class RandomOperations:
         # the step would have the seeds of the step's first operations.
         counts = random_seed._graph_to_seed_dict
         taken = 0 if graph is self._step else counts.pop(graph, 0)
-        if taken:
+        if taken and seed2 in (taken - 1, tf.int32.max):  # it has no seed of its own
             counts[self._step] = counts.get(self._step, 0) + taken
             # Of two zeros, TensorFlow's rule makes this, since zeros mean that there is no seed.
             seed2 = counts[self._step] - 1 or (0 if seed else tf.int32.max)

@@ -142,7 +142,10 @@ def test_each_turn_and_each_operation_draws_other_numbers(seed):
                 in_loop_of_loops()]  # fmt: skip
 
     numbers = np.concatenate([drawn.ravel() for step in draws(model, seed) for drawn in step])
-    assert len(np.unique(numbers)) == len(numbers) == 3 * CORES * (8 * 9 + 27)
+    assert len(numbers) == 3 * CORES * (8 * 9 + 27)
+    # Two of so many numbers of 23 bits are equal in 2 of 100 runs; a draw that repeats another one
+    # repeats nine of them.
+    assert len(np.unique(numbers)) > len(numbers) - 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
