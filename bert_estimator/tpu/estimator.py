@@ -44,8 +44,8 @@ class TPUEstimator(Estimator):
         and `use_tpu` are added.
       use_tpu: whether the TPU's rules hold.
       train_batch_size, eval_batch_size, predict_batch_size: global batch sizes.
-      batch_axis: the axis of the batch in each tensor of an input_fn: None, or zeros, since another
-        axis is not supported.
+      batch_axis: under TPU rules, the axis of the batch in each tensor of an input_fn: None, or
+        zeros, since another axis is not supported.
       eval_on_tpu: whether evaluation runs under TPU rules too.
       export_to_tpu: accepted without effect: a SavedModel's second graph, with TensorFlow's own TPU
         operations, is not written.
@@ -114,7 +114,8 @@ class TPUEstimator(Estimator):
         }
         # All checks come before `super().__init__`, which may make a temporary directory.
         _check_arguments(config, params, self._batch_sizes if use_tpu else None)
-        _check_unsupported(batch_axis, embedding_config_spec, export_saved_model_api_version)
+        axis = batch_axis if use_tpu else None
+        _check_unsupported(axis, embedding_config_spec, export_saved_model_api_version)
         if use_tpu:
             _check_tpu_config(config.tpu_config)
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
