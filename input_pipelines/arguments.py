@@ -9,12 +9,12 @@ from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, paths
 from input_pipelines.text.documents import TextOptions, find_files
 
-NEEDED, OTHERS = "Flags that are needed", "Flags"  # the headings of --help
+NEEDED = "Flags that are needed"  # a heading of --help; the other flags are below "Flags"
 
 Config = TypeVar("Config")
 
 
-@flags.group(OTHERS)
+@flags.group()
 class TextInput:
     """Says which text a command reads, and how."""
 
@@ -31,7 +31,7 @@ class TextInput:
             return find_files(self.input_file.split(","), vocab_file)
 
 
-@flags.group(OTHERS)
+@flags.group()
 class CasingFlags:
     """Says what `tokenization.Casing` is made of."""
 
@@ -67,7 +67,7 @@ def parse(config_class: type[Config], argv: list[str]) -> Config:
     """Returns the configuration that a command line asks for, or raises FlagError."""
     values = flags.define(config_class)
     flags.parse(values, argv)
-    needed = [field.name for field in _below(config_class, NEEDED)]
+    needed = [flag.name for flag in _needed(config_class)]
     if missing := [f"--{name}" for name in needed if values[name].value is None]:
         is_needed = "is needed" if len(missing) == 1 else "are needed"
         raise flags.FlagError(f"{', '.join(missing)} {is_needed}; --help lists all flags")
@@ -81,14 +81,14 @@ def parse(config_class: type[Config], argv: list[str]) -> Config:
 
 
 def _help_text(config_class, description):
-    description = description.replace("```\n", "").strip()
-    headings = (NEEDED, OTHERS)
-    entries = {h: map(help_page.entry, _below(config_class, h)) for h in headings}
-    return help_page.text(description, entries)
+    needed = _needed(config_class)
+    others = [flag for flag in flags.of(config_class) if flag not in needed]
+    entries = {NEEDED: map(help_page.entry, needed), "Flags": map(help_page.entry, others)}
+    return help_page.text(description.replace("```\n", "").strip(), entries)
 
 
-def _below(config_class, heading):
-    return [flag for flag in flags.of(config_class) if flag.metadata["heading"] == heading]
+def _needed(config_class):
+    return [flag for flag in flags.of(config_class) if flag.metadata["heading"] == NEEDED]
 
 
 def check_names_a_file(flag: str, path: str) -> None:

@@ -35,7 +35,7 @@ _DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it
 _BYTES_OF_A_WORKER = 1 << 20
 
 
-@flags.group(arguments.OTHERS)
+@flags.group()
 class ExampleFlags:
     """Holds the flags of examples: `masking`, and the fields of `CreationSettings`."""
 
@@ -90,7 +90,7 @@ class ExampleFlags:
         return CreationSettings(**asked)
 
 
-@flags.group(arguments.OTHERS)
+@flags.group()
 class RecordsConfig:
     """Holds the flags of this command."""
 

@@ -17,7 +17,7 @@ from input_pipelines.text import document_filter, text_files, text_formats
 from input_pipelines.text.documents import read_pieces, total_bytes
 
 
-@flags.group(arguments.OTHERS)
+@flags.group()
 class TextConfig:
     """Holds the flags of this command."""
 

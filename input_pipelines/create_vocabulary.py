@@ -26,7 +26,7 @@ from input_pipelines.text.documents import read_documents, total_bytes
 _LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
 
 
-@flags.group(arguments.OTHERS)
+@flags.group()
 class VocabularyConfig:
     """Holds the flags of this command."""
 
@@ -41,8 +41,8 @@ class VocabularyConfig:
     )
     model_type: str = flags.field(
         "wordpiece",
-        "Train a WordPiece vocabulary (vocab.txt), or a unigram or byte-pair (bpe) model of "
-        "SentencePiece (.model).",
+        "Train a WordPiece vocabulary (wordpiece: vocab.txt), or a unigram or byte-pair (bpe) "
+        "model of SentencePiece (.model).",
         flags.one_of(("wordpiece", "unigram", "bpe")),
     )
     casing: arguments.CasingFlags = flags.member(arguments.CasingFlags)

@@ -29,7 +29,7 @@ _MOST_NAMED = 3  # files in a message
 _PART_BYTES = 1 << 24
 
 
-@flags.group("Flags")
+@flags.group()
 class TextOptions:
     """Says how text files are read, and which documents are left out."""
 

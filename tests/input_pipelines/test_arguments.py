@@ -37,7 +37,7 @@ def test_the_help_of_the_console_command(name):
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
-@flags.group(arguments.OTHERS)
+@flags.group()
 class Config:
     path: str | None = flags.field(None, "Read this.", heading=arguments.NEEDED)
     count: int | None = flags.field(None, "Use this number.", flags.positive)
