@@ -21,7 +21,13 @@ from bert_estimator.jobs.fine_tuning import classification_config
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.serving.server import models
-from bert_estimator.tokenization import SPECIAL_TOKENS, entities, train_sentencepiece, write_vocab
+from bert_estimator.tokenization import (
+    SPECIAL_TOKENS,
+    entities,
+    load_vocab,
+    train_sentencepiece,
+    write_vocab,
+)
 from input_pipelines.tasks import tag_files
 
 COLUMNS = tag_files.Columns()
@@ -167,11 +173,14 @@ def test_the_predictor_tags_as_the_run_did(data, trained):
 
 
 def test_the_exported_model_takes_ids(trained):
-    signatures = tf.saved_model.load_v2(Predictor(str(trained)).export_dir).signatures
+    predictor = Predictor(str(trained))
+    signatures = tf.saved_model.load_v2(predictor.export_dir).signatures
     assert sorted(signatures) == ["serving_default"]
-    names = ("input_ids", "input_mask", "segment_ids")
-    ids = {name: tf.constant([[2, 7, 3]] if name == "input_ids" else [[1, 1, 1]]) for name in names}
-    assert signatures["serving_default"](**ids)["probabilities"].shape == (1, 3, 3)
+    word = load_vocab(str(trained / "vocab.txt"))["w1"]
+    ids = {"input_ids": [[2, word, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
+    found = signatures["serving_default"](**{name: tf.constant(ids[name]) for name in ids})
+    (expected,) = predictor.predict([["w1"]])["probabilities"]
+    np.testing.assert_allclose(found["probabilities"][0, 1:2], expected, rtol=0, atol=1e-5)
 
 
 def test_text_in_the_graph_is_refused_before_the_training(data, tmp_path, capsys):
