@@ -11,6 +11,8 @@ from bert_estimator.tpu.program import devices
 # the replicas of a group.
 REPLICA = ("group", "shard")
 
+_Axes = list[int | None]
+
 
 class CoreMesh:
     """Lays out cores, and says which part of an array each core holds.
@@ -81,13 +83,7 @@ class CoreMesh:
         cannot be split evenly."""
         return [self._sharding(*self._split(variable)) for variable in state]
 
-    def jit(
-        self,
-        function: Callable,
-        state: list,
-        inputs: list[int | None],
-        outputs: list[int | None],
-    ) -> Callable:
+    def jit(self, function: Callable, state: list, inputs: _Axes, outputs: _Axes) -> Callable:
         """Jits a function (state, *inputs) -> (state, *outputs) of one replica for all replicas.
 
         Args:
@@ -104,13 +100,7 @@ class CoreMesh:
             compiler_options=self._options,
         )
 
-    def mapped(
-        self,
-        function: Callable,
-        state: list,
-        inputs: list[int | None],
-        outputs: list[int | None],
-    ) -> Callable:
+    def mapped(self, function: Callable, state: list, inputs: _Axes, outputs: _Axes) -> Callable:
         """Returns a function as for `jit` for all replicas, without jitting it."""
         jax = devices.import_jax()
         spec = jax.sharding.PartitionSpec
