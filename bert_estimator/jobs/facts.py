@@ -28,7 +28,7 @@ from bert_estimator.tokenization import Casing
 
 Facts = dict[str, Any]  # what is not known is left out
 
-# What a network's configuration says of its training alone.
+# What a network's configuration says that matters only in training.
 _OF_TRAINING = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -92,14 +92,14 @@ def _known(said, knows_casing):
 
 
 def differences(
-    theirs: Facts, ours: Facts, are_others: Callable[[str, str], Any]
+    theirs: Facts, ours: Facts, differ: Callable[[str, str], Any]
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yields (name, their value, our value) of what both know and what is not the same;
-    `are_others` tells of two vocabularies whether they differ."""
+    `differ` says whether two vocabularies differ."""
     for name in theirs:
         if name not in ours or theirs[name] == ours[name]:
             continue
-        if name != "vocabulary" or are_others(theirs[name], ours[name]):
+        if name != "vocabulary" or differ(theirs[name], ours[name]):
             yield name, theirs[name], ours[name]
 
 

@@ -55,7 +55,7 @@ def of_task(
     if source is None:
         return tuple(used.names)
     learned = source.labels
-    if source.kind not in (None, kind):  # `fine_tuned` has an error or a warning
+    if source.kind not in (None, kind):  # `facts` has an error or a warning
         return _arranged(used.names or learned, learned)
     # Without names, the order of the labels is an assumption, which a warning names.
     if learned in ((), _defaults(source)):
