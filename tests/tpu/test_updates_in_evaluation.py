@@ -1,12 +1,16 @@
-"""Updates in evaluation and prediction: one value on every runtime, of every batch, each time."""
+"""Updates in evaluation, prediction and exports: one value on every runtime, of every batch, each
+time."""
 
+import contextlib
 import hashlib
+import os
 
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
+from bert_estimator.tpu import serving
 
 BATCHES = 3
 EVALUATIONS = 20  # without an order of reads and updates, about half of them are wrong
@@ -207,7 +211,7 @@ def metric_fn(**values):
     """The mean of each program's value; and metrics with updates of their own, on the host."""
     metrics = {name: tf.metrics.mean(value) for name, value in values.items()}
     batches, seen = local("batches"), local("seen")
-    metrics["batches"] = batches, tf.assign_add(batches, 1.0)
+    metrics["batches"] = batches + 0.0, tf.assign_add(batches, 1.0)
     metrics["seen"] = tf.metrics.mean(after([tf.assign_add(seen, 1.0)], 2 * seen))
     return metrics
 
@@ -215,7 +219,7 @@ def metric_fn(**values):
 def model_fn_of(programs):
     """Returns a model_fn that has each program in a scope of its own."""
 
-    def model_fn(features, mode, params):
+    def model_fn(features, labels, mode, params):
         values = {}
         for name, (function, _) in programs.items():
             with tf.variable_scope(name):
@@ -284,3 +288,87 @@ def test_every_prediction_gives_the_same(trained, tmp_path):
             wanted = [value for value in values for _ in range(toy.BATCH_SIZE)]
             assert given == pytest.approx(wanted, rel=1e-6), name
     assert hashes(tmp_path) == before
+
+
+def receiver():
+    x = tf.ones([toy.BATCH_SIZE])
+    return serving.build_raw_serving_input_receiver_fn({"x": x}, toy.BATCH_SIZE)()
+
+
+def supervised_receiver():
+    x = tf.ones([toy.BATCH_SIZE])
+    return serving.build_raw_supervised_input_receiver_fn({"x": x}, x, toy.BATCH_SIZE)()
+
+
+@contextlib.contextmanager
+def loaded(path, tag):
+    """Gives a function that runs outputs of a loaded SavedModel's signature, and a function that
+    gives its variables the saved values."""
+    with tf.Graph().as_default(), tf.Session(config=toy.QUICK) as session:
+        model = tf.saved_model.load(session, [tag], path)
+        signature = model.signature_def["serving_default" if tag == "serve" else tag]
+        saver = model.saver_def
+
+        def restore():
+            prefix = f"{os.fsdecode(path)}/variables/variables"
+            session.run(saver.restore_op_name, {saver.filename_tensor_name: prefix})
+
+        def run(names):
+            fetches = {name: signature.outputs[name].name for name in names}
+            return session.run(fetches, {signature.inputs["x"].name: [1.0] * toy.BATCH_SIZE})
+
+        yield run, restore
+
+
+def test_every_answer_of_an_export_gives_the_same(trained, tmp_path):
+    estimator, programs = trained
+    path = estimator.export_saved_model(str(tmp_path / "export"), receiver)
+    with loaded(path, "serve") as (run, restore):
+        for _ in range(EVALUATIONS):
+            restore()
+            for batch in range(BATCHES):
+                given = run(programs)
+                for name, (_, values) in programs.items():
+                    assert given[name] == pytest.approx(values[batch], rel=1e-6), name
+
+
+def test_an_exported_evaluation_gives_the_same(trained, tmp_path):
+    estimator, programs = trained
+    path = estimator.experimental_export_all_saved_models(
+        str(tmp_path / "export"), {tpu.ModeKeys.EVAL: supervised_receiver}
+    )
+    values = {f"metrics/{name}/value": name for name in [*programs, "batches"]}
+    updates = [f"metrics/{name}/update_op" for name in [*programs, "batches"]]
+    expected = {name: sum(values) / BATCHES for name, (_, values) in programs.items()}
+    expected["batches"] = BATCHES
+    with loaded(path, "eval") as (run, _):
+        for _ in range(BATCHES):
+            run(["loss", *updates])
+        for _ in range(2):  # Reading the metrics does not change them.
+            given = {values[name]: value for name, value in run(values).items()}
+            assert given == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_signature_does_not_run_another_signature_s_update(tmp_path, runtime):
+    def model_fn(features, mode, params):
+        w = variable("w", 10)
+        read = w.read_value() if hasattr(w, "handle") else w.value()
+        outputs = {
+            "serving_default": read + 0 * features["x"],
+            "set": after([tf.assign(w, 1.0)], features["x"]),
+            "both": after([tf.assign(w, 2.0)], features["x"]) + read,
+        }
+        step = tf.assign_add(tf.train.get_global_step(), 1)
+        return tpu.TPUEstimatorSpec(
+            mode,
+            loss=tpu.cross_replica_sum(tf.reduce_mean(features["x"])),
+            train_op=tf.group(step),
+            predictions=outputs,
+            export_outputs={k: serving.PredictOutput({"y": v}) for k, v in outputs.items()},
+        )
+
+    estimator = toy.make_estimator(tmp_path, model_fn, **RUNTIMES[runtime])
+    estimator.train(ones, steps=1)
+    path = estimator.export_saved_model(str(tmp_path / "export"), receiver)
+    with loaded(path, "serve") as (run, _):
+        assert list(run(["y"])["y"]) == [10] * toy.BATCH_SIZE

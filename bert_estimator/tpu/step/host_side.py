@@ -88,7 +88,7 @@ class HostSide:
             function = self._host_function("eval_metrics", pair)
             self.metric_values, updates = split_metrics(function.result)
             # Metrics that are read after the last step must not wait for another update.
-            variable_versions.order(updates, updates_first=True, apart=self.metric_values)
+            variable_versions.order(updates, updates_first=True, apart=[self.metric_values])
             self.functions.append((function, updates))
         if mode == ModeKeys.PREDICT:
             predictions = feeds.Predictions(spec.predictions)

@@ -5,6 +5,9 @@ of construction nor the compiler's order of operations makes a difference. On th
 the graph gets control dependencies.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
 
@@ -91,8 +94,8 @@ def separate(nodes, dtypes, library, updates_first=False):
 
 def order(fetches, updates_first=False, apart=()):
     """Adds the control dependencies to a session's graph that give a step its meaning, as far as
-    they can, except to what runs `apart`; returns pairs of names: a read, and an update it races
-    with."""
+    they can; returns pairs of names: a read, and an update it races with. `apart` has the fetches
+    of other runs, one by one: an update that such a run does not have is not added to it."""
     graph = tf.get_default_graph()
     operations = graph_walk.operations_of(fetches)
     if not updates_first:
@@ -103,7 +106,7 @@ def order(fetches, updates_first=False, apart=()):
     nodes = [node for node in graph_def.node if node.name in present]
     handles = {node.name: node.name for node in nodes if node.op == "VarHandleOp"}
     uses = Uses(nodes, handles, Functions(graph_def.library), updates_first)
-    elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
+    may_wait = may_wait_in(apart)
     edges = _edges_between_frames(uses, graph)
     # What two reads are to see may contradict each other in every order of the updates. Then an
     # edge is only added if it does not close a circle, and the others are races.
@@ -111,7 +114,7 @@ def order(fetches, updates_first=False, apart=()):
     racing, ends = [], {}
     for first, second in edges:
         waiting, waited_for = (graph.get_operation_by_name(n.name) for n in (second, first))
-        if waiting in elsewhere:
+        if not may_wait(waiting, waited_for):
             continue
         if not is_certain and waiting in graph_walk.all_before([waited_for]):
             racing.append((first.name, second.name))
@@ -120,6 +123,13 @@ def order(fetches, updates_first=False, apart=()):
             ends[waited_for] = _end(waited_for)
         waiting._add_control_inputs(ends[waited_for])
     return racing
+
+
+def may_wait_in(runs: Iterable[Any]) -> Callable[[tf.Operation, tf.Operation], bool]:
+    """Returns whether an operation may wait for another one, as a function of both: not if one of
+    these runs, each given by its fetches, has the first alone, and would get the second, too."""
+    ours = [set(graph_walk.all_before(graph_walk.operations_of(fetches))) for fetches in runs]
+    return lambda waiting, first: all(first in run or waiting not in run for run in ours)
 
 
 def _edges_between_frames(uses, graph):

@@ -16,6 +16,7 @@ from bert_estimator.tpu.program.exported_program import ExportedProgram
 from bert_estimator.tpu.replicas import replica_operations
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step.inputs import Inputs
+from bert_estimator.tpu.step.session import reference_updates
 from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.opened_run import BuiltStep, opened_session
@@ -59,8 +60,9 @@ def export(
         is_local = os.path.isdir(unfinished)
         with lock.held(unfinished) if is_local else contextlib.nullcontext():
             for mode in modes:
-                with tf.Graph().as_default(), _session(jobs[mode]) as session:
-                    content = _graph(jobs[mode], receiver_fns[mode], checkpoint, session, builder)
+                job = jobs[mode]
+                with tf.Graph().as_default(), _session(job) as session:
+                    content = _graph(job, receiver_fns[mode], checkpoint, session, builder)
                     content["strip_default_attrs"] = True
                     if mode == modes[0]:
                         # The variables are written once; the other modes' graphs must do with them.
@@ -123,6 +125,8 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
         serving_only=job.mode == ModeKeys.PREDICT,
     )
     signatures = _that_can_run(signatures)
+    if job.mode != ModeKeys.TRAIN:
+        _order(signatures.values())
     saver = checkpoints.saver_of(spec.scaffold)
     if saver is None:
         try:
@@ -146,21 +150,33 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
     )
 
 
+def _order(signatures):
+    """Orders the reads and updates of each signature, which is a run of its own."""
+    runs = []
+    for signature in signatures:
+        # Metrics are read after the last batch, without an update.
+        values = {n for n in signature.outputs if n.startswith("metrics") and n.endswith("/value")}
+        for names in (values, signature.outputs.keys() - values):
+            runs.append(list(_operations({name: signature.outputs[name] for name in names})))
+    for run in runs:
+        reference_updates.put_updates_first(run, apart=runs)
+
+
 def _that_can_run(signatures):
     """Returns the signatures, except alternatives whose outputs need other receivers."""
     # Each alternative is combined with each output; upstream keeps combinations that cannot run.
-    graph = tf.get_default_graph()
-
-    def operations(tensors):
-        named = [tensor.name for tensor in tensors.values() if tensor.name]
-        return {graph.get_tensor_by_name(name).op for name in named}
-
     return {
         name: signature
         for name, signature in signatures.items()
         if ":" not in name
-        or not graph_walk.unfed(operations(signature.outputs), operations(signature.inputs))
+        or not graph_walk.unfed(_operations(signature.outputs), _operations(signature.inputs))
     }
+
+
+def _operations(infos):
+    """Returns the operations of the tensors that a signature names."""
+    tensors = map(tf.saved_model.utils.get_tensor_from_tensor_info, infos.values())
+    return graph_walk.operations_of(list(tensors))
 
 
 def lower(job, input_fn: Callable):

@@ -67,8 +67,7 @@ class LocalStep:
             reference_updates.order(fetches)
         else:
             fetches = [self._operation, self.spec.loss, self._scalars, self._predictions]
-            variable_versions.order(fetches, updates_first=True, apart=self.metric_values)
-            reference_updates.put_updates_first(fetches, apart=self.metric_values)
+            reference_updates.put_updates_first(fetches, apart=[self.metric_values])
         self.update = self.spec.train_op
         self.predicted = collections.deque()
         self._session = None  # once started

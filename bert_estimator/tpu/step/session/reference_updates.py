@@ -67,11 +67,12 @@ def order(fetches: Any) -> None:
 
 
 def put_updates_first(fetches: Any, apart: Any) -> None:
-    """Adds the control dependencies of a step that does not train to the default graph, except to
-    what is run `apart` from it."""
+    """Orders a run that does not train, which may have variables of both kinds; the arguments are
+    as for `variable_versions.order`."""
+    variable_versions.order(fetches, updates_first=True, apart=apart)
     # The order is rule 5 of `variable_uses`, which TensorFlow 1.15.5 usually has, too.
     run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
-    elsewhere = set(graph_walk.all_before(graph_walk.operations_of(apart)))
+    may_wait = variable_versions.may_wait_in(apart)
     present = [each for each in tf.get_default_graph().get_operations() if each in run]
     framed = variable_versions.in_frames(present)
     sources = {operation: _sources(operation) for operation in present}
@@ -81,10 +82,11 @@ def put_updates_first(fetches: Any, apart: Any) -> None:
         readers, updates = _uses(variable, run, framed)
         updates.sort(key=present.index)
         for first, second in itertools.pairwise(updates):
-            waiting[second].append(first)
+            if may_wait(second, first):
+                waiting[second].append(first)
         for update in updates:
             before = set(graph_walk.all_before([update]))
-            pairs += [(update, r) for r in readers if r not in before and r not in elsewhere]
+            pairs += [(update, r) for r in readers if r not in before and may_wait(r, update)]
     together = {operation: [*before, *waiting[operation]] for operation, before in sources.items()}
     for update, reader in pairs:
         together[reader].append(update)

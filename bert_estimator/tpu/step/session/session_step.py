@@ -55,7 +55,7 @@ class SessionStep:
             tf.group(*outside_compilation.effects(on_host)),
         ]
         # The host's operations run after the step, in runs of their own.
-        apart = [self._host.operations, self.metric_values]
+        apart = [*self._host.operations, self.metric_values]
         variable_versions.order(self._fetches, updates_first=not is_training, apart=apart)
         self._summaries = None  # once `add_summaries` was called
         self._summarized = []  # what every step computes for the summaries
