@@ -3,17 +3,21 @@
 import asyncio
 import json
 import shutil
+import types
 
 import pytest
 import tensorflow.compat.v1 as tf
 from task_runs import KINDS, PAIRS, train, write_data
 
 from bert_estimator.command_line import run_directory
+from bert_estimator.interchange import conversion, network_files, open_source
+from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.serving import checkpoint_model, exported_model
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.predictor import open_predictor
 from bert_estimator.serving.server import models
+from bert_estimator.tpu import errors
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +183,28 @@ def test_a_run_that_trains_meanwhile_is_followed(run, tmp_path, capsys):
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("serve: ")]
     assert said[0] == "serve: m: version 3 is served now."
     assert len(said) == 2 and said[1].endswith("Version 3 is still served.")
+
+
+READERS = {
+    "predict": open_predictor,
+    "serve": lambda path: models.open_model(path, 2),
+    "embed": Embedder,
+    "convert": lambda path: conversion.convert(open_source(path), f"{path}-hf", "hf"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_checkpoint_that_goes_is_named(run, monkeypatch, reader):
+    """The training that writes it deletes it between the opening and the reading of the weights."""
+
+    def remove(folder):
+        for path in run.glob("model.ckpt-*"):
+            path.unlink()
+        return network_files.read(folder)
+
+    monkeypatch.setattr(tf1_checkpoint, "network_files", types.SimpleNamespace(read=remove))
+    with pytest.raises(errors.CheckpointGoneError, match="ckpt-4 was removed while it was"):
+        READERS[reader](str(run))
 
 
 def test_a_pretraining_run_gives_vectors(run, capsys):

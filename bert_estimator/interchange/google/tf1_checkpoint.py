@@ -67,7 +67,8 @@ def find(folder: str, choice: str | None = None) -> str | None:
 def open_prefix(prefix: str, path: str) -> Source:
     """Opens the checkpoint of a path without .index, and the files beside it; `path` is what the
     user called it."""
-    reader = open_reader(prefix, path)
+    with checkpoints.explaining_loss(prefix):
+        reader = open_reader(prefix, path)
     # Our name -> the name in the file. What only an ELECTRA's pretraining has keeps its name, with
     # a mark, so that it cannot be taken for a weight.
     stored = {}
@@ -77,11 +78,15 @@ def open_prefix(prefix: str, path: str) -> Source:
     shapes = {name: stored_shapes[theirs] for name, theirs in stored.items()}
     weights = {name: shapes[name] for name in sorted(shapes) if _is_weight(name, shapes)}
 
+    def read(name):
+        with checkpoints.explaining_loss(prefix):
+            return weight(reader, stored.get(name, name), name, path)
+
     return Source(
         path=path,
         format=TF1,
         shapes=weights,
-        read=lambda name: weight(reader, stored.get(name, name), name, path),
+        read=read,
         checkpoint=prefix,
         left_out=tuple(n.removeprefix(_PRETRAINING) for n in sorted(set(shapes) - set(weights))),
         architecture=network_variables.architecture_in_tf1(stored_shapes),

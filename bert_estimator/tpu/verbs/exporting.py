@@ -62,7 +62,8 @@ def export(
             for mode in modes:
                 job = jobs[mode]
                 with tf.Graph().as_default(), _session(job) as session:
-                    content = _graph(job, receiver_fns[mode], checkpoint, session, builder)
+                    with checkpoints.explaining_loss(checkpoint):
+                        content = _graph(job, receiver_fns[mode], checkpoint, session, builder)
                     content["strip_default_attrs"] = True
                     if mode == modes[0]:
                         # The variables are written once; the other modes' graphs must do with them.

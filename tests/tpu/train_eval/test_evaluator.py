@@ -11,7 +11,7 @@ from toy import input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
 from bert_estimator.storage import remote
-from bert_estimator.tpu import errors
+from bert_estimator.tpu import errors, serving
 from bert_estimator.tpu.train_eval import train_and_evaluate
 from bert_estimator.tpu.verbs import checkpoints
 
@@ -107,7 +107,18 @@ def test_a_checkpoint_that_goes_while_it_is_evaluated_is_passed_over(tmp_path, p
     assert listener.seen == ["evaluated"] + ["no new checkpoint"] * (2 * _POLLS - 1)
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def receiver():
+    return serving.build_raw_serving_input_receiver_fn({"x": tf.ones([4])})()
+
+
+READING = {
+    "evaluate": lambda estimator, path: estimator.evaluate(input_fn, steps=1),
+    "predict": lambda estimator, path: next(iter(estimator.predict(input_fn))),
+    "export": lambda estimator, path: estimator.export_saved_model(str(path / "out"), receiver),
+}
+
+
+@pytest.mark.parametrize("verb", READING)
 def test_a_checkpoint_that_goes_is_named(tmp_path, rules, monkeypatch, verb):
     model_fn = make_model_fn(lambda features, loss: {"predictions": {"x": features["x"]}})
     estimator = make_estimator(tmp_path, model_fn, predict_batch_size=4, **rules)
@@ -121,9 +132,7 @@ def test_a_checkpoint_that_goes_is_named(tmp_path, rules, monkeypatch, verb):
     check = checkpoints.warn_unless_finite
     monkeypatch.setattr(checkpoints, "warn_unless_finite", remove)
     with pytest.raises(errors.CheckpointGoneError, match="ckpt-2 was removed while it was"):
-        estimator.evaluate(input_fn, steps=1) if verb == "evaluate" else next(
-            iter(estimator.predict(input_fn))
-        )
+        READING[verb](estimator, tmp_path)
 
 
 def test_waiting_reads_a_damaged_checkpoint_once(tmp_path, polls, monkeypatch):
