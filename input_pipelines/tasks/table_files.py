@@ -171,12 +171,11 @@ def _tab_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_CELL)
     # Line ends inside quotes belong to their cell, so the csv module needs them.
     lines = text_lines(path, keep_empty=True, encoding=encoding)
     reader = csv.reader((text + "\n" for _, text in lines), strict=True)
     try:
-        for cells in reader:
+        while (cells := _next_row(reader)) is not None:
             for text in cells:
                 # The csv module would take these marks for text, and split the cell at its commas.
                 if _SPACE_BEFORE_QUOTES.fullmatch(text):
@@ -196,6 +195,15 @@ def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]
         elif "expected after" in reason:
             reason += '. In a cell with quotation marks around it, write each one within twice ("")'
         raise TableError(f"{path}:{reader.line_num}: is not CSV: {reason}") from None
+
+
+def _next_row(reader):
+    """Returns the next row of a csv reader, whose cells may be long; None at the end."""
+    before = csv.field_size_limit(_LONGEST_CELL)  # for the whole process
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _with_empty_rows(lists: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
