@@ -4,7 +4,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -107,10 +107,11 @@ class LoopLength:
         return self._steps if self._target_secs is None else math.inf
 
     @contextlib.contextmanager
-    def timed(self, iterations: int) -> Iterator[None]:
-        """Measures the time of a loop of `iterations` steps, to choose the next loop's length."""
+    def timed(self, done: Sized) -> Iterator[None]:
+        """Measures the time of a loop, to choose the next loop's length; in the end `done` has an
+        element for each step that was run."""
         start = time.perf_counter()
         yield
-        if self._target_secs is not None:
-            self._step_secs.append((time.perf_counter() - start) / iterations)
+        if self._target_secs is not None and done:
+            self._step_secs.append((time.perf_counter() - start) / len(done))
             self._steps = max(1, round(self._target_secs / np.mean(self._step_secs)))

@@ -20,7 +20,7 @@ def test_a_loop_given_as_a_time_is_tuned_to_it(monkeypatch, target, step_secs, l
     seen = []
     for _ in lengths:
         seen.append(length.get())
-        with length.timed(seen[-1]):
+        with length.timed(range(seen[-1])):
             now[0] += seen[-1] * step_secs
     assert seen == lengths
 
@@ -32,6 +32,18 @@ def test_tuning_forgets_what_was_slow_long_ago(monkeypatch):
     )
     length = LoopLength("1s")
     for step_secs in [5.0] + [0.1] * 20:
-        with length.timed(length.get()):
+        with length.timed(range(length.get())):
             now[0] += length.get() * step_secs
     assert length.get() == 10
+
+
+def test_only_the_steps_that_were_run_count(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(
+        interface, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
+    )
+    length = LoopLength("1s")
+    for done in ([0.5], [0.5] * 4, []):  # of loops of 1, 10 and 10 steps; a loss ended the second
+        with length.timed(done):
+            now[0] += 0.1 * len(done)
+        assert length.get() == 10

@@ -94,7 +94,7 @@ class SessionStep:
         result, summary = LoopResult([], {}, {}, None), None
         interrupted = functools.partial(visit, result)
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
-        with self._loop_length.timed(iterations):
+        with self._loop_length.timed(result.losses):
             for i in range(iterations):
                 batch = self._next_batch(interrupted)
                 if batch is None:

@@ -226,7 +226,7 @@ class XlaStep:
         check_feeds(hook_run.feed_dict, self._model.graph.taken_from_session())
         self._result, summary = LoopResult([], {}, {}, None), None
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
-        with self._loop_length.timed(iterations), hosts.together():
+        with self._loop_length.timed(self._result.losses), hosts.together():
             with self._session.on_devices(self._device_loop.put_state) as state:
                 self._start_chunks(iterations, state, functools.partial(visit, self._result))
                 self._chunks.drain()
