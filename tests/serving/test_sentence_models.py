@@ -133,6 +133,11 @@ def test_prompts_that_are_not_used(tmp_path, prompts):
         ("modules.json", '[{"path": ""}]', "modules.json: the key 'type' is missing"),
         ("1_Pooling/config.json", "{}", "config.json: does not name a pooling"),
         ("1_Pooling/config.json", '{"pooling_mode": 1}', "pooling_mode: must be a string, not 1"),
+        (
+            "config_sentence_transformers.json",
+            '{"default_prompt_name": ["query"]}',
+            "model/config_sentence_transformers.json: default_prompt_name: must be a string, not",
+        ),
     ],
 )
 def test_damaged_files(tmp_path, name, content, message):
@@ -174,3 +179,12 @@ def test_the_files_are_copied_from_remote_storage():
     read = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "config.json"]
     assert all(map(opening._is_read, read))
     assert not any(map(opening._is_read, ["1_Pooling/a.bin", "onnx/model.onnx", "a/b/config.json"]))
+
+
+@pytest.mark.parametrize("further", [[], ["Normalize"]])
+def test_the_network_may_be_left_out_of_the_steps(tmp_path, further):
+    path = model(tmp_path, modes("max_tokens"), *further)
+    steps = json.loads((tmp_path / "model/modules.json").read_text())[1:]
+    (tmp_path / "model/modules.json").write_text(json.dumps(steps))
+    embedder = Embedder(path)
+    assert (embedder.pooling, embedder.is_normalized) == ("max", bool(further))

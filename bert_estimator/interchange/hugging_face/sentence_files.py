@@ -38,7 +38,7 @@ def read(folder: str) -> dict[str, Any]:
     steps = names[names[0] in _NETWORKS : len(names) - is_normalized] if names else []
     pooling = " and ".join(steps) or None
     if steps == [_POOLING]:
-        place = json_files.field(modules[1], "path", str, path)
+        place = json_files.field(modules[names.index(_POOLING)], "path", str, path)
         pooling = _pooling(os.path.join(folder, place, "config.json"))
     settings = _read_if_there(folder, _SETTINGS)
     length = settings.get("max_seq_length")
@@ -67,9 +67,9 @@ def _pooling(path):
 
 def _prompt(folder):
     """Returns a name for the text that stands before every text; None if there is no such text."""
-    values = _read_if_there(folder, _PROMPTS)
-    name = values.get("default_prompt_name")
-    prompts = json_files.field(values, "prompts", dict, _PROMPTS, default={})
+    values, path = _read_if_there(folder, _PROMPTS), os.path.join(folder, _PROMPTS)
+    name = json_files.field(values, "default_prompt_name", str, path, default=None)
+    prompts = json_files.field(values, "prompts", dict, path, default={})
     return f"the prompt {json_files.shown(prompts[name])}" if prompts.get(name) else None
 
 
