@@ -315,7 +315,7 @@ def _heads(nodes):
                 heads, size = (_constant(nodes, name) for name in shape.input[2:])
             else:
                 value = _constant(nodes, node.input[1])
-                heads, size = value[2:] if np.size(value) == 4 else (None, None)
+                heads, size = value[2:] if np.shape(value) == (4,) else (None, None)
             if heads is not None and size is not None:
                 numbers[int(heads)] += 1
     return next(iter(numbers)) if len(numbers) == 1 else None

@@ -243,6 +243,22 @@ def test_a_damaged_constant_of_the_graph_does_not_count(tmp_path, modules):
         open_source(str(module))
 
 
+@pytest.mark.parametrize("shape", [[2, 3, 4], [[2, 3], [4, 2]], 4])
+def test_a_shape_that_is_not_of_heads_does_not_count(tmp_path, modules, shape):
+    module = shutil.copytree(modules["tf1"], tmp_path / "module")
+    model = reader._read_model(str(module / "saved_model.pb"))
+    for meta_graph in model.meta_graphs:
+        nodes = {node.name: node for node in meta_graph.graph_def.node}
+        for node in nodes.values():
+            if "attention/self" in node.name and node.op == "Reshape":
+                new = meta_graph.graph_def.node.add(op="Const", name=f"{node.name}/other_shape")
+                new.attr["value"].tensor.CopyFrom(tf2.make_tensor_proto(shape))
+                node.input[1] = new.name
+    (module / "saved_model.pb").write_bytes(model.SerializeToString())
+    with pytest.raises(ValueError, match="do not show num_attention_heads of a BERT"):
+        open_source(str(module))
+
+
 def test_a_module_that_is_not_berts(tmp_path):
     other = tf2.Module()
     other.table = tf2.Variable(np.ones([3, 2], np.float32), name="embeddings/table")
