@@ -130,9 +130,9 @@ def _make_wait(variable, initializer, before, read):
         copy = graph_walk.copied(value, kept, f"{variable.op.name}/read_after_restoring")
         for operation in after:
             for source in {tensor.op for tensor in operation.inputs} & read.keys():
-                # `copied` has added the copies to `kept`; an operation without outputs has no copy
-                # to find.
-                if kept[operation]:
+                # `copied` has added the copies to `kept`. What the value does not need has no copy,
+                # and the copy of an operation without outputs cannot be found.
+                if kept.get(operation):
                     kept[operation][0].op._add_control_input(read[source])
         if initializer.type == "Assign":
             assign = tf.raw_ops.Assign(ref=initializer.inputs[0], value=copy).op

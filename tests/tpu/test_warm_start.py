@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from toy import make_estimator, scalars, weight_at
 
 from bert_estimator import tpu
-from bert_estimator.tpu import serving
+from bert_estimator.tpu import serving, warm_start
 
 
 def make_model_fn(names=("a", "b"), first=0.0, adds=1.0):
@@ -270,3 +270,16 @@ def test_averages_start_with_the_values_of_a_checkpoint(tmp_path, source, rules,
 def test_averages_in_programs_of_tensorflow_1(tmp_path, source, way, use_resource):
     for number in range(3):
         check_averages(tmp_path / str(number), source, way, {"use_tpu": False}, use_resource)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_an_initializer_may_wait_for_what_reads_a_restored_variable(source, use_resource):
+    with tf.Graph().as_default(), tf.Session() as session:
+        with tf.variable_scope("", use_resource=use_resource):
+            weight = tf.get_variable("a", initializer=100.0)
+            tf.train.init_from_checkpoint(source, {"a": "a"})
+            twice = tf.get_variable("twice", initializer=2 * weight.read_value())
+        twice.initializer._add_control_input((weight + 0.0).op)
+        warm_start.read_after_restoring()
+        session.run(tf.global_variables_initializer())
+        assert session.run(twice) == 4
