@@ -36,7 +36,6 @@ _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
     """Raises FlagError if the network has too few positions for --max_seq_length, or cannot be
     split over --num_cores_per_replica."""
-    check_memory(config, bert_config)
     flags.check(
         config.data.max_seq_length <= bert_config.max_position_embeddings,
         "max_seq_length",
@@ -49,6 +48,7 @@ def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
         size = getattr(bert_config, name)
         rule = f"must divide the network's {name}, which is {size}"
         flags.check(size % cores == 0, "num_cores_per_replica", cores, rule)
+    check_memory(config, bert_config)
 
 
 def check_memory(config: JobConfig, bert_config: BertConfig) -> None:

@@ -292,3 +292,9 @@ def test_a_run_goes_on_with_the_head_s_dropout_that_it_began_with(tmp_path, said
             facts.check_network(directory, now, do_train=True)
     else:
         facts.check_network(directory, now, do_train=True)
+
+
+def test_a_length_is_compared_before_the_memory_that_it_would_take(tmp_path):
+    config = config_of(tmp_path, max_seq_length=1 << 20)
+    with pytest.raises(flags.FlagError, match="cannot be more than the network's max_position_em"):
+        job_estimator.check_sizes(config, BertConfig(vocab_size=99))
