@@ -11,6 +11,7 @@ other networks say some of them. What a difference means depends on the use:
 
 import dataclasses
 import filecmp
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -160,10 +161,12 @@ def check_start(network: NetworkFlags, asked: Facts, flag: str, head: str | None
     with flags.named("init_checkpoint"):
         source = interchange.open_source(network.init_checkpoint)
         theirs = of_network(source, head)
-        found = {name: values for name, *values in differences(theirs, asked, _first_difference)}
+        differ = functools.cache(_first_difference)  # reading two vocabularies takes a while
+        found = {name: values for name, *values in differences(theirs, asked, differ)}
     # The embeddings of another vocabulary would be of other words.
     if name := next(filter(found.get, _OF_TEXT), None):
-        other = f"{network.init_checkpoint} was trained {_text_in_words(name, *found[name])}"
+        learned = _text_in_words(name, *found[name], differ)
+        other = f"{network.init_checkpoint} was trained {learned}"
         if not network.allow_partial_init:
             raise flags.FlagError(
                 f"--{flag}: {other}. Use the same vocabulary and casing, or add "
@@ -213,10 +216,10 @@ def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bo
         )
 
 
-def _text_in_words(name, theirs, ours):
+def _text_in_words(name, theirs, ours, differ):
     """Returns how the text that a network learned differs from a run's."""
     if name == "vocabulary":
-        number, token, other = _first_difference(theirs, ours)
+        number, token, other = differ(theirs, ours)
         return (
             f"with the vocabulary {theirs}, whose token {number} is {token!r}, and {ours} has "
             f"{other!r} there"
