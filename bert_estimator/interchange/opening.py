@@ -113,8 +113,8 @@ def unpacked(path: str) -> str:
     """Unpacks a model's archive into a directory that lasts as long as the process, and returns the
     directory in it that has the model's files."""
     # An archive is unpacked once in a process, unless it changes.
-    stat = os.stat(path)
-    return _unpacked_once(path, stat.st_mtime_ns, stat.st_size)
+    status = os.stat(path)
+    return _unpacked_once(path, status.st_mtime_ns, status.st_size)
 
 
 @functools.cache

@@ -160,7 +160,7 @@ class Mirror:
         """Copies files, which are given with what the listing says of each."""
         if stats:
             megabytes = sum(size for size, _ in stats.values()) / 1e6
-            _logger.info("%s", f"Copying {len(stats)} files ({megabytes:.0f} MB) from {self.url}.")
+            _logger.info("Copying %d files (%.0f MB) from %s.", len(stats), megabytes, self.url)
         for name, stat in stats.items():
             path = os.path.join(self.path, name)
             try:
@@ -252,7 +252,7 @@ class Mirror:
                 self._error = error
             else:
                 _logger.warning(
-                    "%s", f"{error}. The next checkpoint is uploaded with what is missing now."
+                    "%s. The next checkpoint is uploaded with what is missing now.", error
                 )
         except BaseException as error:  # `wait` raises it in the thread of the training.
             self._error = error
@@ -305,7 +305,7 @@ class Mirror:
             shutil.rmtree(folder, ignore_errors=True)
         if changed:
             secs = time.perf_counter() - start
-            _logger.info("%s", f"Uploaded {num_bytes / 1e6:.1f} MB to {self.url} ({secs:.1f} s).")
+            _logger.info("Uploaded %.1f MB to %s (%.1f s).", num_bytes / 1e6, self.url, secs)
 
     def _finish(self):
         """Uploads what is left, gives the run free, and removes the local directory."""
@@ -319,7 +319,7 @@ class Mirror:
         except remote.StorageError as error:
             raise remote.StorageError(f"{error}. {self._local.keep()}. {advice}") from None
         except (Exception, KeyboardInterrupt, SystemExit):
-            _logger.warning("%s", f"{self._local.keep()}. {advice}.")
+            _logger.warning("%s. %s.", self._local.keep(), advice)
             raise
         self._local.remove()
 
@@ -340,9 +340,10 @@ class Mirror:
         self._owner.release()
         for reason in dict.fromkeys(anothers.values()):
             if names := sorted(name for name in changed if anothers.get(name) == reason):
-                _logger.warning("%s", f"{', '.join(names)}: stays in {self.url} as it is. {reason}")
+                listed = ", ".join(names)
+                _logger.warning("%s: stays in %s as it is. %s", listed, self.url, reason)
         if left_out := set(changed) & set(anothers):
-            _logger.warning("%s", f"{self._local.keep(left_out)}.")
+            _logger.warning("%s.", self._local.keep(left_out))
 
     def _anothers(self, names):
         """Returns file -> reason, a sentence, of the files that are left to another process."""
