@@ -1,6 +1,7 @@
 """The tensors that an `input_fn` returns: their shapes and names, and batches drawn from them."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
 
@@ -123,7 +124,8 @@ def _differs_by_run(operation):
 
 
 def named_leaves(path: str, structure) -> list[tuple]:
-    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
+    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`; None
+    alone does not have any."""
     if structure is None:
         return []
     if isinstance(structure, dict):
@@ -139,4 +141,5 @@ def named_leaves(path: str, structure) -> list[tuple]:
         items = [(f"{path}[{i}]", value) for i, value in enumerate(structure)]
     else:
         return [(path, structure)]
-    return [leaf for name, value in items for leaf in named_leaves(name, value)]
+    leaves = [[(n, v)] if v is None else named_leaves(n, v) for n, v in items]
+    return list(itertools.chain.from_iterable(leaves))

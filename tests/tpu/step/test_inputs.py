@@ -44,6 +44,8 @@ def unknown(*shape):
             r"^features\['x'\] is a SparseTensor: .*dense tensor",
         ),
         (lambda: {"x": np.zeros([2])}, r"^features\['x'\] is a ndarray"),
+        (lambda: {"x": tf.zeros([2]), "y": [None]}, r"^features\['y'\]\[0\] is a NoneType"),
+        (lambda: (tf.zeros([2]), {"y": None}), r"^labels\['y'\] is a NoneType"),
     ],
 )
 def test_a_shape_that_is_not_static_is_refused_by_name(returned, named):
