@@ -1,4 +1,6 @@
+import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -101,3 +103,14 @@ def test_encode_gives_the_ids_of_the_tokens(tmp_path, monkeypatch, most, do_lowe
         assert tokenizer.tokenize(text) == pieces
         assert tokenizer.encode(text) == [tokenizer.vocab[piece] for piece in pieces]
     assert len(tokenizer._ids) <= most
+
+
+def test_the_documented_losses_of_languages():
+    """docs/tokens.md has a table of what the default does to words, by language."""
+    text = (pathlib.Path(__file__).parents[2] / "docs/tokens.md").read_text(encoding="utf-8")
+    pairs = re.findall(r"`([^` ]+)` → `([^` ]+)`", text.split("## Sentences")[0])
+    assert len(pairs) > 15
+    for word, stripped in pairs:
+        assert BasicTokenizer().tokenize(word) == [stripped]
+        assert BasicTokenizer(strip_accents=False).tokenize(word) == [word]
+    assert BasicTokenizer().tokenize("ł đ ß का") == ["ł", "đ", "ß", "का"]
