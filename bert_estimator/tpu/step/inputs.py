@@ -1,7 +1,6 @@
 """The tensors that an `input_fn` returns: their shapes and names, and batches drawn from them."""
 
 import functools
-import itertools
 import re
 from collections.abc import Callable
 
@@ -124,8 +123,7 @@ def _differs_by_run(operation):
 
 
 def named_leaves(path: str, structure) -> list[tuple]:
-    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`; None
-    alone does not have any."""
+    """Returns (path, leaf) pairs of a structure, in the order of `tf.nest.flatten`; [] for None."""
     if structure is None:
         return []
     if isinstance(structure, dict):
@@ -141,5 +139,4 @@ def named_leaves(path: str, structure) -> list[tuple]:
         items = [(f"{path}[{i}]", value) for i, value in enumerate(structure)]
     else:
         return [(path, structure)]
-    leaves = [[(n, v)] if v is None else named_leaves(n, v) for n, v in items]
-    return list(itertools.chain.from_iterable(leaves))
+    return [leaf for n, v in items for leaf in ([(n, v)] if v is None else named_leaves(n, v))]

@@ -5,9 +5,6 @@ of construction nor the compiler's order of operations makes a difference. On th
 the graph gets control dependencies.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
 
@@ -125,7 +122,7 @@ def order(fetches, updates_first=False, apart=()):
     return racing
 
 
-def may_wait_in(runs: Iterable[Any]) -> Callable[[tf.Operation, tf.Operation], bool]:
+def may_wait_in(runs):
     """Returns whether an operation may wait for another one, as a function of both: not if one of
     these runs, each given by its fetches, has the first alone, and would get the second, too."""
     ours = [set(graph_walk.all_before(graph_walk.operations_of(fetches))) for fetches in runs]
