@@ -61,7 +61,9 @@ def state_of_process():
         "start of children": multiprocessing.get_start_method(allow_none=True),
         "threads": threading.enumerate(),
         "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook),
-        "limits": [resource.getrlimit(kind) for kind in range(resource.RLIM_NLIMITS)],
+        "limits": {
+            n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if "RLIMIT_" in n
+        },
         "recursion": sys.getrecursionlimit(),
         "csv": csv.field_size_limit(),
         "NumPy": (np.geterr(), np.get_printoptions()),

@@ -272,10 +272,9 @@ def test_averages_in_programs_of_tensorflow_1(tmp_path, source, way, use_resourc
         check_averages(tmp_path / str(number), source, way, {"use_tpu": False}, use_resource)
 
 
-@pytest.mark.parametrize("use_resource", [False, True])
-def test_an_initializer_may_wait_for_what_reads_a_restored_variable(source, use_resource):
+def test_an_initializer_may_wait_for_what_reads_a_restored_variable(source):
     with tf.Graph().as_default(), tf.Session() as session:
-        with tf.variable_scope("", use_resource=use_resource):
+        with tf.variable_scope("", use_resource=True):
             weight = tf.get_variable("a", initializer=100.0)
             tf.train.init_from_checkpoint(source, {"a": "a"})
             twice = tf.get_variable("twice", initializer=2 * weight.read_value())
