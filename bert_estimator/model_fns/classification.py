@@ -49,10 +49,7 @@ class Head:
     positive: int = 1  # the number of the label that `f1` is of
 
     COUNTED: ClassVar[tuple[str, ...]] = ("label_ids",)  # features that an evaluation needs
-
-    def new_variables(self) -> str:
-        """Returns a pattern of the variables that may be missing in `init_checkpoint`."""
-        return "output_weights|output_bias"
+    USES_POOLER: ClassVar[bool] = True
 
     def input_of(self, model: modeling.BertModel) -> tf.Tensor:
         """Returns what the logits are computed from: [B, ..., H] in the compute dtype."""
@@ -123,7 +120,7 @@ def model_fn_builder(
             def make_loss_fn(step):
                 return _loss_fn(network, head, features, step)
 
-            scaffold_fn = network.scaffold_fn(head.new_variables())
+            scaffold_fn = network.scaffold_fn(uses_pooler=head.USES_POOLER)
             return rule.train_spec(make_loss_fn, features, scaffold_fn, params.get("batch_size"))
         logits = _logits(network, head, features, None)
         if mode == tpu.ModeKeys.PREDICT:
@@ -139,7 +136,7 @@ def model_fn_builder(
             eval_metrics=head.eval_metrics(features, logits, losses),
             # An evaluation before the first step needs these weights. If the model's own directory
             # has a checkpoint, the evaluation reads that instead.
-            scaffold_fn=network.scaffold_fn(head.new_variables(), log=tf.logging.debug),
+            scaffold_fn=network.scaffold_fn(uses_pooler=head.USES_POOLER, log=tf.logging.debug),
         )
 
     return model_fn

@@ -64,12 +64,11 @@ class Network:
             self.random_seed, step, core_first_row + first_row, self.max_seq_length
         )
 
-    def scaffold_fn(self, new_head: str, **options: Any) -> Callable[[], tf.train.Scaffold] | None:
+    def scaffold_fn(self, **options: Any) -> Callable[[], tf.train.Scaffold] | None:
         """Returns the `scaffold_fn` of a spec; see `init_checkpoint.scaffold_fn`."""
         return scaffold_fn(
             self.init_checkpoint,
             self.bert_config,
-            new_head=new_head,
             allow_partial_init=self.allow_partial_init,
             **options,
         )

@@ -1,5 +1,6 @@
 """Starting from another model's weights, and saying exactly what happened."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 
@@ -8,16 +9,23 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import weights
-from bert_estimator.interchange.network_variables import POOLER
-from bert_estimator.interchange.source import ELECTRA
+from bert_estimator.interchange.network_variables import MASKED_LM, NEXT_SENTENCE
 from bert_estimator.interchange.weights import INITIALIZED, NEW, RESTORED, UNUSED, table
 from bert_estimator.system.errors import ArgumentError, listed
+
+_POOLER = "bert/pooler"
+# Parts of a network whose absence is said; a task's own head is new as a rule.
+_IN_WORDS = {
+    _POOLER: "pooler",
+    MASKED_LM: "masked-word head",
+    NEXT_SENTENCE: "next-sentence head",
+}
 
 
 def scaffold_fn(
     init_checkpoint: str | None,
     bert_config: BertConfig | None = None,
-    new_head: str | None = None,
+    uses_pooler: bool = True,
     allow_partial_init: bool = False,
     log: Callable[..., None] = tf.logging.info,
 ) -> Callable[[], tf.train.Scaffold] | None:
@@ -26,8 +34,7 @@ def scaffold_fn(
     Args:
       init_checkpoint: what `interchange.open_source` opens; if it is None, so is the result.
       bert_config: the model's, compared with the checkpoint's if the checkpoint has one.
-      new_head: regular expression of whole names of variables that may start anew, such as
-        r"output_(weights|bias)": the head of a new task.
+      uses_pooler: whether the model reads its pooler, so that it matters if the checkpoint has one.
       allow_partial_init: whether any variable may start anew or stay unused.
       log: function (format, text) that gets the table of what was initialized from where.
     """
@@ -43,7 +50,9 @@ def scaffold_fn(
         # Only weights are read: the global step and the optimizer's slots start anew.
         variables = {v.op.name: v for v in tf.trainable_variables()}
         shapes = {name: v.shape.as_list() for name, v in variables.items()}
-        rows = match(source, shapes, new_head, allow_partial_init)
+        rows = match(source, shapes, allow_partial_init)
+        parts = {_part_of(name) for name, _, what in rows if what == NEW}
+        new = tuple(p for p in _IN_WORDS if p in parts and (uses_pooler or p != _POOLER))
         others = len(tf.global_variables()) - len(variables)
         rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))
 
@@ -61,6 +70,8 @@ def scaffold_fn(
                     "them; use an earlier checkpoint",
                     init_checkpoint,
                 )
+            if new:
+                _say_new(init_checkpoint, new)
             log("%s", table(f"Initial weights from {init_checkpoint}", rows))
 
         return tf.train.Scaffold(init_fn=load)
@@ -96,11 +107,11 @@ def check_config(source: interchange.Source, bert_config: BertConfig | None) -> 
 def match(
     source: interchange.Source,
     shapes: Mapping[str, list[int]],
-    new_head: str | None = None,
     allow_partial_init: bool = False,
 ) -> list[tuple[str, list[int] | str, str]]:
     """Compares a checkpoint with a model, name -> shape of its trainable variables; returns the
-    rows of the table: (name, shape, RESTORED, NEW or UNUSED)."""
+    rows of the table: (name, shape, RESTORED, NEW or UNUSED). The pooler and the heads are new if
+    the checkpoint lacks them; of the encoder it must have all."""
     fitting = {name for name, shape in shapes.items() if source.shapes.get(name) == shape}
     unused = [name for name in source.shapes if name not in fitting]
     # Even with allow_partial_init, a checkpoint that gives nothing is a mistake.
@@ -111,22 +122,19 @@ def match(
             f"{sorted(shapes)[:3]}, the checkpoint's with {unused[:3]}",
             source.path,
         )
-    scopes = {_scope_of(name) for name in shapes if "/" in name}
-    # ELECTRA does not have a pooler; it is fine-tuned with a new one.
-    may_lack = source.architecture == ELECTRA
-    may_be_new = f"{new_head or ''}|{POOLER}.*" if may_lack else new_head or ""
+    own, theirs = (set(map(_part_of, names)) for names in (shapes, source.shapes))
     problems = []
     for name, shape in shapes.items():
         if name in source.shapes and name not in fitting:
             problems.append(
                 f"{name}: {shape} in the model, {source.shapes[name]} in the checkpoint"
             )
-        elif name not in fitting and not re.fullmatch(may_be_new, name):
+        elif name not in fitting and _part_of(name) in {*theirs, "bert"}:
             problems.append(f"{name}: {shape} in the model, not in the checkpoint")
-    # What is unused in the checkpoint may be a head that the model lacks. Weights under a scope
-    # that the model has, such as the weights of further layers, are a mistake.
+    # What is unused in the checkpoint may be a head that the model lacks. Weights of a part that
+    # the model has, such as the weights of further layers, are a mistake.
     for name in unused:
-        if name not in shapes and _scope_of(name) in scopes:
+        if name not in shapes and _part_of(name) in own:
             problems.append(f"{name}: {source.shapes[name]} in the checkpoint, not in the model")
     if problems and not allow_partial_init:
         raise ArgumentError(
@@ -144,7 +152,13 @@ def match(
     ]
 
 
-def _scope_of(name):
-    """Returns the scope that a network's or a head's variables share; "cls" has several heads."""
-    parts = name.split("/")
-    return "/".join(parts[:2]) if parts[0] == "cls" else parts[0]
+def _part_of(name):
+    """Returns the part of a network that a variable belongs to: the encoder ("bert"), the pooler,
+    or a head."""
+    return re.match(rf"{_POOLER}|cls/[^/]+|output(?=_)|[^/]+", name)[0]
+
+
+@functools.cache  # an evaluation before the training reads the same network
+def _say_new(path, parts):
+    names = " or a ".join(f"{_IN_WORDS[part]} ({part})" for part in parts)
+    tf.logging.info("%s does not have a %s; new weights take the place.", path, names)

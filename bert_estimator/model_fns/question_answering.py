@@ -25,8 +25,6 @@ from bert_estimator.precision import scope
 
 _SCOPE = "cls/squad"
 _NO_TOKEN = -10000.0  # a logit whose exponential is 0
-# What a checkpoint to start from may lack: the head, and the pooler, which is not used.
-_VARIABLES = f"{_SCOPE}/output_(weights|bias)|bert/pooler/dense/(kernel|bias)"
 
 
 class Scorer(Protocol):
@@ -59,7 +57,7 @@ def model_fn_builder(
             def make_loss_fn(step):
                 return _loss_fn(network, features, step)
 
-            scaffold_fn = network.scaffold_fn(_VARIABLES)
+            scaffold_fn = network.scaffold_fn(uses_pooler=False)
             return rule.train_spec(make_loss_fn, features, scaffold_fn, params.get("batch_size"))
         starts, ends = _logits(network, features, None)
         if mode == tpu.ModeKeys.PREDICT:
@@ -81,7 +79,7 @@ def model_fn_builder(
             eval_metrics=(_metric_fn(scorer), tensors),
             # An evaluation before the first step needs these weights. If the model's own directory
             # has a checkpoint, the evaluation reads that instead.
-            scaffold_fn=network.scaffold_fn(_VARIABLES, log=tf.logging.debug),
+            scaffold_fn=network.scaffold_fn(uses_pooler=False, log=tf.logging.debug),
         )
 
     return model_fn

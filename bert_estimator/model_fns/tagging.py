@@ -35,10 +35,7 @@ class TaggingHead(classification.Head):
     labels: tuple[str, ...] = ()
 
     COUNTED: ClassVar[tuple[str, ...]] = ("label_ids", "unique_ids", "continues_sentence")
-
-    def new_variables(self) -> str:
-        """Returns a pattern of the head and the pooler, which tagging networks may lack."""
-        return f"{super().new_variables()}|bert/pooler/dense/(kernel|bias)"
+    USES_POOLER: ClassVar[bool] = False
 
     def input_of(self, model: modeling.BertModel) -> tf.Tensor:
         """Returns the output of the last layer, [B, F, H] in the compute dtype."""

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 
+import fixtures
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, write_data
 from tiny_run import bert_config, words, write_records
@@ -180,6 +181,20 @@ def test_pretraining_goes_on_from_a_directory_alone(data, trained, tmp_path):
     assert PRETRAINING.module.main(["", *PRETRAINING.flags(path, tmp_path / "run", **flags)]) == 0
     own, its = (json.loads((d / "bert_config.json").read_text()) for d in (tmp_path / "run", start))
     assert own == its
+
+
+def test_pretraining_goes_on_from_a_masked_language_model(tmp_path, logged):
+    """It brings its sizes along, and lacks what predicts the next sentence, which one line says."""
+    start = fixtures.DATA / "hf_masked_lm"
+    write_records(tmp_path, "train.tfrecord", (start / "vocab.txt").read_text().split()[5:])
+    flags = {"init_checkpoint": start, "bert_config_file": None, "num_train_steps": 2}
+    flags |= {"num_warmup_steps": 0, "do_train": True, "do_eval": True}
+    assert (
+        PRETRAINING.module.main(["", *PRETRAINING.flags(tmp_path, tmp_path / "run", **flags)]) == 0
+    )
+    said = [text for _, text in logged]
+    assert sum(f"{start} does not have a pooler (bert/pooler) or a next-" in s for s in said) == 1
+    assert not any("newly initialized" in text for text in said)
 
 
 def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):

@@ -1,11 +1,15 @@
 """Starting from another model's weights."""
 
+import contextlib
 import re
+import shutil
 
+import fixtures
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import heads, modeling
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import Source, network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
@@ -62,9 +66,7 @@ def test_weights_alone_are_initialized_and_the_table_says_which(checkpoint, is_r
 
     with tf.Graph().as_default(), tf.variable_scope("", use_resource=is_resource):
         model()
-        values = values_after(
-            init_checkpoint.scaffold_fn(checkpoint, new_head=r"output_(weights|bias)", log=log)()
-        )
+        values = values_after(init_checkpoint.scaffold_fn(checkpoint, log=log)())
     assert values["global_step"] == 0
     np.testing.assert_array_equal(values["bert/kernel"], np.full([2, 3], 7.0))
     np.testing.assert_array_equal(values["output_bias"], np.zeros(3))
@@ -100,7 +102,6 @@ def test_another_shape_is_an_error(checkpoint):
     message = (
         f"init_checkpoint={checkpoint}: does not fit the configuration of the network:\n"
         "  bert/kernel: [2, 4] in the model, [2, 3] in the checkpoint\n"
-        "  output_bias: [3] in the model, not in the checkpoint\n"
         "Use the configuration that the checkpoint was made with; or allow_partial_init, to"
     )
     with tf.Graph().as_default():
@@ -115,25 +116,34 @@ def test_a_head_of_another_shape_is_no_new_head(checkpoint):
     shapes = {"bert/kernel": [2, 3], "head/bias": [4]}
     message = r"head/bias: \[4\] in the model, \[3\] in the checkpoint"
     with pytest.raises(ArgumentError, match=message):
-        match(checkpoint, shapes, new_head="head/.*")
+        match(checkpoint, shapes)
 
 
-def test_a_new_variable_is_an_error_unless_it_is_the_new_head(checkpoint):
-    shapes = {"bert/kernel": [2, 3], "output_bias": [3]}
-    message = r"of the network:\n  output_bias: \[3\] in the model, not in the checkpoint\n"
-    for new_head in (None, "bias", "output_weights"):
-        with pytest.raises(ArgumentError, match=message):
-            match(checkpoint, shapes, new_head=new_head)
-    rows = match(checkpoint, shapes, new_head="output_.*")
-    assert ("output_bias", [3], "new") in rows
-    assert rows == match(checkpoint, shapes, allow_partial_init=True)
+@pytest.mark.parametrize(
+    ("name", "may_be_new"),
+    [
+        ("output_bias", True),
+        ("bert/pooler/dense/kernel", True),
+        ("cls/predictions/output_bias", True),
+        ("cls/squad/output_bias", True),
+        ("bert/encoder/layer_7/output/dense/bias", False),
+        ("bert/embeddings/word_embeddings", False),
+        ("head/weights", False),  # the checkpoint has another part of this head
+    ],
+)
+def test_a_new_variable_is_an_error_in_what_the_checkpoint_has(checkpoint, name, may_be_new):
+    shapes = {"bert/kernel": [2, 3], "head/bias": [3], name: [3]}
+    message = rf"of the network:\n  {name}: \[3\] in the model, not in the checkpoint\n"
+    with contextlib.nullcontext() if may_be_new else pytest.raises(ArgumentError, match=message):
+        match(checkpoint, shapes)
+    assert (name, [3], "new") in match(checkpoint, shapes, allow_partial_init=True)
 
 
 def test_weights_of_a_part_that_the_model_has_must_be_used(checkpoint):
     shapes = {"bert/kernel": [2, 3], "head/weights": [3, 3]}
     message = r"  head/bias: \[3\] in the checkpoint, not in the model\nUse"
     with pytest.raises(ArgumentError, match=message):
-        match(checkpoint, shapes, new_head="head/weights")
+        match(checkpoint, shapes)
     rows = match(checkpoint, shapes, allow_partial_init=True)
     assert ("head/bias", [3], "unused") in rows
 
@@ -214,3 +224,54 @@ def test_weights_that_are_not_finite_are_named_before_the_first_step(tmp_path, f
     )
     (found,) = values(["bert/pooler/dense/bias"]).values()
     np.testing.assert_array_equal(found, weights["bert/pooler/dense/bias"])
+
+
+# What transformers' networks lack for pretraining.
+LACKING = {
+    "hf_pretraining": "",
+    "hf_albert": "",
+    "hf_masked_lm": "pooler (bert/pooler) or a next-sentence head (cls/seq_relationship)",
+    "hf_encoder": "masked-word head (cls/predictions) or a next-sentence head "
+    "(cls/seq_relationship)",
+    "hf_classifier": "masked-word head (cls/predictions) or a next-sentence head "
+    "(cls/seq_relationship)",
+    "hf_electra": "pooler (bert/pooler) or a masked-word head (cls/predictions) or a next-sentence "
+    "head (cls/seq_relationship)",
+}
+
+
+@pytest.mark.parametrize("job", ["pretraining", "classification", "tagging"])
+@pytest.mark.parametrize("name", LACKING)
+def test_every_network_of_transformers_starts_every_job(tmp_path, logged, name, job):
+    """What the file has computes what transformers computed; one line says what else is needed."""
+    path = str(shutil.copytree(fixtures.DATA / name, tmp_path / name))
+    expected = dict(np.load(f"{path}/logits.npz"))
+    with tf.Graph().as_default():
+        config = init_checkpoint.open_source(path).config
+        batch = {name: tf.constant(value) for name, value in np.load(f"{path}/batch.npz").items()}
+        batch["token_type_ids"] = batch.pop("segment_ids")
+        model = modeling.BertModel(config, is_training=False, **batch)
+        outputs = {"sequence_output": model.get_sequence_output()}
+        outputs["pooled_output"] = model.get_pooled_output()
+        size, length = batch["input_ids"].shape
+        if job == "pretraining":
+            logits = heads.masked_lm_logits(model, tf.tile([tf.range(length)], [size, 1]))
+            outputs["masked_lm_logits"] = tf.reshape(logits, [size, length, -1])
+            outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
+        else:
+            for end, shape in (("weights", [3, config.hidden_size]), ("bias", [3])):
+                tf.get_variable(f"output_{end}", shape)
+        tf.train.create_global_step()
+        scaffold = init_checkpoint.scaffold_fn(path, config, uses_pooler=job != "tagging")()
+        for _ in range(2):  # as an evaluation and then the training do
+            with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold)) as session:
+                values = session.run(outputs)
+    compared = values.keys() & expected.keys()
+    assert "sequence_output" in compared
+    for key in compared:
+        np.testing.assert_allclose(values[key], expected[key], atol=1e-5)
+    lacks = LACKING[name]
+    if job != "pretraining":
+        lacks = "pooler (bert/pooler)" * ("pooler" in lacks and job != "tagging")
+    said = [f"{path} does not have a {lacks}; new weights take the place."] if lacks else []
+    assert [text for _, text in logged if "does not have" in text] == said

@@ -103,15 +103,15 @@ def last_written(model_dir: str | None) -> str:
     return f"The last checkpoint, {path}, was written before."
 
 
-def to_read(model_dir: str | None, checkpoint_path: str | None, doing: str) -> str | None:
-    """Returns the path prefix of the checkpoint to evaluate or to predict with: checkpoint_path,
-    which must exist, or the newest; None, with a warning, if there is not any."""
-    path = given_or_newest(model_dir, checkpoint_path)
-    if path is None:
+def warn_if_untrained(path: str | None, job, step, doing: str) -> None:
+    """Warns if a step reads variables that nothing has trained: there is not a checkpoint, and
+    neither a warm start nor the model_fn's scaffold gives them the values of another model."""
+    if path is None and job.warm_start is None and step.spec.scaffold.init_fn is None:
         tf.logging.warning(
-            "There is no trained model in %s: %s newly initialized variables.", model_dir, doing
+            "There is no trained model in %s: %s newly initialized variables.",
+            job.config.model_dir,
+            doing,
         )
-    return path
 
 
 def given_or_newest(model_dir: str | None, checkpoint_path: str | None) -> str | None:

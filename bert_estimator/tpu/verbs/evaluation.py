@@ -55,7 +55,7 @@ def evaluate(
     batches (None: all); returns a dict with the mean `loss`, each metric, and `global_step`."""
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
     with hosts.noting_exit(), signalled as interrupts:
-        path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
+        path = checkpoints.given_or_newest(job.config.model_dir, checkpoint_path)
         with checkpoints.explaining_loss(path):
             start_step = checkpoints.global_step_of(path)
         # All hosts must restore the same checkpoint.
@@ -64,6 +64,7 @@ def evaluate(
 
         def make_hooks(step):
             _check_metric_names(step.metric_values)
+            checkpoints.warn_if_untrained(path, job, step, "evaluating")
             given = [*hooks, *step.spec.evaluation_hooks]
             # Under TPU rules, hooks only visit before and after all steps.
             steps_a_loop = steps if job.tpu_rules else 1

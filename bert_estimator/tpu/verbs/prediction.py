@@ -47,11 +47,12 @@ def predict(
 def _predictions(
     job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
 ):
-    path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "predicting with")
+    path = checkpoints.given_or_newest(job.config.model_dir, checkpoint_path)
     job = dataclasses.replace(job, model_fn=_predicting(job, predict_keys))
     input_fn = _padded(job, input_fn) if job.tpu_rules else _warning_of_endless(job, input_fn)
 
     def make_hooks(step):
+        checkpoints.warn_if_untrained(path, job, step, "predicting with")
         return [*hooks, *step.spec.prediction_hooks]
 
     with contextlib.ExitStack() as stack:

@@ -1,5 +1,6 @@
 """Evaluation under TPU rules: metrics on the host over every step, the mean loss, its errors."""
 
+import functools
 import time
 
 import numpy as np
@@ -75,6 +76,29 @@ def test_without_a_checkpoint_it_says_so(tmp_path, warned):
     assert f"There is no trained model in {tmp_path}: evaluating newly initialized variables." in (
         warned()
     )
+
+
+@by_rules
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_values_of_another_model_are_not_called_new(tmp_path, warned, rules, verb):
+    def load(scaffold, session):
+        variable = tf.trainable_variables()[0]
+        session.run(variable.initializer, {variable.initializer.inputs[1]: 7.0})
+
+    def model_fn(features, mode, params):
+        weight = tf.get_variable("w", initializer=0.0, use_resource=True)
+        values = weight + 0 * features["x"]
+        scaffold_fn = functools.partial(tf.train.Scaffold, init_fn=load)
+        return tpu.TPUEstimatorSpec(
+            mode, {"w": values}, tf.reduce_mean(values), scaffold_fn=scaffold_fn
+        )
+
+    estimator = make_estimator(tmp_path, model_fn, predict_batch_size=8, **rules)
+    if verb == "evaluate":
+        assert estimator.evaluate(input_fn, steps=1)["loss"] == 7.0
+    else:
+        assert next(estimator.predict(input_fn)) == {"w": 7.0}
+    assert not any("newly initialized" in text for text in warned())
 
 
 def test_hooks_visit_once_and_see_the_metrics_at_the_end(tmp_path):
