@@ -35,11 +35,15 @@ class TextInput:
 class CasingFlags:
     """Says what `tokenization.Casing` is made of."""
 
-    do_lower_case: bool = flags.field(True, "Lower-case the text.")
+    do_lower_case: bool | None = flags.field(
+        None,
+        "Lower-case the text. By default, lower-case what a vocabulary is made of, and then do as "
+        "the vocabulary tells.",
+    )
     strip_accents: bool | None = flags.field(
         None,
-        "Strip accents from the text. By default, do so if it is lower-cased, and always for "
-        "SentencePiece.",
+        "Strip accents from the text. By default, strip those of what a vocabulary is made of, if "
+        "it is lower-cased or SentencePiece, and then do as the vocabulary tells.",
     )
 
 

@@ -73,7 +73,8 @@ def _create(config, path, there):
             "of a SentencePiece model the ending .model, and a WordPiece vocabulary another one"
         )
     size = config.vocab_size
-    casing = flags.values_of(config.casing)
+    lower, strip = config.casing.do_lower_case, config.casing.strip_accents
+    casing = {"do_lower_case": lower is not False, "strip_accents": strip}
     share, unknown = 1.0, 0.0
     with lock.held_for(path):
         if is_model:

@@ -15,6 +15,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange.source import KINDS, Source
 from bert_estimator.system import json_files
+from bert_estimator.tokenization import Casing
 
 CONFIG, VOCABULARY, TASK = "bert_config.json", "vocab.txt", "task.json"
 SENTENCE_PIECE = "vocab.model"
@@ -43,6 +44,13 @@ def read(folder: str) -> dict[str, Any]:
         "vocab_file": _first_of(folder, (VOCABULARY, SENTENCE_PIECE, *_OTHER_VOCABULARIES)),
         **_read_task(folder),
     }
+
+
+def casing(folder: str) -> Casing | None:
+    """Returns how text of a directory's network is cased; None if task.json does not say it."""
+    task = _read_task(folder)
+    lower = task["do_lower_case"]
+    return None if lower is None else Casing(lower, task["strip_accents"])
 
 
 def _first_of(folder, names):

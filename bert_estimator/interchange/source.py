@@ -163,14 +163,15 @@ class Source:
         """Returns the tokenizer of the vocabulary.
 
         Args:
-          do_lower_case: whether text is lower-cased; None to tell it by the vocabulary's capitals.
-          strip_accents: whether accents are taken away; see `tokenization.open_tokenizer`.
+          do_lower_case: whether text is lower-cased; None for what the files beside it say,
+            or else for what the vocabulary's capitals tell.
+          strip_accents: whether accents are taken away; None for the same.
 
         Raises:
-          ValueError: the vocabulary is damaged, was made with the other casing, or has more tokens
-            than the network.
+          ValueError: the vocabulary is damaged, has capitals that do_lower_case would take away,
+            or has more tokens than the network.
         """
-        tokenizer = open_tokenizer(self.vocab_file, do_lower_case, strip_accents)
+        tokenizer = open_tokenizer(self.vocab_file, do_lower_case, strip_accents, self.casing)
         if tokenizer.vocab_size > self.config.vocab_size:
             raise ValueError(
                 f"{self.vocab_file}: has {tokenizer.vocab_size} tokens, but the network of "

@@ -21,7 +21,7 @@ from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.interchange import Source
+from bert_estimator.interchange import Source, network_files
 from bert_estimator.jobs.groups import NetworkFlags, network_of_run
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
@@ -186,11 +186,17 @@ def check_start(network: NetworkFlags, asked: Facts, flag: str, head: str | None
             )
 
 
-def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:
-    """Checks that a training that goes on has the vocabulary that lies beside its checkpoints."""
+def check_kept(directory: RunDirectory, vocab_file: str | None, casing: Casing | None) -> None:
+    """Checks that a training that goes on has the vocabulary that lies beside its checkpoints, and
+    the casing."""
     kept = directory.vocab_file()
     if vocab_file is None or kept is None or not directory.holds_checkpoint():
         return
+    with flags.named("output_dir"):
+        before = network_files.casing(directory.path)
+    for name, was, value in zip(Casing._fields, before or (), casing or (), strict=False):
+        rule = f"the run began with {_shown(was)}; leave the flag out to go on with it"
+        flags.check(was == value, name, value, rule)
     with flags.named("vocab_file"):
         differs = _first_difference(kept, vocab_file)
     if differs is not None:
@@ -247,5 +253,5 @@ def _first_difference(theirs, ours):
 
 
 def _tokens_of(vocab_file):
-    tokenizer = tokenization.open_tokenizer(vocab_file, None)
+    tokenizer = tokenization.open_tokenizer(vocab_file)
     return tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))

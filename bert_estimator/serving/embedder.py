@@ -105,10 +105,6 @@ class Embedder:
         self.pooling = pooling or _pooling_of(source)
         if folder is None:
             self._check_weights()
-        if do_lower_case is None:
-            do_lower_case = source.do_lower_case
-        if strip_accents is None:
-            strip_accents = source.strip_accents
         self._tokenizer = source.open_tokenizer(do_lower_case, strip_accents)
         self._layers = _layer_numbers(layers, self._config.num_hidden_layers)
         self.max_seq_length = _length(max_seq_length, source)

@@ -71,54 +71,37 @@ def is_cased(tokens: Sequence[str]) -> bool:
 
 
 def check(
-    path: str, vocabulary: Vocabulary, casing: Casing, strips: bool, usual: Callable[[bool], bool]
+    path: str, vocabulary: Vocabulary, casing: Casing, strips: bool, known: Casing | None
 ) -> None:
-    """Refuses a casing with which text would not reach the tokens of a vocabulary."""
-    lower = casing.do_lower_case
+    """Warns of a casing with which text would not reach the tokens of a vocabulary, unless it is
+    the vocabulary's own; raises ValueError if only a flag, and not what is known of the network,
+    lower-cases text for a vocabulary with capitals."""
+    lower, accented = casing.do_lower_case, vocabulary.accented
+
+    def said(tokens, what, flag):
+        key = flag.removeprefix("no")
+        is_of_files = known is not None and getattr(known, key) == getattr(casing, key)
+        way = f"correct {key} in the files beside the network" if is_of_files else f"give --{flag}"
+        return f"{path}: {tokens}. To {what}, {way}."
+
     if lower and vocabulary.is_cased:
-        raise ValueError(
-            f"{path}: {vocabulary.capitals} of its tokens have capitals, so it was made of text "
-            f"that was not lower-cased. Give {_advice(vocabulary, False, usual)}"
-        )
+        tokens = f"{vocabulary.capitals} of its tokens have capitals, which lower-cased text lacks"
+        if known is None or not known.do_lower_case:
+            raise ValueError(said(tokens, "keep capitals", "nodo_lower_case"))
+        _log.warning("%s", said(tokens, "keep capitals", "nodo_lower_case"))
     if not lower and vocabulary.is_lower_cased:
-        raise ValueError(
-            f"{path}: its tokens do not have capitals, so it was made of lower-cased text. "
-            f"Give {_advice(vocabulary, True, usual)}"
-        )
-    accented = vocabulary.accented
+        tokens = "its tokens do not have capitals, so words with capitals become [UNK]"
+        _log.warning("%s", said(tokens, "lower-case text", "do_lower_case"))
     if strips and accented:
         examples = ", ".join(map(repr, accented[:_EXAMPLES]))
-        lost = (
-            f"{path}: {len(accented)} of its {vocabulary.words} tokens have accents or other "
-            f"combining marks (such as {examples}), which"
+        tokens = (
+            f"{len(accented)} of its {vocabulary.words} tokens have accents or other combining "
+            f"marks (such as {examples}), which text loses"
         )
-        # A few such tokens, or many if a flag asks for stripped text, lead to a warning only.
-        if vocabulary.has_accents and casing.strip_accents is None:
-            raise ValueError(
-                f"{lost} text loses by default, so it was made of text that keeps them. Give "
-                "strip_accents=False (--nostrip_accents); or strip_accents=True (--strip_accents), "
-                "if a network was trained with this vocabulary and without them"
-            )
-        _log.warning(
-            "%s text loses: it does not reach these tokens. strip_accents=False "
-            "(--nostrip_accents) keeps them.",
-            lost,
-        )
+        _log.warning("%s", said(tokens, "keep accents", "nostrip_accents"))
     if lower and not strips and not accented and vocabulary.letters > _FEW_WORDS:
-        _log.warning(
-            "%s: its tokens do not have accents, so text with accents becomes other pieces or "
-            "[UNK]. If it was made of text without them, give strip_accents=True "
-            "(--strip_accents).",
-            path,
-        )
-
-
-def _advice(vocabulary, lower, usual):
-    """Returns the arguments and flags of the casing that a vocabulary was made with."""
-    arguments, flag = f"do_lower_case={lower}", "--do_lower_case" if lower else "--nodo_lower_case"
-    if usual(lower) and vocabulary.has_accents:
-        return f"{arguments} and strip_accents=False ({flag} --nostrip_accents)"
-    return f"{arguments} ({flag})"
+        tokens = "its tokens do not have accents, so words with accents become [UNK]"
+        _log.warning("%s", said(tokens, "strip accents", "strip_accents"))
 
 
 def case_beside_sigma(character: str) -> str:

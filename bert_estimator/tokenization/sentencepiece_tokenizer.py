@@ -135,12 +135,6 @@ class SentencePieceTokenizer:
         decomposed = unicodedata.normalize("NFKD", text)
         return without_marks(text) if any(map(unicodedata.combining, decomposed)) else text
 
-    @staticmethod
-    def usually_strips_accents(do_lower_case: bool) -> bool:
-        """Returns whether accents are stripped if nobody says whether."""
-        del do_lower_case
-        return True
-
     def _without_control(self, piece: str) -> str:
         """Returns a piece of a text, or the unknown piece for a text that spells a special one."""
         return self._model.id_to_piece(self.unk_id) if piece in self._controls else piece

@@ -50,29 +50,29 @@ class Tokenizer(Protocol):
     def without_accents(self, text: str) -> str:
         """Returns a text without its accents, as the tokenizer strips them."""
 
-    @staticmethod
-    def usually_strips_accents(do_lower_case: bool) -> bool:
-        """Returns whether accents are stripped if nobody says whether."""
-
 
 def open_tokenizer(
-    vocab_file: str, do_lower_case: bool | None = True, strip_accents: bool | None = None
+    vocab_file: str,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+    known: Casing | None = None,
 ) -> Tokenizer:
-    """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece. If
-    `do_lower_case` is None, the vocabulary's capitals and accents tell the casing; if only
-    `strip_accents` is None, it is as usual (see `Casing`)."""
-    tokenizer = reopen_tokenizer(vocab_file, Casing(do_lower_case is not False, strip_accents))
+    """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece. What
+    the arguments leave open is as `known` of the network that reads the tokens; if nothing is known
+    of it, the vocabulary's capitals and accents tell it."""
+    tokenizer = reopen_tokenizer(vocab_file, Casing(True))
     tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
     vocabulary = casing.counted(tokens, tokenizer.without_accents)
-    if do_lower_case is not None:
-        asked = Casing(do_lower_case, strip_accents)
-        usual = tokenizer.usually_strips_accents
-        casing.check(vocab_file, vocabulary, asked, tokenizer.strips_accents, usual)
-        return tokenizer
-    lower = not vocabulary.is_cased
-    if strip_accents is None and vocabulary.has_accents:
-        strip_accents = False
-    return reopen_tokenizer(vocab_file, Casing(lower, strip_accents))
+    told = known
+    if known is None:
+        lower = not vocabulary.is_cased if do_lower_case is None else do_lower_case
+        told = Casing(lower, False if vocabulary.has_accents else None)
+    asked = (do_lower_case, strip_accents)
+    chosen = Casing(*(t if a is None else a for a, t in zip(asked, told, strict=True)))
+    tokenizer = reopen_tokenizer(vocab_file, chosen)
+    if known is not None or asked != (None, None):
+        casing.check(vocab_file, vocabulary, chosen, tokenizer.strips_accents, known)
+    return tokenizer
 
 
 def reopen_tokenizer(vocab_file: str, casing: Casing) -> Tokenizer:

@@ -132,7 +132,7 @@ class FullTokenizer:
         self.do_lower_case = do_lower_case
         self.strips_accents = self.basic_tokenizer.strips_accents
         # Records say None for what is usual, so that both ways to ask for it are the same.
-        is_usual = self.strips_accents == self.usually_strips_accents(do_lower_case)
+        is_usual = self.strips_accents == do_lower_case
         self.casing = Casing(do_lower_case, None if is_usual else self.strips_accents)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self._tokens_of_chunk = _Cache(self._tokens_with_offsets)
@@ -197,11 +197,6 @@ class FullTokenizer:
     def without_accents(self, text: str) -> str:
         """Returns a text without its accents."""
         return without_accents(text)
-
-    @staticmethod
-    def usually_strips_accents(do_lower_case: bool) -> bool:
-        """Returns whether accents are stripped if nobody says whether."""
-        return do_lower_case
 
 
 class BasicTokenizer:

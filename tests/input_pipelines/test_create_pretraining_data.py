@@ -195,7 +195,10 @@ def test_unfit_flags(text_file, tmp_path, vocab_file, changed, error, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (["--vocab_file=cased.txt"], "--vocab_file: cased.txt: 2 of its tokens have capitals"),
+        (
+            ["--vocab_file=cased.txt", "--do_lower_case"],
+            "--vocab_file: cased.txt: 2 of its tokens have capitals",
+        ),
         (["--vocab_file=a.model"], "--vocab_file: a.model: is not a SentencePiece model"),
     ],
 )

@@ -69,11 +69,11 @@ def main(arguments):
 
 
 def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys):
-    vocab_file = str(tmp_path / "lower.txt")
-    write_vocab([*SPECIAL_TOKENS, *words(1900)], vocab_file)
-    flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--nodo_lower_case"]
+    vocab_file = str(tmp_path / "cased.txt")
+    write_vocab([*SPECIAL_TOKENS, *(word.title() for word in words(1900))], vocab_file)
+    flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--do_lower_case"]
     assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
-    assert "Give do_lower_case=True" in capsys.readouterr().err
+    assert "To keep capitals, give --nodo_lower_case." in capsys.readouterr().err
 
 
 def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys, monkeypatch):

@@ -40,7 +40,7 @@ def test_defaults_are_those_of_google_research_bert(tmp_path):
         "max_seq_length": 384, "doc_stride": 128, "max_query_length": 64, "n_best_size": 20,
         "max_answer_length": 30, "version_2_with_negative": False, "num_train_epochs": 3.0,
         "null_score_diff_threshold": 0.0, "train_batch_size": 32, "predict_batch_size": 8,
-        "learning_rate": 5e-5, "warmup_proportion": 0.1, "do_lower_case": True,
+        "learning_rate": 5e-5, "warmup_proportion": 0.1, "do_lower_case": None,
     }  # fmt: skip
     assert {name: config.settings()[name] for name in expected} == expected
     assert not config.embedded and config.training.optimizer == "adamw"

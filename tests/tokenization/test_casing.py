@@ -33,56 +33,72 @@ VOCABULARIES = {
     # Capitals and accents, as most cased vocabularies of Europe have them.
     "cased German": [*_MANY, *(f"F\u00fcr{word}" for word in _MANY[:300])],
 }
-STRIPPED = (
-    "{path}: {number} of its {words} tokens have accents or other combining marks (such as "
-    "{examples}), which text loses by default, so it was made of text that keeps them. Give "
-    "strip_accents=False (--nostrip_accents); or strip_accents=True (--strip_accents), if a "
-    "network was trained with this vocabulary and without them"
-)
-NO_CAPITALS = "{path}: its tokens do not have capitals, so it was made of lower-cased text. Give "
+# What is said of a casing that does not reach the vocabulary: all name the one way out.
 CAPITALS = (
-    "{path}: {capitals} of its tokens have capitals, so it was made of text that was not "
-    "lower-cased. Give do_lower_case=False (--nodo_lower_case)"
+    "{capitals} of its tokens have capitals, which lower-cased text lacks. To keep capitals, "
 )
-LOWER = "do_lower_case=True (--do_lower_case)"
-LOWER_WITH_ACCENTS = (
-    "do_lower_case=True and strip_accents=False (--do_lower_case --nostrip_accents)"
+NO_CAPITALS = (
+    "its tokens do not have capitals, so words with capitals become [UNK]. To lower-case text, "
 )
+MARKS = (
+    "{number} of its {words} tokens have accents or other combining marks (such as {examples}), "
+    "which text loses. To keep accents, "
+)
+NO_MARKS = "its tokens do not have accents, so words with accents become [UNK]. To strip accents, "
+FLAGS = {
+    CAPITALS: "nodo_lower_case",
+    NO_CAPITALS: "do_lower_case",
+    MARKS: "nostrip_accents",
+    NO_MARKS: "strip_accents",
+}
+ERROR = "error"
 
-# (vocabulary, do_lower_case, strip_accents) -> what is wrong; everything else opens in silence.
-REFUSED = {
-    ("uncased", False, None): NO_CAPITALS + LOWER,
-    ("uncased", False, True): NO_CAPITALS + LOWER,
-    ("cased", True, None): CAPITALS,
-    ("cased", True, False): CAPITALS,
-    ("German", True, None): STRIPPED,
-    ("German", False, None): NO_CAPITALS + LOWER_WITH_ACCENTS,
-    ("Russian", True, None): STRIPPED,
-    ("Vietnamese", True, None): STRIPPED,
-    ("Devanagari", True, None): STRIPPED,
-    ("Thai", True, None): STRIPPED,
-    ("Korean", True, None): STRIPPED,
-    ("cased German", True, None): CAPITALS,
-}
-TOLD = {
-    "uncased": (True, None),
-    "cased": (False, None),
-    "German": (True, False),
-    "Russian": (True, False),
-    "Vietnamese": (True, False),
-    "Devanagari": (True, False),
-    "Thai": (True, False),
-    "Korean": (True, False),
-    "Chinese": (True, None),
-    "cased German": (False, None),
-}
+# (vocabulary, what the network's files say, the flags) -> the casing, or ERROR, and what is said.
+NOTHING = (None, None)
 OPENED = [
-    *((name, *casing) for name, casing in TOLD.items()),
-    ("uncased", True, True),
-    ("Russian", False, None),  # too few words to tell that they were lower-cased
-    ("Devanagari", False, None),
-    ("Chinese", True, False),
-    ("Chinese", False, None),
+    # Nobody says it: the vocabulary does.
+    ("uncased", None, NOTHING, (True, None), []),
+    ("cased", None, NOTHING, (False, None), []),
+    ("German", None, NOTHING, (True, False), []),
+    ("Russian", None, NOTHING, (True, False), []),
+    ("Vietnamese", None, NOTHING, (True, False), []),
+    ("Devanagari", None, NOTHING, (True, False), []),
+    ("Thai", None, NOTHING, (True, False), []),
+    ("Korean", None, NOTHING, (True, False), []),
+    ("Chinese", None, NOTHING, (True, None), []),
+    ("cased German", None, NOTHING, (False, None), []),
+    # A flag that agrees, alone or with another one.
+    ("uncased", None, (True, None), (True, None), []),
+    ("uncased", None, (True, True), (True, None), []),
+    ("cased", None, (False, None), (False, None), []),
+    ("German", None, (True, None), (True, False), []),
+    ("German", None, (True, False), (True, False), []),
+    ("German", None, (None, False), (True, False), []),
+    ("Russian", None, (False, None), (False, None), []),  # too few words to tell their case
+    ("Chinese", None, (False, None), (False, None), []),
+    ("Chinese", None, (True, False), (True, False), []),
+    # A flag that does not: texts may be lower-cased, or have lost their marks, before.
+    ("uncased", None, (False, None), (False, None), [NO_CAPITALS]),
+    ("uncased", None, (False, True), (False, True), [NO_CAPITALS]),
+    ("uncased", None, (True, False), (True, False), [NO_MARKS]),
+    ("German", None, (False, None), (False, None), [NO_CAPITALS]),
+    ("German", None, (None, True), (True, None), [MARKS]),
+    ("Thai", None, (True, True), (True, None), [MARKS]),
+    ("cased", None, (True, None), ERROR, [CAPITALS]),
+    ("cased German", None, (True, False), ERROR, [CAPITALS]),
+    # What the files say holds, as in transformers.
+    ("uncased", (True, None), NOTHING, (True, None), []),
+    ("uncased", (False, None), NOTHING, (False, None), [NO_CAPITALS]),
+    ("cased", (False, None), NOTHING, (False, None), []),
+    ("cased", (True, None), NOTHING, (True, None), [CAPITALS]),
+    ("German", (True, None), NOTHING, (True, None), [MARKS]),
+    ("German", (True, False), NOTHING, (True, False), []),
+    # A flag replaces it.
+    ("uncased", (False, None), (True, None), (True, None), []),
+    ("cased", (True, None), (False, None), (False, None), []),
+    ("cased", (True, None), (True, None), (True, None), [CAPITALS]),
+    ("cased", (False, None), (True, None), ERROR, [CAPITALS]),
+    ("German", (True, None), (None, False), (True, False), []),
 ]
 
 
@@ -92,42 +108,58 @@ def vocabulary(folder, name):
     return path
 
 
-@pytest.mark.parametrize(("name", "lower", "strips"), REFUSED)
-def test_another_casing_is_refused(tmp_path, name, lower, strips):
+@pytest.mark.parametrize(("name", "known", "asked", "casing", "kinds"), OPENED)
+def test_flags_come_first_then_files_then_the_vocabulary(
+    tmp_path, caplog, name, known, asked, casing, kinds
+):
     path, words = vocabulary(tmp_path, name), VOCABULARIES[name]
-    strip = open_tokenizer(path, None).without_accents
+    strip = open_tokenizer(path).without_accents
     marked = [word for word in words if strip(word) != word]
-    sentence = REFUSED[name, lower, strips].format(
-        path=path,
-        number=len(marked),
-        words=len(words),
-        examples=", ".join(map(repr, marked[:3])),
-        capitals=sum(word != word.lower() for word in words),
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        open_tokenizer(path, lower, strips)
+    of_files = (known is not None and asked == NOTHING) or asked == known
+    sentences = [
+        f"{path}: {kind}correct {FLAGS[kind].removeprefix('no')} in the files beside the network."
+        if of_files
+        else f"{path}: {kind}give --{FLAGS[kind]}."
+        for kind in kinds
+    ]
+    sentences = [
+        sentence.format(
+            number=len(marked),
+            words=len(words),
+            examples=", ".join(map(repr, marked[:3])),
+            capitals=sum(word != word.lower() for word in words),
+        )
+        for sentence in sentences
+    ]
+    known = known and Casing(*known)
+    if casing == ERROR:
+        with pytest.raises(ValueError, match=f"^{re.escape(sentences[0])}$"):
+            open_tokenizer(path, *asked, known)
+    else:
+        tokenizer = open_tokenizer(path, *asked, known)
+        assert tokenizer.casing == casing
+        assert [record.getMessage() for record in caplog.records] == sentences
+    if not kinds:
+        for word in words[-20:]:
+            if not word.startswith("##"):
+                assert tokenizer.tokenize(word) == [word]
+                assert tokenizer.tokenize_with_offsets(word) == [(word, 0, len(word))]
 
 
-@pytest.mark.parametrize(("name", "lower", "strip"), OPENED)
-def test_its_own_casing_reaches_its_tokens(tmp_path, caplog, name, lower, strip):
-    path = vocabulary(tmp_path, name)
-    tokenizer = open_tokenizer(path, lower, strip)
-    usual = strip is None or strip == lower
-    assert tokenizer.casing == (lower, None if usual else strip)
-    assert tokenizer.strips_accents == (lower if strip is None else strip)
-    for word in VOCABULARIES[name][-20:]:
-        if not word.startswith("##"):
-            assert tokenizer.tokenize(word) == [word]
-            assert tokenizer.tokenize_with_offsets(word) == [(word, 0, len(word))]
-    lost = [r for r in caplog.records if "does not reach" in r.getMessage()]
-    assert lost == []
-
-
-@pytest.mark.parametrize("name", TOLD)
-def test_the_casing_that_a_vocabulary_tells(tmp_path, name):
-    path = vocabulary(tmp_path, name)
-    assert open_tokenizer(path, None).casing == TOLD[name]
-    assert open_tokenizer(path, None, strip_accents=True).strips_accents
+def test_what_a_sentence_advises_is_followed_in_silence(tmp_path, caplog):
+    """Each flag that a sentence names works, whatever else is said."""
+    for name, known, asked, _, kinds in OPENED:
+        for kind in kinds:
+            lower, strip = asked
+            on = not FLAGS[kind].startswith("no")
+            is_lower = FLAGS[kind].endswith("lower_case")
+            caplog.clear()
+            followed = (on, strip) if is_lower else (lower, on)
+            if known is not None and asked in (NOTHING, known):
+                known, followed = ((on, known[1]) if is_lower else (known[0], on)), NOTHING
+            open_tokenizer(vocabulary(tmp_path, name), *followed, known and Casing(*known))
+            said = [record.getMessage() for record in caplog.records]
+            assert not any(kind.rpartition(". ")[2] in sentence for sentence in said)
 
 
 def warning(caplog):
@@ -139,11 +171,7 @@ def warning(caplog):
 def test_accents_that_are_stripped_as_someone_says_are_warned_of(tmp_path, caplog):
     path = vocabulary(tmp_path, "Thai")
     tokenizer = open_tokenizer(path, True, True)
-    assert warning(caplog) == (
-        f"{path}: 2 of its 3 tokens have accents or other combining marks (such as "
-        "'\u0e01\u0e34\u0e19', '\u0e19\u0e49\u0e33'), which text loses: it does not reach these "
-        "tokens. strip_accents=False (--nostrip_accents) keeps them."
-    )
+    assert "2 of its 3 tokens have accents" in warning(caplog)
     # What was made so is opened again in silence.
     assert reopen_tokenizer(path, tokenizer.casing).tokenize("\u0e01\u0e34\u0e19") == ["[UNK]"]
     assert len(caplog.records) == 1
@@ -154,16 +182,9 @@ def test_few_accents_are_warned_of(tmp_path, caplog):
     path = str(tmp_path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, *VOCABULARIES["Chinese"], "\u304c", "##\u304c"], path)
     assert open_tokenizer(path).strips_accents
+    assert caplog.records == []
+    assert open_tokenizer(path, True).strips_accents
     assert "2 of its 1026 tokens have accents" in warning(caplog)
-
-
-def test_a_vocabulary_without_accents_for_text_with_accents_is_warned_of(tmp_path, caplog):
-    path = vocabulary(tmp_path, "uncased")
-    open_tokenizer(path, True, False)
-    assert warning(caplog) == (
-        f"{path}: its tokens do not have accents, so text with accents becomes other pieces or "
-        "[UNK]. If it was made of text without them, give strip_accents=True (--strip_accents)."
-    )
 
 
 @pytest.mark.parametrize(
@@ -207,7 +228,5 @@ def test_the_accents_of_sentencepiece(tmp_path, caplog, strip):
     assert [piece.string for piece in offsets] == tokenizer.tokenize("F\u00dcR")
     assert caplog.records == []
     if strip is False:
-        with pytest.raises(ValueError, match=r"which text loses by default.*--nostrip_accents"):
-            open_tokenizer(path)
-        assert open_tokenizer(path, None).casing == (True, False)
+        assert open_tokenizer(path).casing == open_tokenizer(path, True).casing == (True, False)
         assert isinstance(open_tokenizer(path, True, True), SentencePieceTokenizer)

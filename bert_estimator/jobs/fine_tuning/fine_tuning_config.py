@@ -48,16 +48,17 @@ class TextFlags(DataFlags):
         "Tokenize with this vocabulary: WordPiece, or SentencePiece if it ends in .model.",
         flags.check_file,
     )
-    do_lower_case: bool = flags.field(
-        True,
-        "Lower-case the text, if the vocabulary was made of lower-cased text.",
+    do_lower_case: bool | None = flags.field(
+        None,
+        "Lower-case the text. By default, do as the network's files say, or else its vocabulary.",
         heading=flags.DATA,
+        may_differ=True,  # `facts.check_kept` compares it with what the run recorded
     )
     strip_accents: bool | None = flags.field(
         None,
-        "Strip accents from the text. By default, do so if it is lower-cased, and always for "
-        "SentencePiece.",
+        "Strip accents from the text, with the same default.",
         heading=flags.DATA,
+        may_differ=True,
     )
     pack: bool = flags.field(
         True,

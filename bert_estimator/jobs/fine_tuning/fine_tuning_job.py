@@ -25,6 +25,7 @@ from bert_estimator.layers import primitives
 from bert_estimator.model_fns import fine_tuning, update
 from bert_estimator.storage import staging
 from bert_estimator.system import disk_files
+from bert_estimator.tokenization import Casing
 from input_pipelines.records.packed_rows import Filling, Packs
 from input_pipelines.tasks import features_input
 from input_pipelines.tasks.features import Batches, BatchesOfLength
@@ -154,7 +155,8 @@ class FineTuning(abc.ABC):
             values = flags.values_of(config)
             flag = next((name for name in config.DATA_FLAGS if values[name]), "output_dir")
             self.directory.check_config(config.settings_to_go_on(), data.digest(), flag)
-            facts.check_kept(self.directory, data.vocab_file)
+            casing = Casing(*map(self.task().get, Casing._fields))
+            facts.check_kept(self.directory, data.vocab_file, casing)
             # A run that goes on does not read --init_checkpoint again.
             if start.init_checkpoint and not self.directory.holds_checkpoint():
                 asked = facts.of_task(self.task(), data.vocab_file)

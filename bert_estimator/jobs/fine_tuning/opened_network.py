@@ -7,6 +7,7 @@ from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.interchange import network_files
 from bert_estimator.jobs import job_estimator
 from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
 from bert_estimator.recipes import embedded
@@ -26,18 +27,16 @@ def open_network(
     if config.embedded:
         config = flags.changed(config, vocab_file=of_embedded(config, bert_config))
     vocab_file = config.data.vocab_file
-    return config, bert_config, _open(config.data, vocab_file, bert_config, config.output_dir)
+    return config, bert_config, _open(config, vocab_file, bert_config)
 
 
-def _open(texts, vocab_file, bert_config, output_dir):
-    """Opens a vocabulary, which must fit the flags of the casing and the network's size."""
-    lower, strip = texts.do_lower_case, texts.strip_accents
+def _open(config, vocab_file, bert_config):
+    """Opens a vocabulary, which must fit the network's size, with the casing of the flags, or else
+    of the run or of the network that it starts from."""
     with flags.named("vocab_file"):
-        if strip is None and RunDirectory(output_dir).holds_checkpoint():
-            # A run of an earlier version may have lost accents, and goes on as it began.
-            casing = tokenization.Casing(lower)
-            strip = tokenization.reopen_tokenizer(vocab_file, casing).strips_accents
-        tokenizer = tokenization.open_tokenizer(vocab_file, lower, strip)
+        tokenizer = tokenization.open_tokenizer(
+            vocab_file, config.data.do_lower_case, config.data.strip_accents, _known_casing(config)
+        )
     flags.check(
         tokenizer.vocab_size <= bert_config.vocab_size,
         "vocab_file",
@@ -49,9 +48,20 @@ def _open(texts, vocab_file, bert_config, output_dir):
     return tokenizer
 
 
+def _known_casing(config):
+    """Returns the casing that the run has recorded, or else the network that it starts from."""
+    if RunDirectory(config.output_dir).holds_checkpoint():
+        with flags.named("output_dir"):
+            return network_files.casing(config.output_dir)
+    if not config.network.init_checkpoint:
+        return None
+    with flags.named("init_checkpoint"):
+        return interchange.open_source(config.network.init_checkpoint).casing
+
+
 def completed(config: FineTuningConfig) -> FineTuningConfig:
-    """Returns a configuration with the vocabulary of --init_checkpoint, or else of the run, and
-    with its casing, if no flag names one."""
+    """Returns a configuration with the vocabulary of --init_checkpoint, or else of the run, if no
+    flag names one."""
     texts, start = config.data, config.network.init_checkpoint
     is_of_run = not config.do_train and RunDirectory(config.output_dir).holds_checkpoint()
     # An embedded task that starts from scratch trains a vocabulary of its own; see `of_embedded`.
@@ -62,31 +72,7 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
         source = interchange.open_source(place)
     rule = f"is needed: there is no vocabulary beside {place}"
     flags.check(source.vocab_file, "vocab_file", None, rule)
-    lower = source.do_lower_case
-    if lower is None:
-        lower = texts.do_lower_case
-    flags.check(
-        not config.is_given("do_lower_case") or texts.do_lower_case == lower,
-        "do_lower_case",
-        texts.do_lower_case,
-        f"{place} was trained with {lower}; leave it out",
-    )
-    strip = texts.strip_accents
-    # Both casings are resolved by the tokenizer, since None means another value for each kind.
-    if source.casing is not None:
-        if strip is None:
-            strip = source.strip_accents
-        casing = tokenization.Casing(lower, strip)
-        tokenizer = tokenization.reopen_tokenizer(source.vocab_file, casing)
-        flags.check(
-            tokenizer.casing == source.casing,
-            "strip_accents",
-            strip,
-            f"{place} was trained with {not strip}; leave it out",
-        )
-    return flags.changed(
-        config, vocab_file=source.vocab_file, do_lower_case=lower, strip_accents=strip
-    )
+    return flags.changed(config, vocab_file=source.vocab_file)
 
 
 def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
@@ -100,7 +86,7 @@ def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
     vocab_file = os.path.join(staging.temporary_folder(), os.path.basename(vocab_file))
     # A copy is taken, since a later main job may replace --vocab_file.
     if named:
-        _open(config.data, named, bert_config, config.output_dir)
+        _open(config, named, bert_config)
         shutil.copy(remote.local(named), vocab_file)
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)

@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tokenization
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.interchange import network_files
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, RecordFlags
 from bert_estimator.recipes import embedded
-from bert_estimator.system import json_files
 from input_pipelines.embedded import default_data
 from input_pipelines.records import (
     manifest,
@@ -148,13 +148,8 @@ def _lengths(config, records):
 def check_evaluated(output_dir: str, records: RecordFlags, data: PretrainingData) -> None:
     """Checks that the records are of the vocabulary and casing of the run that is evaluated, as far
     as the files beside its checkpoints say."""
-    casing = None
-    task_file = os.path.join(output_dir, NETWORK_FILES[1])
-    if os.path.exists(task_file):
-        with flags.named("output_dir"):
-            task = json_files.read(task_file)
-        if task.get("do_lower_case") is not None:
-            casing = tokenization.Casing(task["do_lower_case"], task.get("strip_accents"))
+    with flags.named("output_dir"):
+        casing = network_files.casing(output_dir)
     vocab_file = RunDirectory(output_dir).vocab_file()
     learned = vocab_file and manifest.sha256_of_file(vocab_file), casing
     rule = (
@@ -206,7 +201,7 @@ def _vocabulary(vocab_file, vocab_size, record_files):
         with flags.named("input_file"):
             return manifest.find_vocabulary(record_files)
     with flags.named("vocab_file"):
-        size = tokenization.open_tokenizer(vocab_file, None).vocab_size
+        size = tokenization.open_tokenizer(vocab_file).vocab_size
     flags.check(
         size <= vocab_size,
         "vocab_file",

@@ -117,7 +117,7 @@ class Pretraining:
             )
             if start.init_checkpoint and not holds_checkpoint and not is_coming:
                 facts.check_start(start, asked, "input_file")
-            facts.check_kept(self.directory, self.data.vocab_file)
+            facts.check_kept(self.directory, self.data.vocab_file, self.data.casing)
         elif holds_checkpoint:
             pretraining_data.check_evaluated(config.output_dir, records, self.data)
         elif start.init_checkpoint:
