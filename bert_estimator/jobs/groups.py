@@ -51,8 +51,8 @@ class NetworkFlags:
     )
     allow_partial_init: bool = flags.field(
         False,
-        "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
-        "its vocabulary may be another.",
+        "Start from an --init_checkpoint of other sizes, another number of labels, or another "
+        "vocabulary or casing: what does not fit is new.",
         heading=flags.TRAINING,
     )
     precision: str = flags.field(
