@@ -73,6 +73,11 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
                 f"{vocab_file}:{index + 1}: the line is empty. Each line must hold one token, "
                 "since the line number is the token's id."
             )
+        if "\0" in token:
+            raise ValueError(
+                f"{vocab_file}:{index + 1}: the token {token!r} has a NUL, which no text has. Is "
+                "the file UTF-16? Save it as UTF-8."
+            )
         if token in vocab:
             raise ValueError(
                 f"{vocab_file}:{index + 1}: the token {token!r} is on line {vocab[token] + 1} too. "
