@@ -222,6 +222,11 @@ def record_offsets(path: str) -> np.ndarray:
             offsets.append(offsets[-1] + _HEADER_BYTES + length + _FOOTER_BYTES)
     checksums = np.frombuffer(b"".join([header[8:] for header in headers]), "<u4")
     damaged = np.flatnonzero(masked_crc32c(header[:8] for header in headers) != checksums)
+    if damaged.size and headers[0].startswith(b"\x1f\x8b"):
+        raise RecordError(
+            f"{path}: is compressed (GZIP), but records are read in any order. Unpack it: "
+            f"gunzip --stdout {path} > unpacked.tfrecord"
+        )
     if damaged.size:
         raise RecordError(
             f"{path}: record {damaged[0]} (byte {offsets[damaged[0]]}): the record's length is "
