@@ -13,6 +13,7 @@ from input_pipelines.tasks.table_files import Row, TableError, cell, read_rows
 from input_pipelines.tasks.task_table import Columns, Task
 
 _LEAST_ROWS = 10  # in fewer rows, the first row's label is often of no other row
+_MOST_WORDS_OF_A_NAME = 2  # of a column
 
 Label = int | float | tuple[int, ...]
 
@@ -138,7 +139,8 @@ def _labels_in(task, path, columns, are_all):
     several = task.kind == "multi_label"
     names = labels.discover(path, cells(), several, are_all)
     if not columns.has_header:
-        _check_first(path, cells(), several)
+        _, row = next(_rows(path, columns))
+        _check_first(path, cells(), several, str(row.get(columns.text_a, "")))
     return names
 
 
@@ -150,14 +152,18 @@ def _rows(path: str, columns: Columns) -> Iterator[tuple[int, Row]]:
     return annotations.without_refused(rows, path, (columns.text_a, columns.text_b, columns.label))
 
 
-def _check_first(path, cells, several):
-    """Raises TableError if the label of a file's first row says that this row is a header."""
+def _check_first(path, cells, several, text):
+    """Raises TableError if the label of a file's first row, and the text, say that this row is a
+    header."""
     rows = [(line, labels.names_of(text, path) if several else [text]) for line, text in cells]
     line, first_names = rows[0]
     first = first_names[0].strip() if len(first_names) == 1 else ""
     counts = collections.Counter(name.strip() for _, names in rows for name in names)
     others = {name: number for name, number in counts.items() if name != first}
     if not first or counts[first] > 1 or len(others) < 2:
+        return
+    # A column's name is short; the only example of a class may be the first one.
+    if len(text.split()) > _MOST_WORDS_OF_A_NAME:
         return
     # A header's label is of no other row. This says something only if all other labels are of
     # several rows, or are numbers, which the header's is not.

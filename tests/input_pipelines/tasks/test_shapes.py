@@ -229,6 +229,13 @@ TABLES = [
         )
         for row, rest in (("a", 2), ("2", 1), ("a", 0))
     ],
+    Shape(
+        "a class of which the first row is the only example",
+        "n.csv",
+        "It never came back,rare\n" + "t,a\n" * 5 + "t,b\n" * 5,
+        [("It never came back", "rare"), *[("t", "a")] * 5, *[("t", "b")] * 5],
+        dict(text_a_column="1", label_column="2"),
+    ),
     Shape("gzip", "t.csv.gz", gzip.compress(b"text,label\na,x\nb,y\n"), TWO),
     Shape(
         "xz",
