@@ -162,7 +162,7 @@ def _check_arguments(argv):
 def _told(error, expected, resumes, writes):
     """Returns (the exit code, the message without the command's name); None is a traceback."""
     # Paths of local copies become the names that the user knows.
-    message = remote.shown(str(error))
+    message = remote.shown(disk_files.in_words(error))
     if isinstance(error, ArgumentError):  # flags have the names of arguments
         return 2, f"--{message}"
     if isinstance(error, FlagError) or type(error).__name__ == _LOCKED_OUT:

@@ -263,8 +263,7 @@ def named(name: str) -> Iterator[None]:
         # Other errors, such as a full disk's, are not about what the flag names.
         if not disk_files.is_of_input(error):
             raise
-        said = f"{error.filename}: {error.strerror}" if error.strerror else error
-        raise FlagError(f"--{name}: {said}") from None
+        raise FlagError(f"--{name}: {disk_files.in_words(error)}") from None
 
 
 def find_hosts() -> Any:

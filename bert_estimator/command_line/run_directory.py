@@ -57,8 +57,8 @@ def read_evaluations(directory: str, of: str | None = None) -> dict[int, float]:
         }
     except (ValueError, OSError) as error:
         raise FlagError(
-            f"--output_dir: {path} cannot be read ({error}). Remove {directory}: the best "
-            "checkpoint is then chosen from the checkpoints that follow"
+            f"--output_dir: {path} cannot be read ({disk_files.in_words(error)}). Remove "
+            f"{directory}: the best checkpoint is then chosen from the checkpoints that follow"
         ) from None
 
 
@@ -400,8 +400,8 @@ def _recorded(path):
         return config
     except (ValueError, OSError) as error:
         raise FlagError(
-            f"--output_dir={path}: its config.json cannot be read ({error}); choose another "
-            "directory, or remove the file"
+            f"--output_dir={path}: its config.json cannot be read ({disk_files.in_words(error)}); "
+            "choose another directory, or remove the file"
         ) from None
 
 

@@ -17,8 +17,9 @@ source's to 1e-4.
 import argparse
 import os
 
-from bert_estimator.command_line import console
+from bert_estimator.command_line import console, flags
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.system import disk_files
 
 
 def run(args: argparse.Namespace) -> None:
@@ -31,6 +32,8 @@ def run(args: argparse.Namespace) -> None:
     from bert_estimator.interchange.source import HUGGING_FACE, ONNX, TF1
 
     console.set_up(tf.get_logger())
+    for name in ("bert_config_file", "vocab_file"):
+        flags.check_file(name, getattr(args, name))
     try:
         source = open_source(args.source, args.checkpoint)
         path = args.bert_config_file
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
         differences = conversion.convert(source, args.target, to)
         left_out = conversion.names_left_out(source, to)
     except (ValueError, OSError) as error:
-        raise FlagError(str(error)) from None
+        raise FlagError(disk_files.in_words(error)) from None
     rows = [
         (name, shape, weights.UNUSED if name in left_out else weights.RESTORED)
         for name, shape in source.shapes.items()

@@ -115,8 +115,9 @@ class Rollbacks:
             ]
         except (ValueError, OSError) as error:
             raise flags.FlagError(
-                f"--output_dir: {self._path} cannot be read ({error}). It says which batches the "
-                "run has skipped: put back a copy, or use another directory"
+                f"--output_dir: {self._path} cannot be read ({disk_files.in_words(error)}). "
+                "It says which batches the run has skipped: put back a copy, or use another "
+                "directory"
             ) from None
 
     def _write(self):

@@ -52,7 +52,8 @@ def main(argv: list[str]) -> int:
         folder, source, program = _program(script, module)
     except (ImportError, OSError, ValueError, SyntaxError) as error:
         what = "is not Python" if isinstance(error, SyntaxError) else "can't open it"
-        print(f"python -m bert_estimator.legacy: {script}: {what}: {error}", file=sys.stderr)
+        why = getattr(error, "strerror", None) or error
+        print(f"python -m bert_estimator.legacy: {script}: {what}: {why}", file=sys.stderr)
         return 2
     sys.argv = arguments
     sys.path[0] = folder

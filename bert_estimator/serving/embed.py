@@ -28,7 +28,7 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator.command_line import console
+from bert_estimator.command_line import console, flags
 from bert_estimator.command_line.choices import POOLINGS
 from bert_estimator.serving import commands
 from bert_estimator.serving.commands import BATCHES_TOGETHER
@@ -230,6 +230,8 @@ def main(argv: list[str]) -> int:
     args = _arguments(argv)
 
     def answer():
+        for name in ("vocab_file", "bert_config_file"):
+            flags.check_file(name, getattr(args, name))
         with commands.lines_of(args.file) as reader:
             with commands.opening():
                 # Loaded only now, since it takes seconds: a wrong command line has been reported.

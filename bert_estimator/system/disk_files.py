@@ -101,6 +101,13 @@ def is_of_input(error: OSError) -> bool:
     return is_of_path(error) or error.errno == errno.EIO
 
 
+def in_words(error: Exception) -> str:
+    """Returns what an error says, an OSError without its number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 def why_unreadable(path: str) -> str | None:
     """Returns why a file or directory cannot be read; None if it can."""
     try:

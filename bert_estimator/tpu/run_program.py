@@ -13,6 +13,7 @@ import time
 import numpy as np
 
 from bert_estimator.command_line import console
+from bert_estimator.system import disk_files
 from bert_estimator.system.errors import FlagError
 from bert_estimator.tpu.program import compile_report, devices, exported_program, stablehlo
 
@@ -111,7 +112,7 @@ def _run(arguments):
         cores = find_cores(arguments.tpu_name, program.num_cores)
     # All of these are about what the command line names, so the message is enough.
     except (OSError, ValueError, RuntimeError) as error:
-        raise FlagError(str(error)) from None
+        raise FlagError(disk_files.in_words(error)) from None
     flops = stablehlo.matmul_flops(program.step.mlir_module())
     print(
         f"{len(cores)} x {cores[0].device_kind}; {program.batch_size} examples and "

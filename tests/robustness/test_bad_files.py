@@ -4,6 +4,7 @@ A row is the content of a file that a command reads, and what the message says; 
 begins with ":" comes after the file's name.
 """
 
+import gzip
 import json
 import shutil
 
@@ -32,6 +33,9 @@ JSON_FILES = [
     ("convert", "no_vocab/tokenizer.json"),
     ("convert", "hf_classifier/tokenizer_config.json"),
     ("convert", "tf1/task.json"),
+    ("pretraining", "tf1/task.json"),
+    ("classifier", "tf1/task.json"),
+    ("squad", "tf1/task.json"),
     ("run_program", "program/program.json"),
 ]
 
@@ -72,6 +76,7 @@ BAD_FILES = {
         (b"x" * 9, ": record 0 (byte 0) goes on beyond the end of the file (9 bytes): the file"),
         (b"\xff" * 999, ": record 0 (byte 0): the record's length is damaged, or this is not a"),
         (b"\0" * 999, ": record 0 (byte 0): the record's length is damaged, or this is not a TF"),
+        (gzip.compress(b"a" * 999), ": is compressed (GZIP), but records are read in any order. "),
     ],
     ("pretraining", "output/config.json"): [
         (b'{"flags": 3}', ": flags: must be an object, not 3"),
@@ -86,7 +91,8 @@ BAD_FILES = {
         (b"[PAD]\n[PAD]", ":2: the token '[PAD]' is on line 1 too. Each token must occur once."),
         (b"\xff\xfe", ":1: byte 0 of the file is not UTF-8 (invalid start byte). A vocabulary i"),
         (b"\xef\xbb\xbf[PAD]", ":1: the file starts with a byte order mark, which would become"),
-        (b"\0" * 99, ": its 1 lines lack [PAD], [UNK], [CLS], [SEP], [MASK]. A BERT vocabulary"),
+        (b"\0" * 99, ":1: the token '\\x00\\x00"),
+        (b"[PAD]\na\0b", ":2: the token 'a\\x00b' has a NUL, which no text has. Is the"),
     ],
     ("classifier", "run_classifier/train.tsv"): [
         (b"", ": has 0 rows; give a file with at least one"),
@@ -238,6 +244,8 @@ def arguments(command, inputs, name, output):
     argv = commands.arguments(command, inputs, output)
     if command == "convert":
         argv[0] = str(inputs / name.partition("/")[0])
+    if name == "tf1/task.json" and command != "convert":
+        argv.append(f"--init_checkpoint={inputs}/tf1")
     if "own" in name:
         argv.append(f"--train_file={inputs}/{name}")
     return argv

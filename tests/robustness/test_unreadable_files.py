@@ -31,6 +31,16 @@ FILES = [
     ("squad", "run_squad/train.json", ()),
     ("squad", "run_squad/dev.json", ()),
     ("squad", "config.txt", ("config=config.txt",)),
+    ("pretraining", "tf1/task.json", ("init_checkpoint=tf1",)),
+    ("classifier", "tf1/task.json", ("init_checkpoint=tf1",)),
+    ("squad", "tf1/bert_config.json", ("init_checkpoint=tf1",)),
+    ("classifier", "hf_classifier/tokenizer_config.json", ("init_checkpoint=hf_classifier",)),
+    ("convert", "tokenizer.json", ("bert_config_file=tokenizer.json",)),
+    ("convert", "words.txt", ("vocab_file=words.txt",)),
+    ("embed", "tokenizer.json", ("bert_config_file=tokenizer.json",)),
+    ("embed", "words.txt", ("vocab_file=words.txt",)),
+    ("embed", "hf_classifier/tokenizer_config.json", ()),
+    ("serve", "hf_classifier/config.json", ()),
     ("text", "text.txt", ()),
     ("vocabulary", "text.txt", ()),
     ("records", "text.txt", ()),
@@ -121,7 +131,10 @@ def original(tmp_path_factory):
         (folder / name).mkdir()
     (folder / "program" / "program.json").write_text("{}")
     (folder / "exported" / "saved_model.pb").write_text("")
-    (folder / "config.txt").write_text("")
+    for name in ("config.txt", "words.txt", "tokenizer.json"):
+        (folder / name).write_text("")
+    (folder / "tf1" / "task.json").write_text("{}")
+    (folder / "hf_classifier" / "tokenizer_config.json").write_text("{}")
     return folder
 
 
@@ -142,5 +155,6 @@ def test_an_input_that_cannot_be_read(original, tmp_path, monkeypatch, command, 
             (folder / name).chmod(0o755)
     assert (code, "Traceback" in err, "resumes" in err) == (2, False, False), err
     last = err.splitlines()[-1]
+    assert "[Errno" not in err
     assert str(folder / name.partition("/")[0]) in last or "--" in last, err
     assert not list(tmp_path.glob("output/model.ckpt*"))

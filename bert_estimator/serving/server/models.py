@@ -166,8 +166,8 @@ def _vectors(path: str, batch_size: int, pooling: str | None, layers: Sequence[i
         if isinstance(error, OSError) and not disk_files.is_of_input(error):
             raise
         raise ValueError(
-            f"{error}. Nor does {path} hold an exported model, such as run_classifier.py "
-            "--do_export makes, or a fine-tuned run"
+            f"{disk_files.in_words(error)}. Nor does {path} hold an exported model, such as "
+            "run_classifier.py --do_export makes, or a fine-tuned run"
         ) from None
     return Opened(
         kind=VECTORS,
@@ -264,7 +264,7 @@ class ServedModel:
         try:
             opened = await asyncio.to_thread(self._open, seen.newest)
         except (ValueError, OSError) as error:
-            self._trouble = f"{error}. {still}"
+            self._trouble = f"{disk_files.in_words(error)}. {still}"
             return
         self._served = seen
         await self._replace(opened)
@@ -274,7 +274,7 @@ class ServedModel:
             newest = None if paths.is_remote(self.path) else _with_task(self.path, False)
             return _Seen(newest, _files_of(newest) if newest else frozenset())
         except (ValueError, OSError) as error:
-            return _Seen(error=f"{self.path}: cannot be read: {error}")
+            return _Seen(error=f"{self.path}: cannot be read: {disk_files.in_words(error)}")
 
     async def _replace(self, opened):
         old, old_batcher = self.opened, self.batcher
