@@ -42,8 +42,8 @@ class CasingFlags:
     )
     strip_accents: bool | None = flags.field(
         None,
-        "Strip accents from the text. By default, strip those of what a vocabulary is made of, if "
-        "it is lower-cased or SentencePiece, and then do as the vocabulary tells.",
+        "Strip accents from the text. By default, strip the accents of what a vocabulary is made "
+        "of, if it is lower-cased or SentencePiece, and then do as the vocabulary tells.",
     )
 
 

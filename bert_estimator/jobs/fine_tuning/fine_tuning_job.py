@@ -154,9 +154,10 @@ class FineTuning(abc.ABC):
         if config.do_train:
             values = flags.values_of(config)
             flag = next((name for name in config.DATA_FLAGS if values[name]), "output_dir")
-            self.directory.check_config(config.settings_to_go_on(), data.digest(), flag)
+            # Text that is cased otherwise makes other examples, too.
             casing = Casing(*map(self.task().get, Casing._fields))
             facts.check_kept(self.directory, data.vocab_file, casing)
+            self.directory.check_config(config.settings_to_go_on(), data.digest(), flag)
             # A run that goes on does not read --init_checkpoint again.
             if start.init_checkpoint and not self.directory.holds_checkpoint():
                 asked = facts.of_task(self.task(), data.vocab_file)

@@ -52,6 +52,7 @@ def test_the_casing_of_a_start(tmp_path, caplog, kind, said, argv, tokens, way, 
     config = BertConfig(**bert_config(len(words)))
     fixtures.write_tf1(folder, config, {"w": np.zeros(2, np.float32)}, **facts)
     argv = [*argv, f"--init_checkpoint={folder}", f"--output_dir={tmp_path}/run"]
+    argv += ["--max_seq_length=16"]
     argv += [f"--vocab_file={folder}/vocab.txt"] * names_vocabulary
     (config,) = classification_config.resolve(["", "--task_name=word_order", *argv])
     config = dataclasses.replace(config, embedded=False)
