@@ -95,7 +95,7 @@ def task_of_source(source: Source) -> dict[str, Any]:
 def _read_task(folder):
     """Returns the fields of `Source` that task.json tells."""
     path = os.path.join(folder, TASK)
-    return task_of(json_files.read(path) if os.path.exists(path) else {}, path)
+    return task_of(json_files.read(path) if os.path.lexists(path) else {}, path)
 
 
 def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:

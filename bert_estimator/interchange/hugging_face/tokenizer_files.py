@@ -114,7 +114,7 @@ def read_settings(folder: str) -> tuple[Casing | None, int | None]:
     """Returns (casing, model_max_length) of the directory's tokenizer_config.json; None for what it
     does not say."""
     path = os.path.join(folder, special_tokens.TOKENIZER)
-    values = json_files.read(path) if os.path.exists(path) else {}
+    values = json_files.read(path) if os.path.lexists(path) else {}
     whole = tokenizer_json.read(folder)
     name = _check_class(folder, values, path, whole is not None)
     _check_fixed(values, path)
