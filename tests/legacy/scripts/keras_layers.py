@@ -2,30 +2,9 @@
 
 from __future__ import absolute_import, division, print_function
 
-import os
-
 import numpy as np
+import one_model
 import tensorflow as tf
-
-flags = tf.flags
-flags.DEFINE_string("output_dir", None, "Where the checkpoints and the results go.")
-flags.DEFINE_bool("use_tpu", False, "Whether to use a TPU.")
-flags.DEFINE_string("tpu", None, "The TPU to use.")
-flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-FLAGS = flags.FLAGS
-
-
-def make_spec(mode, loss, optimizer, metric_fn, tensors):
-    """Returns the spec of a loss; batch normalization is updated with the weights."""
-    if mode != tf.estimator.ModeKeys.TRAIN:
-        return tf.contrib.tpu.TPUEstimatorSpec(
-            mode=mode, loss=loss, eval_metrics=(metric_fn, tensors)
-        )
-    if FLAGS.use_tpu:
-        optimizer = tf.contrib.tpu.CrossShardOptimizer(optimizer)
-    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
-        train_op = optimizer.minimize(loss, tf.train.get_global_step())
-    return tf.contrib.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
 def input_fn(params, seed):
@@ -63,36 +42,8 @@ def model_fn(features, labels, mode, params):
             "brier": tf.metrics.mean_squared_error(labels, probabilities),
         }
 
-    return make_spec(mode, loss, optimizer, metric_fn, [labels, logits])
-
-
-def main(unused_argv):
-    tf.logging.set_verbosity(tf.logging.INFO)
-    resolver = None
-    if FLAGS.tpu:
-        resolver = tf.contrib.cluster_resolver.TPUClusterResolver(tpu=FLAGS.tpu)
-    config = tf.contrib.tpu.RunConfig(
-        cluster=resolver,
-        model_dir=FLAGS.output_dir,
-        save_checkpoints_steps=20,
-        save_summary_steps=1,
-        tpu_config=tf.contrib.tpu.TPUConfig(iterations_per_loop=5),
-    )
-    estimator = tf.contrib.tpu.TPUEstimator(
-        model_fn,
-        config=config,
-        use_tpu=FLAGS.use_tpu,
-        train_batch_size=16,
-        eval_batch_size=16,
-        params={},
-    )
-    estimator.train(lambda params: input_fn(params, 0), max_steps=FLAGS.train_steps)
-    results = estimator.evaluate(lambda params: input_fn(params, 1), steps=4)
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
+    return one_model.make_spec(mode, loss, optimizer, metric_fn, [labels, logits])
 
 
 if __name__ == "__main__":
-    flags.mark_flag_as_required("output_dir")
-    tf.app.run()
+    one_model.run(model_fn, input_fn)
