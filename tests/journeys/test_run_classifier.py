@@ -240,18 +240,8 @@ def test_eight_cores_predict_what_one_does(data, copied):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "tpu_name",
-    [
-        None,
-        # The variables get them before they go to the cores: quick tests of warm starts show it.
-        pytest.param("rehearse:2", marks=pytest.mark.slow),
-    ],
-)
-def test_initial_weights_come_from_a_checkpoint(data, tmp_path, request, tpu_name):
+def test_initial_weights_come_from_a_checkpoint(data, tmp_path):
     """The rate is so small that training leaves the weights as they were."""
-    if tpu_name:
-        request.getfixturevalue("xla_runtime")
     config = BertConfig(**BERT_CONFIG)
     generator = np.random.default_rng(4)
     weights = {
@@ -262,7 +252,7 @@ def test_initial_weights_come_from_a_checkpoint(data, tmp_path, request, tpu_nam
     source = Source("start", "tf1", {}, weights.get, config=config)
     tf1_checkpoint.write(str(tmp_path / "start"), source, weights)
     start = dict(init_checkpoint=tmp_path / "start", learning_rate=1e-9, num_train_epochs=0.2)
-    flags = command(data, tmp_path / "run", tpu_name=tpu_name, **start)
+    flags = command(data, tmp_path / "run", **start)
     assert main([*flags, "--do_train"]) == 0
     found = variables_of(tmp_path / "run", 2)
     for name, value in weights.items():
@@ -373,25 +363,6 @@ def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Evaluation at step 24: " in out
     assert f"Checkpoint: {output_dir}/model.ckpt-24 " in out
-
-
-def test_a_complete_run_keeps_its_best_checkpoint(data, tmp_path, capsys):
-    """Whatever the same command says of evaluations, when nothing is left to train."""
-    run, keep = tmp_path / "run", "--keep_best_checkpoint"
-    flags = [*command(data, run, num_train_epochs=0.4), "--do_train", "--do_eval"]
-    assert main([*flags, keep]) == 0
-    evaluations = json.loads((run / "best" / "best.json").read_text())
-    evaluations["evaluations"][0]["value"] = 2.0  # better than all that follow
-    (run / "best" / "best.json").write_text(json.dumps(evaluations))
-    flags.append("--num_train_epochs=1")
-    assert main([*flags, keep]) == 0
-    for further in ([], [keep, f"--eval_file={data / 'train.tsv'}"], ["--do_train=false"]):
-        capsys.readouterr()
-        assert main([*flags, *further]) == 0
-        out = capsys.readouterr().out
-        assert ("Nothing left to train" in out) == ("--do_train=false" not in further)
-        assert "Evaluation at step 4: " in out and f"Checkpoint: {run}/best/model.ckpt-4 " in out
-        assert (run / "best" / "model.ckpt-4.index").exists()
 
 
 def test_an_evaluation_has_the_length_of_the_run_and_not_of_its_start(data, tmp_path):

@@ -279,21 +279,6 @@ def test_every_tokenizer_and_casing(tmp_path, kind, casing):
     assert "macro_f1 = " in results and "entity_f1" not in results
 
 
-def test_weights_of_other_tags_are_refused(data, trained, tmp_path, capsys):
-    """The files have as many tags as the network, with other names."""
-    other = tmp_path / "data"
-    shutil.copytree(data, other)
-    for path in other.glob("*.conll"):
-        path.write_text(path.read_text().replace("LOW", "ZED"))
-    changes = {"predict_file": other / "test.conll", "init_checkpoint": trained / "model.ckpt-16"}
-    flags = tagging_flags(other, tmp_path / "run", **changes)
-    assert main([*flags, "--do_predict", "--do_export"]) == 2
-    error = capsys.readouterr().err
-    assert f'{other}/train.conll: has the labels ["O", "B-ZED", "I-ZED"], but ' in error
-    assert ' has learned ["O", "B-LOW", "I-LOW"]. ' in error
-    assert not (tmp_path / "run" / "task.json").exists()
-
-
 def test_a_file_of_words_alone_is_tagged(data, trained, tmp_path):
     """Although --label_column is the column of the other files."""
     words_alone = tmp_path / "words.conll"
