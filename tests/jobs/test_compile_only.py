@@ -199,21 +199,6 @@ def test_a_report_has_a_directory_of_its_own(tmp_path, capsys, monkeypatch):
     assert config.output_dir == "runs/pretraining_plan"
 
 
-@pytest.mark.slow
-def test_the_stages_of_a_recipe_are_compiled_and_summed(tmp_path, capsys):
-    flags = ["--recipe=lamb_76min", "--scale=smoke", "--use_tpu", "--compile_only"]
-    flags += ["--tpu_topology=v3:1x1", f"--output_dir={tmp_path}"]
-    assert run_pretraining.main(["run_pretraining.py", *flags]) == 0
-    totals = {"least_total_secs": 0, "total_secs_at_share_of_the_paper": 0}
-    for stage, steps in ((1, 110), (2, 24)):
-        report = json.loads((tmp_path / f"stage_{stage}" / "compile_report.json").read_text())
-        assert report["fits"] and report["num_train_steps"] == steps
-        for name in totals:
-            totals[name] += report[name]
-    least, likely = map(compile_only._duration, totals.values())
-    assert f"all 2 stages: {least} at least; at 28.3% of peak {likely}\n" in capsys.readouterr().out
-
-
 def test_what_does_not_fit(tmp_path, capsys):
     changes = {"train_batch_size": 2**21, "precision": "float32", "micro_batch_size": 2**20}
     assert run_pretraining.main(command(tmp_path, **changes)) == 1

@@ -150,19 +150,6 @@ def test_own_runs_keep_the_order_that_they_began_with(tmp_path, with_best):
     assert Predictor(str(run_dir)).labels == NLI
 
 
-@pytest.mark.slow
-def test_each_seed_takes_the_order_of_the_network(tmp_path):
-    model = write_model(tmp_path / "model", NLI, 0)
-    train = write_rows(tmp_path / "train.tsv", LABELS)
-    flags = {"train_file": train, "eval_file": train, "learning_rate": 1e-9, "train_batch_size": 5}
-    verbs = ("do_train", "do_eval")
-    assert run(tmp_path / "run", *verbs, init_checkpoint=model, num_seeds=2, **flags) == 0
-    for seed in (12345, 12346):
-        seed_dir = tmp_path / "run" / f"seed-{seed}"
-        assert json.loads((seed_dir / "task.json").read_text())["labels"] == list(NLI)
-        assert results_of(seed_dir)["accuracy"] == pytest.approx(0.6)
-
-
 def test_a_file_to_train_on_gives_the_same_labels(tmp_path):
     """A file that lacks a label, or has them in another order, does not change the network's."""
     model = write_model(tmp_path / "model", NLI, 2, named_in="config.json")
