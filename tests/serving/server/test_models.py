@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fixtures import DATA
-from task_runs import ASKED, KINDS, PAIRS, SINGLE, train, write_data
+from task_runs import ASKED, KINDS, SINGLE, train, write_data
 
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.serving.exported_model import find
@@ -131,12 +131,6 @@ def test_a_network_gives_vectors():
         *map(list, (single["vector"], pair["vector"]))
     )
     model.close()
-
-
-@pytest.mark.slow
-def test_an_export_that_takes_ids(data):
-    run = export(data, "classification", "--export_inputs=ids")
-    assert len(models.open_model(run, 2).answer(PAIRS)) == len(PAIRS)
 
 
 def test_what_cannot_be_served(tmp_path):
