@@ -1,7 +1,5 @@
 """How user functions are called: by the names of their arguments."""
 
-import functools
-
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -33,27 +31,6 @@ def test_hparams_get_new_entries_added_and_old_ones_set():
     assert params.values() == {"rate": 0.5, "use_tpu": None}
 
 
-MODEL_FNS = {
-    "all": (lambda features, labels, mode, params, config: (labels, mode, params, config)),
-    "partial": functools.partial(lambda extra, features, params: (extra, params), extra="bound"),
-    "by keyword": lambda features, params, *, more=1: (params, more),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "result"),
-    [
-        ("all", "l", ("l", "train", {"a": 1}, ["config"])),
-        ("by keyword", None, ({"a": 1}, 1)),
-        ("partial", None, ("bound", {"a": 1})),
-    ],
-)
-def test_a_model_fn_gets_what_it_names(name, labels, result):
-    model_fn = MODEL_FNS[name]
-    call.check_model_fn(model_fn, {"a": 1})
-    assert call.call_model_fn(model_fn, "f", labels, "train", {"a": 1}, ["config"]) == result
-
-
 @pytest.mark.parametrize(
     ("model_fn", "params", "message"),
     [
@@ -82,19 +59,6 @@ def test_a_model_fn_that_cannot_work_is_refused(model_fn, params, message):
 def test_a_call_that_cannot_work_is_refused(model_fn, labels, message):
     with pytest.raises(ValueError, match=message):
         call.call_model_fn(model_fn, "f", labels, "train", {}, None)
-
-
-@pytest.mark.parametrize(
-    ("input_fn", "result"),
-    [
-        (lambda params: params, "p"),
-        (lambda params, mode, config, input_context: (params, mode, config, input_context),
-         ("p", "m", "c", None)),
-        (lambda params, extra=3: (params, extra), ("p", 3)),
-    ],
-)  # fmt: skip
-def test_an_input_fn_gets_what_it_names(input_fn, result):
-    assert call.call_input_fn(input_fn, "m", "p", "c") == result
 
 
 def test_an_input_fn_must_take_params():
