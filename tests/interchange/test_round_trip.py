@@ -156,37 +156,6 @@ def test_a_fine_tuned_model_goes_into_both_formats(tmp_path, name, do_lower_case
 
 
 @pytest.mark.slow
-@fixtures.needs_transformers
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
-def test_transformers_model_fine_tuned_here_is_the_same_there(tmp_path, hidden_act):
-    model, fine_tuned, out = (tmp_path / name for name in ("model", "fine_tuned", "out.npz"))
-    fixtures.transformers("classifier", model, hidden_act)
-    source = open_source(str(model))
-    batch = batch_of(source.vocab_file)  # made of the directory's tokenizer.json
-    np.savez(tmp_path / "batch.npz", **batch)
-    initial = fixtures.weights_of(source)
-    fixtures.transformers("logits", model, tmp_path / "batch.npz", out)
-    expected = logits_of(source.config, initial, batch)["classifier_logits"]
-    assert_close(np.load(out)["classifier_logits"], expected)
-
-    run = fine_tune(model, source.vocab_file, tmp_path, do_predict=True)
-    assert_fine_tuned(variables_of(run, STEPS), initial)
-    convert(run, fine_tuned)
-    # From text to logits there, by the directory's own tokenizer.
-    (tmp_path / "pairs.json").write_text(json.dumps(PREDICTED))
-    fixtures.transformers(
-        "ids", fine_tuned, tmp_path / "pairs.json", LENGTH, tmp_path / "theirs.npz"
-    )
-    for name, value in np.load(tmp_path / "theirs.npz").items():
-        np.testing.assert_array_equal(value, batch[name], err_msg=name)
-    fixtures.transformers("logits", fine_tuned, tmp_path / "theirs.npz", out)
-    theirs = np.load(out)["classifier_logits"]
-    assert_close(theirs, exported_logits(run, batch))
-    probabilities = np.exp(theirs) / np.exp(theirs).sum(axis=1, keepdims=True)
-    assert_close(probabilities, np.loadtxt(run / "test_results.tsv", delimiter="\t"))
-
-
-@pytest.mark.slow
 @fixtures.needs_tensorflow_1
 def test_tensorflow_1_checkpoint_fine_tuned_here_is_restored_there(tmp_path):
     """Through Hugging Face's format, so that every transpose is undone."""

@@ -5,14 +5,11 @@ import shutil
 
 import fixtures
 import hub_modules
-import log_lines
 import numpy as np
 import pytest
 import tensorflow as tf2
-from tiny_run import write_questions
 
 import run_classifier
-import run_squad
 from bert_estimator.interchange import open_source
 from bert_estimator.interchange.hub import reader
 
@@ -115,72 +112,6 @@ def test_fine_tuning_takes_network_vocabulary_and_casing_from_the_module(
     query = "bert/encoder/layer_0/attention/self/query/kernel"
     difference = np.max(np.abs(run.read(query) - source.read(query)))
     assert 0 < difference < 1e-2  # a few steps from the module's weights
-
-
-SENTENCES = [[f"Word{i}", f"Word{35 - i}", "Word7"] for i in range(16)]
-
-
-def write_tagged(path):
-    sentences = [
-        "\n".join([f"{row[0]} B-X", *(f"{word} O" for word in row[1:])]) for row in SENTENCES
-    ]
-    path.write_text("\n\n".join(sentences) + "\n")
-
-
-def write_answers(path):
-    write_questions(
-        path,
-        [
-            (" ".join(row), {"id": f"q{i}", "question": row[0], "answers": [
-                {"text": row[1], "answer_start": len(row[0]) + 1}
-            ]})
-            for i, row in enumerate(SENTENCES)
-        ],
-    )  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("main", "write", "flags", "head", "predictions"),
-    [
-        (
-            run_classifier.main, write_tagged, ["--task_kind=tagging"], "output_weights",
-            "test_results.conll",
-        ),
-        (
-            run_squad.main, write_answers, ["--max_query_length=4"], "cls/squad/output_weights",
-            "predictions.json",
-        ),
-    ],
-    ids=["tagging", "answers"],
-)  # fmt: skip
-def test_other_tasks_train_from_a_module(
-    tmp_path, original, modules, main, write, flags, head, predictions
-):
-    """They take network, vocabulary and casing from it, evaluate, resume and predict."""
-    source, weights = original
-    data = tmp_path / ("data.json" if main is run_squad.main else "data.conll")
-    write(data)
-    flags = [
-        main.__module__, f"--init_checkpoint={modules['tf2']}", f"--train_file={data}", *flags,
-        f"--eval_file={data}", f"--predict_file={data}", f"--output_dir={tmp_path}/run",
-        "--max_seq_length=12", "--do_train", "--do_eval", "--do_predict", "--train_batch_size=8",
-    ]  # fmt: skip
-    for epochs in (1, 2):
-        with log_lines.collected() as lines:
-            assert main([*flags, f"--num_train_epochs={epochs}"]) == 0
-    assert any("Training from step 2 " in text for _, text in lines)
-    run = open_source(str(tmp_path / "run"))
-    assert (run.config, run.do_lower_case) == (source.config, False)
-    trained = fixtures.weights_of(run)
-    assert head in trained
-    shared = set(trained) & set(weights)
-    assert {name for name in shared if name.startswith("bert/encoder")} == {
-        name for name in weights if name.startswith("bert/encoder")
-    }
-    differences = [np.max(np.abs(trained[name] - weights[name])) for name in shared]
-    assert 0 < max(differences) < 1e-2  # a few steps from the module's weights
-    assert (tmp_path / "run" / predictions).exists()
 
 
 def changed(name, change):
