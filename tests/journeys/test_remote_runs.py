@@ -22,9 +22,6 @@ from kills import Killed, kill_at_transfer
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER, end, start
 from tiny_run import metrics_of, without_timing
 
-from bert_estimator.interchange import __main__ as convert
-from bert_estimator.serving.embedder import Embedder
-from bert_estimator.serving.predictor import Predictor
 from bert_estimator.storage import remote
 
 SCRIPTS = {"pretraining": PRETRAINING, "labels": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
@@ -275,30 +272,6 @@ def test_the_second_of_two_processes_names_the_first(data_of, bucket, tmp_path):
     check_same(dumped(bucket, "bucket/shared/", tmp_path / "copy"), data / "whole")
 
 
-@pytest.mark.slow
-def test_a_service_that_refuses_uploads_for_a_while_loses_nothing(data_of, bucket, tmp_path):
-    data, prefix = data_of("pretraining"), "bucket/refused/"
-    refused = []
-
-    def fails(name):
-        """Refuses one file until the process gives it up, and so begins the next upload."""
-        if name == f"{prefix}model.ckpt-4.index" and not refused[1:]:
-            refused[:] = [name]
-            return True
-        if refused:
-            refused.append(name)
-        return False
-
-    bucket.fails = fails
-    given = flags("pretraining", data, f"gs://{prefix}")
-    process = start_on(bucket, "pretraining", given, tmp_path / "1")
-    code, error = end(process)
-    bucket.fails = lambda name: False
-    assert code == 0 and refused, error
-    assert "The next checkpoint is uploaded with what is missing now." in error
-    check_same(dumped(bucket, prefix, tmp_path / "copy"), data / "whole")
-
-
 OF_HOSTS = {"tpu_name": "rehearse:2", "do_eval": True, "keep_best_checkpoint": False}
 
 
@@ -361,23 +334,6 @@ def test_hosts_that_take_over_start_from_one_step(data_of, bucket, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("xla_runtime")
-def test_several_hosts_write_a_run_once(data_of, bucket, tmp_path):
-    data, prefix, configs = data_of("pretraining"), "bucket/hosts/", tf_configs()
-    writes = []
-    bucket.before_write = writes.append
-    for last in (4, 8):
-        train_on_hosts(bucket, data, prefix, last, tmp_path, configs)
-    bucket.before_write = lambda name: None
-    assert sum(name.endswith("model.ckpt-4.index") for name in writes) == 1
-    names = bucket.names(prefix)
-    assert {"host-1/metrics.jsonl", "metrics.jsonl", "model.ckpt-8.index"} <= names
-    assert not [name for name in names if name.startswith("host-1/model")]
-    steps = [record["step"] for record in metrics_of(dumped(bucket, prefix, tmp_path / "copy"))]
-    assert sorted({*steps}) == [0, 1, 2, 4, 6, 8]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_results_beside_an_owner_that_may_have_ended(data_of, tmp_path, local, monkeypatch, name):
     """A machine was lost while it trained; its run is evaluated twice, and is then taken over."""
@@ -416,31 +372,3 @@ def test_results_beside_an_owner_that_may_have_ended(data_of, tmp_path, local, m
         assert ("owner.json" in remote.files(url)) != bool(takes_over)
         shutil.rmtree(local)
         local.mkdir()
-
-
-@pytest.mark.slow
-def test_other_commands_read_a_remote_run(data_of, tmp_path, capsys):
-    data, url = data_of("labels"), f"ram:/{tmp_path}/run"
-    whole = data / "whole"
-    for folder, _, names in os.walk(whole):
-        for name in names:
-            path = os.path.join(folder, name)
-            remote.upload(path, f"{url}/{os.path.relpath(path, whole)}")
-    before = set(remote.files(url))
-    reading = {"do_train": False, "do_export": False, "do_predict": True}
-    given = flags("labels", data, url, predict_file=data / "dev.tsv", **reading)
-    assert run("labels", given) == 0
-    new = set(remote.files(url)) - before
-    assert "test_results.tsv" in new
-    assert {name for name in new if "events" not in name} <= {"test_results.tsv", "eval_report.tsv"}
-    assert "owner.json" not in before | new
-
-    texts = [("w1 w2 w3", "w4"), ("w20 w21", "w9")]
-    for path in (url, f"{url}/{best_of(whole)[0]}"):
-        np.testing.assert_array_equal(Embedder(path)(texts), Embedder(str(whole))(texts))
-    for path in (url, f"{url}/export"):
-        assert Predictor(path)(texts) == Predictor(str(whole))(texts)
-    assert convert.main(["convert", url, str(tmp_path / "hf")]) == 0
-    assert f"{url}" in capsys.readouterr().out
-    started = flags("labels", data, f"{url}-2", 2, init_checkpoint=url)
-    assert run("labels", started) == 0
