@@ -3,10 +3,6 @@
 Each core gets the same rows, so that what a model computes over a core's batch is defined alike.
 """
 
-import os
-import sys
-
-import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -280,28 +276,3 @@ def test_a_scaffold_fn_sees_the_collections(tmp_path):
         "model_variables": ["model/table"],
         "moving_average_variables": ["model/table"],
     }
-
-
-_WITHOUT_V2 = """
-import pathlib, sys
-import tensorflow.compat.v1 as tf
-tf.disable_v2_behavior()
-from tests.tpu import test_tf1_idioms as idioms
-networks = (idioms.batch_norm, idioms.cond, idioms.while_loop)
-models = {f.__name__: (f, lambda: tf.train.AdamOptimizer(0.1)) for f in networks}
-outcomes = idioms.outcomes(pathlib.Path(sys.argv[1]), models)
-for name in models:
-    idioms.assert_same(outcomes, name)
-    print("same", name)
-"""
-
-
-@pytest.mark.slow  # a quick test of tests/tpu/step/xla/test_xla_step.py trains a small model so
-def test_after_disable_v2_behavior(tmp_path):
-    done = forked.run(
-        [sys.executable, "-c", _WITHOUT_V2, str(tmp_path)],
-        capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("same") == 3
