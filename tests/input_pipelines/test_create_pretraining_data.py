@@ -1,8 +1,6 @@
 # ruff: noqa: RUF001
 
 import os
-import subprocess
-import sys
 
 import locked
 import pytest
@@ -170,11 +168,6 @@ def test_sentence_order_is_in_the_manifest(text_file, tmp_path, vocab_file):
     ("changed", "error", "message"),
     [
         (
-            "--output_file={folder}/a,b",
-            ValueError,
-            "--output_file: the files lie in different direct",
-        ),
-        (
             "--output_file={folder}/a,{folder}/heldout.news.tfrecord",
             ValueError,
             r"--output_file=.*heldout\.news\.tfrecord: names that begin with 'heldout\.' are for",
@@ -190,42 +183,6 @@ def test_unfit_flags(text_file, tmp_path, vocab_file, changed, error, message):
     changed = changed.format(text=text_file, vocab=vocab_file, folder=tmp_path)
     with pytest.raises(error, match=message):
         create_pretraining_data.create(values(*arguments(text_file, tmp_path, vocab_file, changed)))
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            ["--vocab_file=cased.txt", "--do_lower_case"],
-            "--vocab_file: cased.txt: 2 of its tokens have capitals",
-        ),
-        (["--vocab_file=a.model"], "--vocab_file: a.model: is not a SentencePiece model"),
-    ],
-)
-def test_what_cannot_work_ends_the_program_with_2(
-    tmp_path, vocab_file, tmp_path_factory, changed, message
-):
-    folder = tmp_path_factory.mktemp("vocabularies")
-    write_vocab([*SPECIAL_TOKENS, "The", "cat", "Berlin"], str(folder / "cased.txt"))
-    (folder / "a.model").write_bytes(b"not a model")
-    text = tmp_path / "text.txt"
-    text.write_text("w0\n")
-    result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "input_pipelines.create_pretraining_data",
-            *arguments(str(text), tmp_path, vocab_file, *changed),
-        ],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 2
-    assert f"create_pretraining_data: {message}" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert sorted(os.listdir(tmp_path)) == ["text.txt"]
 
 
 def test_two_processes_do_not_write_the_same_files(text_file, tmp_path, vocab_file, capsys):
