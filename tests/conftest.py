@@ -82,10 +82,7 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Puts the long files first, if pytest-xdist shares the files out to several processes.
-
-    The processes then end at about the same time: none is left alone with a long file.
-    """
+    """Puts the long files first, so that processes of pytest-xdist end at about the same time."""
     if hasattr(config, "workerinput"):
         place = {HERE / name: number for number, name in enumerate(LONG_FILES)}
         items.sort(key=lambda item: place.get(item.path, len(place)))

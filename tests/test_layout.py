@@ -49,10 +49,7 @@ def in_package(module, packages):
 
 
 def own(imported):
-    """Returns the imported modules that are the project's own.
-
-    The package itself is left out: it holds only its version.
-    """
+    """Returns the imported modules that are the project's own, but for the package itself."""
     packages = ["bert_estimator", "input_pipelines"]
     return {m for m in imported if in_package(m, packages)} - {"bert_estimator"}
 

@@ -211,11 +211,7 @@ def test_two_hosts_equal_one(tmp_path, cores, tolerance):
 
 
 def kill_when(condition, processes, killed, sent=signal.SIGKILL):
-    """Kills a host, by a signal, once a condition is true.
-
-    Returns:
-      (exit code, stderr, and seconds to its end) of the other host.
-    """
+    """Kills a host once a condition is true; returns (exit code, stderr, seconds) of the other."""
     try:
         toy.wait_until(condition, secs=240)
         processes[killed].send_signal(sent)

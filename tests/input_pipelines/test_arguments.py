@@ -15,10 +15,7 @@ COMMANDS = ("create_text", "create_vocabulary", "create_pretraining_data")
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_the_console_command(name):
-    """A console command's `__main__` is a script of pip, which does not define any flag.
-
-    The help comes at once: what takes long to import is not imported.
-    """
+    """It comes at once: what takes long to import is not imported. pip's script defines no flag."""
     program = (
         f"import sys; from input_pipelines import {name}\n"
         "sys.argv = ['bert-command', '--help']\n"

@@ -12,11 +12,11 @@ In an environment of its own (pip install torch transformers safetensors):
 
 `make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
 model of three labels, and its tokenizer as transformers saves it. `tokens` tokenizes texts with the
-directory's tokenizer, without special tokens; `logits` computes what its model says to a batch. `vectors` writes the hidden states of texts, and of pairs of texts, and
-the pooler's output. `words` splits texts into words by BERT's own normalizer with some settings, or
-by a tokenizer.json, for each request, {"settings": {...}, "texts": [...]} or {"file": ..., "texts":
-[...]}. `pipelines` runs a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...],
-"options": {...}}.
+directory's tokenizer, without special tokens; `logits` computes what its model says to a batch.
+`vectors` writes the hidden states of texts, and of pairs of texts, and the pooler's output. `words`
+splits texts into words by BERT's own normalizer with some settings, or by a tokenizer.json, for
+each request, {"settings": {...}, "texts": [...]} or {"file": ..., "texts": [...]}. `pipelines` runs
+a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
 """
 
 import json
@@ -138,10 +138,7 @@ def again(directory, target):
 
 
 def vectors(directory, texts):
-    """Returns `hidden` [layers + 1, text, length, width], `mask` [text, length] and `pooled`.
-
-    Texts are tokenized and computed one by one, so that padding plays no part.
-    """
+    """Returns `hidden` [layers + 1, text, length, width], `mask` and `pooled`, text by text."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModel.from_pretrained(directory).eval()
     length = model.config.max_position_embeddings

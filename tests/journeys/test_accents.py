@@ -1,8 +1,4 @@
-"""Accents that are kept, from a text through every command to the answers and the converted files.
-
-The words are German and lower-cased: with default flags, their vocabulary tells that text keeps its
-accents. Tokens with accents, and without, must come out of each command for the same text.
-"""
+"""Accents that are kept, from German text through every command to answers and converted files."""
 
 import json
 import os

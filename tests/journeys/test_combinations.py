@@ -1,8 +1,4 @@
-"""Features together: a killed run ends as if it had not been killed, whatever it combines.
-
-The table has every pair of features in at least one row (a test counts them). A kill is an
-exception that nothing catches, so what is on disk stays as it is; or a copy stands for it.
-"""
+"""All pairs of features together: a killed run ends as if it had not been killed."""
 
 import itertools
 import json
@@ -197,8 +193,7 @@ def flags_of(row, data, output_dir):
 
 
 def call_of(place):
-    """Returns the call at which a run ends, about half way, as `kill_before` and `copy_at` take
-    it."""
+    """Returns the call, half way, at which a run ends, as `kill_before` and `copy_at` take it."""
     counts = itertools.count(1)
     if place == "while logging":
         return RunDirectory, "add_metrics", lambda _, record: record["step"] == 6

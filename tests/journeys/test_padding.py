@@ -78,10 +78,7 @@ def test_training_evaluation_and_predictions_do_not_depend_on_the_padding(task, 
 
 
 def metrics_of(directory):
-    """Returns the numbers of eval_results.txt, without the loss.
-
-    The loss is the mean over batches of their means, and so depends on which examples are in one.
-    """
+    """Returns the numbers of eval_results.txt, but for the loss, a mean of batches' means."""
     lines = (directory / "eval_results.txt").read_text().splitlines()
     results = dict(line.split(" = ") for line in lines)
     assert {"loss", "mean_loss"} < set(results)

@@ -1,8 +1,4 @@
-"""Runs in remote storage: killed, stopped and resumed on a machine that has nothing of them.
-
-Quick tests use TensorFlow's file system in memory, ram://, and kills within the process. Slow ones
-use TensorFlow's client of gs:// with a stand-in for the service, and `kill -9`.
-"""
+"""Runs in remote storage: killed, stopped and resumed on a machine that has nothing of them."""
 
 import contextlib
 import functools

@@ -1,8 +1,4 @@
-"""Each runtime and verb as users run them: with graph rewriting, lines of code, and optimized XLA.
-
-Other quick tests switch these off, see `quick_graphs`. This file has a small BERT with the parts
-that large tensors get: dropout, GELU, LAMB.
-"""
+"""Each runtime and verb as users run them, with all that `quick_graphs` switches off elsewhere."""
 
 import numpy as np
 import pytest

@@ -23,10 +23,7 @@ def masks(request, monkeypatch):
 
 
 def philox(key, counter):
-    """Returns the four words of Philox4x32-10 (Salmon et al., 2011).
-
-    The key has 64 bits, and the counter 128 bits.
-    """
+    """Returns the words of Philox4x32-10 (Salmon et al., 2011): 64 bits of key, 128 of counter."""
     mask = (1 << 32) - 1
     c = [counter >> shift & mask for shift in (0, 32, 64, 96)]
     k = [key & mask, key >> 32]

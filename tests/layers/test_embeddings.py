@@ -1,8 +1,4 @@
-"""The distribution of initial weights, and looking up rows of a table.
-
-tests/test_modeling.py tests what initial weights depend on, and compares the sum of the embeddings
-with its numpy twin.
-"""
+"""The distribution of initial weights, and looking up rows of a table."""
 
 import numpy as np
 import pytest

@@ -27,10 +27,7 @@ def layer(x, dropout):
 
 
 def network(recomputed, dropout=True, rows=slice(None), layers=2):
-    """Returns the loss of some layers on rows of a fixed batch, and its gradients.
-
-    The gradients are by the input and by each weight.
-    """
+    """Returns the loss of some layers on a fixed batch, and its gradients by input and weights."""
     values = np.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
     x = tf.constant(values[rows], precision.compute_dtype())
     hidden, drop = x, Dropout(3, step=5, first_row=rows.start or 0) if dropout else None

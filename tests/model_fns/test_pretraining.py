@@ -76,10 +76,7 @@ def weights():
 
 
 def build(features, mode=tpu.ModeKeys.TRAIN, config=RELU, optimizer="lamb", **options):
-    """Builds the spec of a batch in the default graph.
-
-    Options are arguments of `UpdateRule` or of `model_fn_builder`.
-    """
+    """Builds the spec of a batch; options are of `UpdateRule` or of `model_fn_builder`."""
     tf.train.get_or_create_global_step()
     of_rule = {f.name for f in dataclasses.fields(update.UpdateRule)} & set(options)
     schedule = WarmupPolynomialDecay(RATE, STEPS, WARMUP)
@@ -339,11 +336,7 @@ def test_metrics_are_weighted_over_all_batches():
 
 
 def three_steps(given, micro_batch_size):
-    """Trains three steps on three batches.
-
-    Returns:
-        (losses, gradients given to the optimizer at the first step, all variables at the end).
-    """
+    """Trains three steps; returns (losses, gradients of the first step, all variables)."""
     batches = [make_batch(seed) for seed in range(3)]
     with tf.Graph().as_default(), new_session() as session:
         holders = {k: tf.placeholder(v.dtype, v.shape) for k, v in batches[0].items()}

@@ -62,11 +62,7 @@ def make_loss_fn(all_features, build=network):
 
 
 def train(micro_batch_size, build=network, steps=3):
-    """Trains on FEATURES with LAMB.
-
-    Returns:
-      ((loss, outputs, gradients by name) of the first step, all variables by name at the end).
-    """
+    """Trains with LAMB; returns (loss, outputs, gradients) of the first step, and all variables."""
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.constant(value) for name, value in FEATURES.items()}
         loss, outputs, pairs = accumulate(make_loss_fn(features, build), features, micro_batch_size)

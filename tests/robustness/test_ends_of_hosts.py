@@ -18,12 +18,7 @@ WORDS = ("Another host of TF_CONFIG has ended", "Terminating process because the
 
 
 def run_two(command):
-    """Runs a command on two hosts.
-
-    Returns:
-      (exit code, stderr, seconds from the first host's end to its own) of the chief, and the same
-      of the worker.
-    """
+    """Runs a command on two hosts; returns (exit code, stderr, seconds after the first) of each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

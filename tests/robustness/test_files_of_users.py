@@ -1,7 +1,4 @@
-"""Directories that hold what a command has not written: it refuses them before it writes anything.
-
-The table is (what runs) x (what the directory holds). What is allowed is listed beside it.
-"""
+"""Directories of what a command has not written: it refuses them before it writes anything."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""run_classifier.py killed around an evaluation: it ends as a run that was never killed.
-
-A copy of the directory of a run that goes on, made at the place of a kill, is what a kill leaves.
-"""
+"""run_classifier.py killed around an evaluation: it ends as a run that was never killed."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""Too little memory: a sentence for every command that loads TensorFlow, and every kind of error.
-
-A limit of the addresses (`ulimit -v`) below what TensorFlow needs is told before it is loaded.
-"""
+"""Too little memory: a sentence for every command with TensorFlow, and every kind of error."""
 
 import errno
 import os

@@ -1,7 +1,4 @@
-"""The scripts stopped in the middle, by errors, signals and kills; runs that go on.
-
-Processes that fail by themselves run at the same time.
-"""
+"""The scripts stopped in the middle, by errors, signals and kills; runs that go on."""
 
 import json
 import os
@@ -78,10 +75,7 @@ def failing(data, tmp_path_factory):
 
 
 def assert_ended_after_step_6(path, code):
-    """Asserts a failure of the infeed, which is noticed some steps after the sixth.
-
-    Pretraining reads 32 batches at a time, so it trains on all of these.
-    """
+    """Asserts a failure of the infeed after step 6, or the 32 batches that are read at a time."""
     assert code == 1
     assert steps_of(path / "run")[-1] >= 4
     assert 6 <= training_metrics(path / "run")[-1]["step"] < 100

@@ -1,8 +1,4 @@
-"""Weights that are NaN or infinite, in every command that reads weights: their variable is named.
-
-What would compute with them for somebody else, or write them again, refuses them; a run that reads
-its own checkpoint warns. The bad weight belongs to a token that no text has: no output shows it.
-"""
+"""Weights that are NaN or infinite, in every command that reads them: the variable is named."""
 
 import shutil
 

@@ -1,8 +1,4 @@
-"""Kills within a test's process: an exception that nothing catches, in place of a call.
-
-What is on disk stays as it is, as after a `kill -9`. A copy of the directory at the moment of a
-call has the same files, and the run goes on: then no run of its own has to be killed.
-"""
+"""Kills within a process: an exception that nothing catches, or a copy of what a kill leaves."""
 
 import os
 import shutil

@@ -49,11 +49,7 @@ def run(make_optimizer, initial, gradients, learning_rates):
 
 
 def apply_piece(piece, value, update):
-    """Applies a piece once, at the learning rate 1, to a variable that has no slots.
-
-    Returns:
-      (new update, the trust ratio that the piece reports, or None).
-    """
+    """Applies a piece once, at the rate 1; returns (new update, its trust ratio or None)."""
     with tf.Graph().as_default(), tf.Session() as session:
         value, update = tf.constant(value, tf.float32), tf.constant(update, tf.float32)
         step = UpdateStep(tf.constant(1.0), size=value.shape.num_elements())
@@ -75,14 +71,7 @@ def control_flow(version):
 
 
 def state_after_turns(build_step, version):
-    """Runs a step three times in a `tf.while_loop` of control flow "v1" or "v2".
-
-    Args:
-      build_step: function without arguments that returns (train_op, variables).
-
-    Returns:
-      The values of the variables.
-    """
+    """Returns the variables after three turns of a step in a loop of control flow v1 or v2."""
     with control_flow(version), tf.Graph().as_default(), tf.Session() as session:
         state = []
 

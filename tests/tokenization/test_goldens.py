@@ -1,7 +1,4 @@
-"""WordPiece and SentencePiece on nasty strings, against what others made of them.
-
-`record_goldens.py` made the files; it says how.
-"""
+"""WordPiece and SentencePiece on nasty strings, against what `record_goldens.py` says."""
 
 import json
 import os

@@ -1,8 +1,4 @@
-"""A run of a scenario's command in a process of its own, which may kill itself at a chosen point.
-
-Each run is a process that is forked from this one, which has imported TensorFlow and jax but does
-not use them. So a run does not spend seconds on imports.
-"""
+"""A run of a command in a fork of this process, which may kill itself at a chosen point."""
 
 import collections
 import contextlib

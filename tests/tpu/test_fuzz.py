@@ -58,10 +58,7 @@ OPERATIONS = st.tuples(
 
 
 def model_of(made_in, least_loss):
-    """Returns a model_fn that adds to a weight what functions, each in its place, give.
-
-    A condition holds if the loss, which is 1 in the first step, is above `least_loss`.
-    """
+    """Returns a model_fn that adds to a weight what functions, each in its place, give."""
 
     def model_fn(features, mode, params):
         weight = tf.get_variable("w", [4], initializer=tf.random_normal_initializer())

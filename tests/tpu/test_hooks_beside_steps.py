@@ -11,10 +11,7 @@ LOCAL, SESSION = {"use_tpu": False}, {"use_tpu": True}  # of the fixture `rules`
 
 
 def halving(features, labels, mode, params):
-    """A model_fn whose weight goes halfway from 0 to 8 in each step.
-
-    Its rate is a placeholder with a default, which hooks of TF1 programs feed.
-    """
+    """A model_fn whose weight goes halfway to 8 in a step, at a rate that hooks feed."""
     weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
     rate = tf.placeholder_with_default(0.25, [], "rate")
     predictions = {"y": features * 0 + weight * rate}

@@ -19,11 +19,7 @@ def descent(loss, variables=None, step=None):
 
 
 def run(folder, rules, model):
-    """Trains; returns (what the host call got in each step, the variables at the end).
-
-    Args:
-      model: function of the features, which gives (loss, train_op, dict of scalars to look at).
-    """
+    """Trains model -> (loss, train_op, scalars); returns (each host call, all variables)."""
     log = toy.HostLog()
 
     def model_fn(features, mode, params):

@@ -1,8 +1,4 @@
-"""The creation of records with features together: killed, and resumed by other processes.
-
-The table has every pair of features in at least one row. What a killed creation makes when it is
-given again is compared with the bytes of a creation in this process that was not killed.
-"""
+"""The creation of records with all pairs of features: killed, and resumed by other processes."""
 
 import bz2
 import functools
@@ -78,11 +74,7 @@ def data(tmp_path_factory):
 
 
 class KilledPool:
-    """Runs tasks in another pool, and ends this process, as it were, after some results.
-
-    Attributes:
-      results: how many results there have been.
-    """
+    """Runs tasks in another pool, and ends this process, as it were, after some results."""
 
     def __init__(self, pool, after=None):
         self._pool, self._after, self.results = pool, after, 0

@@ -39,8 +39,7 @@ def input_fn(files, packs=None, **options):
 
 
 def sequences(batch):
-    """Returns the sequences of a packed or an unpacked batch: number -> their tokens, label and
-    masked words."""
+    """Returns number -> tokens, label and masked words of a batch, whether packed or not."""
     result = {}
     if "sequence_starts" not in batch:
         for number, mask in enumerate(batch["input_mask"]):

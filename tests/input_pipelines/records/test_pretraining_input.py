@@ -446,10 +446,7 @@ with tf.Graph().as_default():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_training_has_the_threads_of_any_session(record_files):
-    """The first session of a process decides how many threads TensorFlow has for operations.
-
-    The reader's own session, with a single thread, was the first: training used one core.
-    """
+    """They were those of the reader's own session, of one thread, which was the first."""
 
     def threads(*files):
         argv = [sys.executable, "-c", _THREADS, *files]

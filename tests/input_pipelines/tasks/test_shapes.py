@@ -1,8 +1,4 @@
-"""Files as people have them: a row for each shape, with where it comes from and what is read.
-
-The shapes are of published data sets, of exports of programs and of tools for annotation; the texts
-are made up. What is read is a list; if a file is refused, the row has the message instead.
-"""
+"""Files as people have them: a row for each shape, with where it comes from and what is read."""
 
 import dataclasses
 import gzip
@@ -54,10 +50,7 @@ def lines(*rows, **changes):
 
 
 def parquet(rows, features=None, is_cut=False):
-    """Returns the bytes of a parquet file as `datasets` writes it, with its features beside.
-
-    It is None if there is no pyarrow that works with this NumPy.
-    """
+    """Returns a parquet file as `datasets` writes it; None without a pyarrow that works here."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -1,7 +1,4 @@
-"""A written tokenizer.json against `FullTokenizer`, and what the package itself does otherwise.
-
-Quick tests run the file's parts with Python's `re`, slow ones with the package itself.
-"""
+"""A written tokenizer.json against `FullTokenizer`: by `re`, and in slow tests by the package."""
 # ruff: noqa: RUF001 - the strings are ambiguous on purpose
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""Labels are the network's own, in its own order, from wherever it says them, in every command.
-
-The heads are made so that the answer is certain: only the bias counts.
-"""
+"""Labels are the network's own, in its own order, wherever it says them, in every command."""
 
 import json
 import shutil
@@ -33,10 +30,7 @@ LABELS = ("entailment", "neutral", "entailment", "contradiction", "entailment")
 
 
 def write_model(folder, labels, answer, kind="classification", is_pair=None, named_in="task.json"):
-    """Writes a network that always answers the label of a number.
-
-    `named_in` is the file that names the labels; with config.json it is a model of Hugging Face.
-    """
+    """Writes a network that always answers one label; the file `named_in` names the labels."""
     folder.mkdir()
     vocab_file = f"{folder}.vocab.txt"
     write_vocab([*SPECIAL_TOKENS, *WORDS], vocab_file)

@@ -27,12 +27,7 @@ def write(export, names=PARTS, text="x"):
 
 
 class Models:
-    """Opens exported models that answer a text with their version, unless a file is missing.
-
-    Attributes:
-      opened, closed: the versions of the models that were opened, and that were closed.
-      gates: version -> what holds up its answers until it is set.
-    """
+    """Opens exported models that answer a text with their version, once its gate is open."""
 
     def __init__(self):
         self.opened, self.closed, self.gates = [], [], {}

@@ -17,11 +17,7 @@ CORES, ROWS = 2, 2
 
 @pytest.fixture(scope="module")
 def lowered():
-    """Lowers a step that adds the sum of the rows of all cores to `total`, and 1 to `count`.
-
-    Its outputs are the loss, which is the mean of the core's rows, the rows times the count, and
-    the core's number.
-    """
+    """Lowers a step that adds up rows and counts; it gives loss, rows and the core's number."""
     with tf.Graph().as_default():
         program = StepGraph(CORES)
         rows = program.placeholder(tf.float32, [ROWS])

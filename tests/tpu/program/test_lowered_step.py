@@ -34,11 +34,7 @@ def test_a_digest_tells_parts_apart():
 
 @pytest.fixture
 def on_disk(xla_runtime, tmp_path, monkeypatch):
-    """Returns a function that compiles a program, as a new process does; it returns the events.
-
-    The cache is at its default place, in a home directory that is empty at first. Each factor makes
-    another program.
-    """
+    """Returns a function that compiles a program as a new process does; it gives the events."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 

@@ -102,12 +102,7 @@ MEAN, SUM = tf.losses.Reduction.MEAN, tf.losses.Reduction.SUM
 
 
 def step(replica_gradients, reduction, minimize):
-    """Returns the weights [3] of core 0 after one step of rate 1 from 0; the loss is sum(g * w).
-
-    Args:
-      replica_gradients: g of each core. The other cores' gradients are scaled as their losses
-        would be, and added as the collective would add them.
-    """
+    """Returns the weights of core 0 after a step of rate 1 on sum(g * w), from each core's g."""
     own, *others = (np.array(g, np.float32) for g in replica_gradients)
     count = len(replica_gradients)
 

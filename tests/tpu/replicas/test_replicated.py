@@ -1,8 +1,4 @@
-"""`tf.tpu.rewrite` and its kin in a script's own session: what upstream's functions would give.
-
-TensorFlow's own functions build graphs that only run on a TPU. Their outputs' structure, shapes and
-errors can be seen without one.
-"""
+"""`tf.tpu.rewrite` and its kin in a script's own session: what upstream's functions would give."""
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -53,10 +53,7 @@ def squares(weight, features):
 
 
 def with_checkpoints(folder, model_fn, variables=("w",), **rules):
-    """Returns an estimator, and the paths of its checkpoints of the steps 2 and 4.
-
-    The variables of a checkpoint have the value of its step.
-    """
+    """Returns an estimator, and its checkpoints of steps 2 and 4, whose variables are the step."""
     with tf.Graph().as_default(), tf.Session() as session:
         made = [tf.get_variable(name, initializer=0.0) for name in variables]
         made.append(tf.train.create_global_step())

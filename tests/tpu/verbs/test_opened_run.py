@@ -11,12 +11,7 @@ MESSAGE = "record 6 is damaged"
 
 
 def queued_input_fn(last=None, fails=True):
-    """Returns an input_fn with queues, as TF1 has them, whose records are 0, 1, 2, ...
-
-    Args:
-      last: the last record; None for endless data.
-      fails: whether record 6 is damaged.
-    """
+    """Returns an input_fn with queues of records to `last`; record 6 may be damaged."""
 
     def read(number):
         if fails and number == 6:
@@ -93,12 +88,7 @@ QUEUE_ENDED = tf.errors.OutOfRangeError(None, None, "the hook's own queue\nand m
 
 
 class Ends(tf.train.SessionRunHook):
-    """Raises StopIteration around its third loop, as a hook does that feeds what a generator gives.
-
-    Args:
-      visit: "before_run" or "after_run".
-      error: what it raises.
-    """
+    """Raises an error at a visit, as a hook does that feeds what a generator gives."""
 
     def __init__(self, visit, error=StopIteration):
         visits = iter(range(2))
