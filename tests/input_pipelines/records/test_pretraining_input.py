@@ -446,7 +446,7 @@ with tf.Graph().as_default():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_training_has_the_threads_of_any_session(record_files):
-    """They were those of the reader's own session, of one thread, which was the first."""
+    """The reader's own session, which came first, had one thread."""
 
     def threads(*files):
         argv = [sys.executable, "-c", _THREADS, *files]

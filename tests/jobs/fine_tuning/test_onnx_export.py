@@ -8,28 +8,15 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_run import (
-    bert_config,
-    classifier_flags,
-    pairs,
-    questions,
-    squad_flags,
-    tagging_flags,
-    words,
-    write_pairs,
-    write_questions,
-    write_tagged,
-)
+import task_runs
+from tiny_run import bert_config, pairs
 
-import run_classifier
-import run_squad
 from bert_estimator.interchange import open_source
 from bert_estimator.interchange.onnx import model_directory, runtime
 from bert_estimator.interchange.weights import logits_of
 from bert_estimator.jobs.fine_tuning import onnx_export
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import Predictor
-from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -43,44 +30,23 @@ KINDS = [
     pytest.param("multi_label", marks=pytest.mark.slow),
     pytest.param("regression", marks=pytest.mark.slow),
     "tagging",
-    "answers",
+    "question_answering",
 ]
-_LABELS = {"multi_label": lambda place: ["a", "b", "c"][: place % 4], "regression": float}
 
 
 def write_files(path, kind, **changes):
     """Writes a task of a kind with its vocabulary and network; returns its flags."""
-    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
-    (path / "bert_config.json").write_text(
-        json.dumps({**bert_config(30), "initializer_range": 0.3, **changes})
-    )
-    of_export = {"use_tpu": False, "do_export": True, "export_format": "onnx", "do_predict": True}
-    for name, number, seed in (("train", 16, 1), ("dev", 7, 2)):
-        write_pairs(path / f"{name}.tsv", pairs(number, seed))
-        write_tagged(path / f"{name}.conll", number, seed)
-        write_questions(path / f"{name}.json", questions(number, seed))
-        if kind in _LABELS:
-            rows = [
-                {"text": a, "label": _LABELS[kind](place)}
-                for place, (a, _, _) in enumerate(pairs(number, seed))
-            ]
-            (path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if kind == "answers":
-        return squad_flags(path, path / "run", **of_export, predict_file=path / "dev.json")
-    if kind == "tagging":
-        return tagging_flags(path, path / "run", **of_export, predict_file=path / "dev.conll")
-    if kind == "classification":
-        return classifier_flags(path, path / "run", **of_export, predict_file=path / "dev.tsv")
-    files = {f"{flag}_file": path / f"{name}.jsonl" for flag, name in
-             (("train", "train"), ("eval", "dev"), ("predict", "dev"))}  # fmt: skip
-    return classifier_flags(
-        path, path / "run", **of_export, **files, task_kind=kind, text_a_column="text",
-        label_column="label", learning_rate=2e-3,  # higher rates give all texts about one number
-    )  # fmt: skip
+    task_runs.write_data(path)
+    network = bert_config(30, initializer_range=0.3, **changes)
+    (path / "bert_config.json").write_text(json.dumps(network))
+    flags = task_runs.KINDS[kind][1](path, path / "run")
+    flags += [flag.replace("eval", "predict") for flag in flags if flag.startswith("--eval_file")]
+    flags += ["--nouse_tpu", "--do_export", "--export_format=onnx", "--do_predict"]
+    return [*flags, "--learning_rate=2e-3"]  # higher rates give all texts about one number
 
 
 def main(kind, flags):
-    script = run_squad if kind == "answers" else run_classifier
+    script = task_runs.KINDS[kind][0]
     return script.main([f"{script.__name__}.py", *flags])
 
 
@@ -91,8 +57,8 @@ def exports(path):
 
 def texts_of(kind):
     if kind == "classification":
-        return [(a, b) for a, b, _ in pairs(7, 2)]
-    return [a for a, _, _ in pairs(7, 2)]
+        return [(a, b) for a, b, _ in pairs(16, 2)]
+    return [a for a, _, _ in pairs(16, 2)]
 
 
 def features_of_answers(export_dir):
@@ -117,12 +83,12 @@ def test_every_task_becomes_a_model_with_the_same_answers(tmp_path, capsys, kind
     compared = re.search(r"differences between ONNX and TensorFlow on (\d+) examples .*: (.*)", out)
     num_compared = int(compared[1])
     # Long sentences are several examples.
-    assert num_compared > 16 + 7 if kind == "tagging" else num_compared == 16 + 7
+    assert num_compared > 32 if kind == "tagging" else num_compared == 32
     differences = dict(part.split(" ") for part in compared[2].split(", "))
     assert max(map(float, differences.values())) < 1e-4
     task = json.loads((export_dir / "task.json").read_text())
     assert task["vocab_file"] == "vocab.txt"
-    if kind == "answers":
+    if kind == "question_answering":
         assert (task["kind"], task["doc_stride"]) == ("question_answering", 4)
         batch, logits = features_of_answers(export_dir)
         found = runtime.Model(str(export_dir)).run(batch)
@@ -230,7 +196,7 @@ def test_a_network_of_transformers_is_exported_without_files(tmp_path, capsys):
         ),
     ],
 )
-@pytest.mark.parametrize("script", ["classification", "answers"])
+@pytest.mark.parametrize("script", ["classification", "question_answering"])
 def test_flags_that_do_not_fit_are_refused(tmp_path, capsys, script, flags, message):
     given = write_files(tmp_path, script)
     meant = ("--export", "--do_", "--eval_file", "--predict_file")
