@@ -220,8 +220,9 @@ def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):
     assert resolve("--do_eval") == ["word_order", 3e-4, None, None]
 
 
-@pytest.mark.parametrize("verb", ["do_eval", "do_predict"])
-@pytest.mark.parametrize("start", ["output_dir", "init_checkpoint"])
+@pytest.mark.parametrize(
+    ("verb", "start"), [("do_eval", "output_dir"), ("do_predict", "init_checkpoint")]
+)
 def test_a_network_alone_has_its_own_length(data, trained, tmp_path, verb, start):
     path, run = data[CLASSIFIER.name], tmp_path / "run"
     shutil.copytree(trained[CLASSIFIER.name], run)

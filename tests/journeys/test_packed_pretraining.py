@@ -20,8 +20,7 @@ WAYS = {
         "use_tpu": True, "tpu_name": "rehearse:4", "num_cores_per_replica": 2
     },
 }  # fmt: skip
-QUICK = ["session", "2 cores"]
-WAYS_AS_CASES = [w if w in QUICK else pytest.param(w, marks=pytest.mark.slow) for w in WAYS]
+WAYS_AS_CASES = [w if w == "2 cores" else pytest.param(w, marks=pytest.mark.slow) for w in WAYS]
 
 
 pytestmark = pytest.mark.usefixtures("ways_on_cores")
@@ -85,7 +84,9 @@ def assert_equal(one, other):
         assert one[1][step] == pytest.approx(other[1][step], abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static", pytest.param("foreign")])
+@pytest.mark.parametrize(
+    "kind", ["dynamic", pytest.param("static", marks=pytest.mark.slow), "foreign"]
+)
 def test_packed_rows_give_what_rows_of_one_sequence_give(kind, data, tmp_path, capsys):
     unpacked = trained(data, tmp_path / "unpacked", kind)
     packed = trained(data, tmp_path / "packed", kind, use_tpu=False, pack=True)

@@ -70,9 +70,9 @@ def assert_equal(one, other, task):
         assert predictions == other[2]
 
 
-def cases(tasks):
+def cases(tasks, quick=QUICK):
     return [
-        pytest.param(task, way, marks=() if (task, way) in QUICK else pytest.mark.slow)
+        pytest.param(task, way, marks=() if (task, way) in quick else pytest.mark.slow)
         for task in tasks
         for way in WAYS
     ]
@@ -87,7 +87,7 @@ def test_packed_rows_give_what_rows_of_one_example_give(task, way, data_of, tmp_
     assert_equal(packed, unpacked, task)
 
 
-@pytest.mark.parametrize(("task", "way"), cases(SCRIPTS))
+@pytest.mark.parametrize(("task", "way"), cases(SCRIPTS, quick=[("pairs", "2 cores")]))
 def test_dropout_of_packed_rows_is_the_same_on_any_cores(task, way, data_of, tmp_path):
     data = data_of(task, 0.2)
     expected = trained(task, data, tmp_path / "session")

@@ -19,7 +19,7 @@ OPTIONS = {
 }
 
 
-QUICK = [("pairs", "plain"), ("tags", "both")]
+QUICK = [("tags", "both")]
 
 
 @pytest.fixture(scope="module")
