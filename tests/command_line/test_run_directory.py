@@ -61,14 +61,6 @@ def test_another_run_is_refused_naming_the_flag(tmp_path):
         run.check_config({**SETTINGS, "learning_rate": 0.2})
 
 
-def test_other_records_are_refused(tmp_path):
-    run = directory(tmp_path, step=5)
-    run.write_config(SETTINGS, SOURCES, "abc")
-    run.check_config(SETTINGS, "abc")
-    with pytest.raises(FlagError, match=r"--input_file: .* holds a run on other records"):
-        run.check_config(SETTINGS, "abd")
-
-
 def test_what_was_not_given_can_be_had_again(tmp_path):
     """The default of a flag may have changed since: another checkpoint of the main job."""
     run = directory(tmp_path, step=5)
@@ -141,13 +133,6 @@ def test_a_run_that_never_began_stands_in_nobodys_way(tmp_path):
     assert run.metrics() == []
 
 
-def test_an_unreadable_config_is_refused(tmp_path):
-    run = directory(tmp_path, step=5)
-    (tmp_path / "config.json").write_text('{"flags": {"x": {"value": 1, "from": "nowhere"}}}')
-    with pytest.raises(FlagError, match=r"config\.json cannot be read .* another directory"):
-        run.check_config(SETTINGS)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -210,19 +195,6 @@ def test_metrics_after_the_checkpoint_are_forgotten(tmp_path):
         {"step": 4, "loss": 2.0},
         {"step": 6, "loss": 7.0},
     ]
-
-
-def test_a_step_has_one_evaluation_the_latest(tmp_path):
-    run = directory(tmp_path, step=4)
-    run.add_evaluation({"global_step": 0, "loss": 3.0, "masked_lm_loss": 2.5})
-    run.add_metrics({"step": 4, "loss": 1.0})
-    run.add_evaluation({"global_step": 4, "loss": 2.0, "masked_lm_loss": 1.5})
-    run.add_evaluation({"global_step": 4, "loss": 1.0, "masked_lm_loss": 0.5})
-    assert run.evaluations() == [
-        {"step": 0, "eval_loss": 3.0, "eval_masked_lm_loss": 2.5},
-        {"step": 4, "eval_loss": 1.0, "eval_masked_lm_loss": 0.5},
-    ]
-    assert {"step": 4, "loss": 1.0} in run.metrics()
 
 
 def test_an_evaluation_that_is_done_again_has_one_record(tmp_path):

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SQUAD, WAYS
+from scripts import CLASSIFIER, PRETRAINING, SQUAD, WAYS, write_data
 from tiny_run import go_back, variables_of
 
 SCRIPTS = {script.name: script for script in (CLASSIFIER, SQUAD, PRETRAINING)}
@@ -19,12 +19,7 @@ pytestmark = pytest.mark.usefixtures("ways_on_cores")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Directories with data for each script, by its name."""
-    directories = {}
-    for script in SCRIPTS.values():
-        directories[script.name] = tmp_path_factory.mktemp("data")
-        script.write_data(directories[script.name])
-    return directories
+    return write_data(tmp_path_factory)
 
 
 def flags_of(script, data, folder, **changes):

@@ -18,7 +18,6 @@ from tiny_run import pretraining_flags as command
 from toy import scalars
 
 import run_pretraining
-from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.jobs.pretraining import pretraining_config
@@ -175,16 +174,6 @@ def test_a_run_leaves_checkpoints_events_metrics_and_curves(data, finished):
     assert any(line.startswith("Training text at step 10: masked-LM loss ") for line in lines)
     assert "step 4/10  loss " in ended.stderr
     assert "tokens/s" in ended.stderr and "input wait" in ended.stderr and "ETA" in ended.stderr
-
-
-def test_the_directory_of_a_run_converts(data, finished, tmp_path, capsys):
-    assert interchange.main(["interchange", finished[0], str(tmp_path / "hf")]) == 0
-    assert "Weights read back bit for bit" in capsys.readouterr().out
-    assert (tmp_path / "hf/vocab.txt").read_text() == (data / "vocab.txt").read_text()
-    tokenizer = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())
-    assert (tokenizer["do_lower_case"], tokenizer["model_max_length"]) == (True, 16)
-    with open(f"{finished[0]}/bert_config.json", encoding="utf-8") as reader:
-        assert BertConfig(**json.load(reader)) == BertConfig(**BERT_CONFIG)
 
 
 def test_the_vocabulary_of_records_without_one_is_given_by_a_flag(data, tmp_path, capsys):

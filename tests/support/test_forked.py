@@ -39,18 +39,6 @@ def test_a_copy_does_as_a_new_process(tmp_path, kind):
     assert copy[0] == 7 and copy[1].endswith(f"\nyes in\n{tmp_path}\n") and copy[2] == "aside\n"
 
 
-def test_a_copy_computes():
-    program = (
-        "import tensorflow.compat.v1 as tf\n"
-        "with tf.Session() as session:\n"
-        "    print(session.run(tf.reduce_sum(tf.ones([3, 4]))))"
-    )
-    done = forked.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "12.0\n"), done.stderr
-    with pytest.raises(subprocess.CalledProcessError):
-        forked.run([sys.executable, "-c", "raise SystemExit(1)"], check=True)
-
-
 @pytest.mark.parametrize(
     ("program", "code"),
     [

@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import io
 import json
-import lzma
 from typing import Any, NamedTuple
 
 import pytest
@@ -69,15 +68,6 @@ TWO = [("a", "x"), ("b", "y")]
 CLASS_LABEL = {"names": ["neg", "pos"], "_type": "ClassLabel"}
 
 TABLES = [
-    Shape(
-        "Kaggle's SMS spam",
-        "spam.csv",
-        'v1,v2,,,\r\nham,"Go, crazy",,,\r\nspam,Win \u00a3100 \u201cnow\u201d,,,\r\n'.encode(
-            "cp1252"
-        ),
-        [("Go, crazy", "ham"), ("Win \u00a3100 \u201cnow\u201d", "spam")],
-        dict(text_a_column="v2", label_column="v1", encoding="cp1252"),
-    ),
     Shape(
         "Quora's question pairs",
         "q.csv",
@@ -231,22 +221,10 @@ TABLES = [
     ),
     Shape("gzip", "t.csv.gz", gzip.compress(b"text,label\na,x\nb,y\n"), TWO),
     Shape(
-        "xz",
-        "t.jsonl.xz",
-        lzma.compress(lines(*[dict(text=a, label=b) for a, b in TWO]).encode()),
-        TWO,
-    ),
-    Shape(
         "gzip with another name",
         "t.csv",
         gzip.compress(b"text,label\na,x\n"),
         "give it a name that ends in .gz",
-    ),
-    Shape(
-        "gzip, cut short",
-        "t.csv.gz",
-        gzip.compress(b"text,label\na,x\nb,y\n")[:-9],
-        "is damaged or cut",
     ),
     Shape(
         "the Hub's parquet",
@@ -480,7 +458,6 @@ TAGS = [
         ),
         [["EU/B-ORG", "x/O"]],
     ),
-    Shape("gzip", "c.conll.gz", gzip.compress(b"EU B-ORG\nis O\n"), [["EU/B-ORG", "is/O"]]),
     *[
         Shape(
             f"a header, {header}",
