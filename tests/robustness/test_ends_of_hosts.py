@@ -98,10 +98,10 @@ estimator.train(
 @pytest.mark.parametrize(
     ("host", "does", "code"),
     [
-        ("worker", "raises", 1),
         ("chief", "raises", 1),
+        pytest.param("worker", "raises", 1, marks=pytest.mark.slow),
         pytest.param("worker", "short", 1, marks=pytest.mark.slow),
-        ("worker", "5", 5),
+        pytest.param("worker", "5", 5, marks=pytest.mark.slow),
         pytest.param("chief", "5", 5, marks=pytest.mark.slow),
         pytest.param("worker", "0", 0, marks=pytest.mark.slow),
         pytest.param("worker", "143", 143, marks=pytest.mark.slow),
@@ -199,7 +199,9 @@ def test_a_damaged_record_of_one_host_s_in_the_middle_of_a_loop(data, tmp_path):
 
 
 @pytest.mark.usefixtures("xla_runtime")
-@pytest.mark.parametrize("flag", ["learning_rate", "num_tpu_cores"])
+@pytest.mark.parametrize(
+    "flag", ["num_tpu_cores", pytest.param("learning_rate", marks=pytest.mark.slow)]
+)
 def test_hosts_with_other_flags_both_say_so(data, tmp_path, flag):
     """The chief ends a moment later: its end would end the other host before it has spoken."""
     program = """

@@ -60,7 +60,7 @@ def classifier(folder, output):
     return [*flags, f"--predict_file={folder}/run_classifier/dev.tsv"]
 
 
-@pytest.fixture(params=BAD)
+@pytest.fixture(params=["nan", pytest.param("inf", marks=pytest.mark.slow)])
 def spoiled(inputs, tmp_path, request):
     """Returns a directory like `inputs`, with a bad weight in each model."""
     folder, value = tmp_path / "spoiled", BAD[request.param]

@@ -206,7 +206,7 @@ def test_a_bad_record_among_good_ones(own_data, tmp_path, capsys):
     assert checkpoints.damage(str(tmp_path / "run" / "model.ckpt-4")) is None
 
 
-@pytest.mark.parametrize("use_tpu", [True, False])
+@pytest.mark.parametrize("use_tpu", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_damaged_record(own_data, tmp_path, capsys, use_tpu):
     path = own_data(PRETRAINING)
     records = path / "train.tfrecord"

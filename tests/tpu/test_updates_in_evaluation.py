@@ -186,7 +186,6 @@ RUNTIMES = {
     "local": {"use_tpu": False},
     "local, references": {"use_tpu": False},
     "session": {"use_tpu": True},
-    "rehearse:1": {"master": "rehearse:1"},
     "rehearse:2": {"master": "rehearse:2"},
     "rehearse:4": {"master": "rehearse:4"},
 }

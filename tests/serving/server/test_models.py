@@ -9,7 +9,6 @@ import tensorflow as tf
 from fixtures import DATA
 from task_runs import ASKED, KINDS, SINGLE, train, write_data
 
-from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import open_predictor
 from bert_estimator.serving.server import models
@@ -108,19 +107,6 @@ def test_onnx_models_answer_as_saved_models(data, kind):
                 np.testing.assert_allclose(value, other[name], rtol=0, atol=1e-4)
     for each in (model, expected):
         each.close()
-
-
-def test_an_onnx_model_gives_vectors(tmp_path):
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    argv = ["interchange", str(DATA / "hf_encoder"), str(tmp_path / "onnx"), "--to=onnx"]
-    assert interchange.main(argv) == 0
-    model = models.open_model(str(tmp_path / "onnx"), batch_size=2)
-    expected = models.open_model(str(DATA / "hf_encoder"), batch_size=2)
-    assert (model.kind, model.version) == ("vectors", "1")
-    texts = ["a", ("a", "b")]
-    for answer, other in zip(model.answer(texts), expected.answer(texts), strict=True):
-        np.testing.assert_allclose(answer["vector"], other["vector"], rtol=0, atol=1e-5)
 
 
 def test_a_network_gives_vectors():

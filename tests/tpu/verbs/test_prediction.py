@@ -12,7 +12,7 @@ from bert_estimator import tpu
 EXAMPLES = 13
 
 
-@pytest.fixture(params=["local", "session", "rehearse:1", "rehearse:2", "rehearse:8"])
+@pytest.fixture(params=["local", "session", "rehearse:2", "rehearse:8"])
 def runs_on(request):
     """Keywords of an estimator, by what runs it."""
     if request.param == "local":
