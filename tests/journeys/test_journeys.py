@@ -7,7 +7,6 @@ journey. `TRANSFORMERS_PYTHON` names a Python with transformers, whose pipeline 
 import csv
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
@@ -23,7 +22,6 @@ GOOD, BAD = ["bright", "quiet", "warm", "tall"], ["broken", "empty", "narrow", "
 PEOPLE = ["ada", "bob", "eve", "ira", "lea", "max"]
 
 TINY = ["--train_batch_size=8", "--eval_batch_size=8"]
-SCRIPT = pathlib.Path(__file__).parent.parent / "data" / "tpu_estimator_script.py"
 
 
 @pytest.fixture(scope="module")
@@ -162,16 +160,3 @@ def test_own_table_to_a_served_model(workspace, journey, model):
         [sys.executable, "-c", program], cwd=workspace, check=True, capture_output=True, text=True
     )
     assert done.stdout.split() == [answer["label"] for answer in answers]
-
-
-@pytest.mark.parametrize("cores", [[], ["--use_tpu"], ["--use_tpu", "--tpu_name=rehearse:2"]])
-def test_an_old_script(journey, tmp_path, request, cores):
-    if "--tpu_name=rehearse:2" in cores:
-        request.getfixturevalue("xla_runtime")
-    run = ["-m", "bert_estimator.legacy", SCRIPT, f"--model_dir={tmp_path}", *cores]
-    lines = journey.run(*run)
-    assert [line for line in lines if "step 60/60" in line]
-    (result,) = [line for line in lines if line.startswith("accuracy ")]
-    assert float(result.split()[1]) > 0.9
-    again = journey.run(*run, "--train_steps=80")
-    assert [line for line in again if "Training from step 60" in line]

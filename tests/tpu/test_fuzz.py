@@ -4,8 +4,6 @@ FUZZ_EXAMPLES=1000 makes as many of each, anew each time.
 """
 
 import functools
-import itertools
-import pathlib
 import tempfile
 
 import numpy as np
@@ -18,7 +16,6 @@ from hypothesis import strategies as st
 
 from bert_estimator import tpu
 from bert_estimator.tpu.program import stablehlo
-from bert_estimator.tpu.step import feeds
 
 pytestmark = pytest.mark.slow
 
@@ -158,64 +155,3 @@ def test_constants_in_any_place_train_cores_as_a_session(data):
     session = np.frombuffer(trained(model_fn, seed, 3), np.float32)
     cores = np.frombuffer(trained(model_fn, seed, 3, master="rehearse:2"), np.float32)
     np.testing.assert_allclose(cores, session, rtol=1e-5, atol=1e-3)
-
-
-SHAPES = {
-    "dataset": lambda numbers: numbers,
-    "batch": lambda numbers: numbers.map(lambda x: x[0]).batch(toy.BATCH_SIZE, drop_remainder=True),
-    "map": lambda numbers: numbers.map(lambda x: x),
-    "zip": lambda numbers: tf.data.Dataset.zip((numbers, tf.data.Dataset.range(10**6))).map(
-        lambda x, i: x
-    ),
-    "repeat": lambda numbers: numbers.repeat(),
-    "interleave": lambda numbers: tf.data.Dataset.range(1).flat_map(lambda i: numbers),
-}
-
-
-@pytest.mark.usefixtures("xla_runtime")
-@fuzzed(
-    st.tuples(
-        st.sampled_from(["local", "session", "cores"]),
-        st.sampled_from(sorted(SHAPES)),
-        st.lists(st.integers(1, 5), min_size=1, max_size=3),
-        st.integers(1, 3),
-    ),
-    examples=20,
-)
-def test_a_generator_gives_no_more_than_the_steps_need(data):
-    runtime, shape, loops, iterations = data
-    rules = {"local": {"use_tpu": False}, "cores": {"master": "rehearse:2"}}.get(runtime, {})
-    a_batch = toy.BATCH_SIZE if shape == "batch" else 1
-    drawn = []
-
-    def generate():
-        for number in itertools.count():
-            drawn.append(number)
-            yield np.full([toy.BATCH_SIZE], number, np.float32)
-
-    def counting(params):
-        del drawn[:]
-        numbers = tf.data.Dataset.from_generator(generate, tf.float32, [toy.BATCH_SIZE])
-        return SHAPES[shape](numbers).map(lambda x: {"x": x})
-
-    with tempfile.TemporaryDirectory() as folder:
-        model_fn = toy.make_model_fn(lambda features, loss: {"predictions": features})
-        estimator = toy.make_estimator(
-            pathlib.Path(folder),
-            model_fn,
-            iterations_per_loop=iterations,
-            predict_batch_size=toy.BATCH_SIZE,
-            **rules,
-        )
-        for steps in loops:
-            estimator.train(counting, steps=steps)
-            assert len(drawn) == steps * a_batch
-            estimator.evaluate(counting, steps=steps)
-            assert len(drawn) == steps * a_batch
-        predictions = estimator.predict(counting)
-        for example in range(sum(loops)):
-            batch = example // toy.BATCH_SIZE
-            assert next(predictions)["x"] == (example if shape == "batch" else batch)
-            ahead = 0 if runtime == "local" else feeds.DEPTH + 1
-            assert batch + 1 <= len(drawn) / a_batch <= batch + 1 + ahead
-        predictions.close()

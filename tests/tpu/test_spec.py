@@ -57,11 +57,6 @@ def test_a_spec_says_what_is_wrong(kind, fields, error, message):
         kind(**fields)
 
 
-def test_an_estimator_spec_has_a_known_mode():
-    with pytest.raises(ValueError, match="mode must be a ModeKeys value, not 'tune'"):
-        EstimatorSpec(mode="tune")
-
-
 @pytest.mark.parametrize(
     ("pair", "error", "message"),
     [

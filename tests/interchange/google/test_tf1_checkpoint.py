@@ -102,16 +102,3 @@ def test_weights_that_float32_does_not_hold_are_refused(tmp_path, dtype):
     )
     with pytest.raises(ValueError, match=message):
         source.read("bert/pooler/dense/bias")
-
-
-@pytest.mark.slow
-@fixtures.needs_tensorflow_1
-def test_tensorflow_1_restores_what_is_written_here(tmp_path):
-    source = open_source(str(fixtures.TF1))
-    weights = fixtures.weights_of(source)
-    tf1_checkpoint.write(str(tmp_path), source, weights)
-    fixtures.tensorflow_1("list", tmp_path / "bert_model.ckpt", tmp_path / "list.json")
-    assert json.loads((tmp_path / "list.json").read_text()) == {
-        name: [list(value.shape), float(np.sum(value, dtype=np.float64))]
-        for name, value in weights.items()
-    }

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -179,42 +177,6 @@ def test_two_servers_and_a_port_that_is_taken(capsys):
             f"serve: --port={first.port}: Address already in use, on 127.0.0.1; choose another "
             "port, or --port=0 for any free port\n"
         )
-
-
-def test_a_newer_export_is_served_and_a_removed_one_too(run, tmp_path):
-    export = tmp_path / "mrpc" / "export"
-    shutil.copytree(find(str(run)), export / "5")
-    (tmp_path / "mrpc" / "other.txt").write_text("")
-    program = (
-        "import sys; from bert_estimator.serving.server import app, __main__; "
-        "app._LOOK_SECS = 0.05; sys.exit(__main__.main(sys.argv))"
-    )
-    with running(tmp_path / "mrpc", start=starting(program)) as server:
-        instances = [{"text_a": a, "text_b": b} for a, b in TEXTS]
-        before = server.post("/v1/models/mrpc:predict", {"instances": instances})
-        assert server.status("mrpc")["version"] == "5"
-
-        def hear(text):
-            line = next(filter(is_said, server.process.stderr))
-            assert re.fullmatch(text, line), line
-
-        (tmp_path / "6").mkdir()
-        (tmp_path / "6" / "saved_model.pb").write_bytes(b"damaged")
-        shutil.copytree(export / "5" / "assets.extra", tmp_path / "6" / "assets.extra")
-        os.rename(tmp_path / "6", export / "6")
-        hear(
-            r"serve: mrpc: .*/6: the exported model cannot be used: .* Version 5 is still served.\n"
-        )
-        assert server.post("/v1/models/mrpc:predict", {"instances": instances}) == before
-        shutil.copytree(export / "5", tmp_path / "7")
-        os.rename(tmp_path / "7", export / "7")
-        hear(r"serve: mrpc: version 7 is served now\.\n")
-        assert server.status("mrpc")["version"] == "7"
-        assert server.post("/v1/models/mrpc:predict", {"instances": instances}) == before
-        shutil.rmtree(export)
-        hear(r"serve: mrpc: .*/7 is gone; it is served from memory\.\n")
-        assert server.post("/v1/models/mrpc:predict", {"instances": instances}) == before
-        assert server.stop()[0] == 143
 
 
 @pytest.mark.slow
