@@ -1,4 +1,4 @@
-"""Random small models and inputs: draws follow seeds, constants agree, nothing is drawn early.
+"""Random small models: draws follow seeds, and constants agree on every runtime.
 
 FUZZ_EXAMPLES=1000 makes as many of each, anew each time.
 """
