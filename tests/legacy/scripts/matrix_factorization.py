@@ -2,18 +2,13 @@
 
 from __future__ import absolute_import, division, print_function
 
-import os
-
 import numpy as np
+import one_model
 import tensorflow as tf
 from tensorflow.contrib.training import HParams
 
 flags = tf.flags
-flags.DEFINE_string("output_dir", "/tmp/matrix_factorization", "Where the checkpoints go.")
-flags.DEFINE_integer("train_steps", 20, "Steps of training.")
 flags.DEFINE_string("hparams", "rank=6,decay=0.001", "Values of the hyperparameters.")
-flags.DEFINE_bool("use_tpu", False, "Whether to use a TPU.")
-flags.DEFINE_string("tpu", None, "The TPU to use.")
 FLAGS = flags.FLAGS
 
 USERS, ITEMS = 40, 30
@@ -80,35 +75,15 @@ def model_fn(features, labels, mode, params):
 
 
 def main(_):
-    tf.logging.set_verbosity(tf.logging.INFO)
     hparams = HParams(rank=4, decay=0.0).parse(FLAGS.hparams)
-    resolver = tf.contrib.cluster_resolver.TPUClusterResolver(FLAGS.tpu) if FLAGS.tpu else None
-    config = tf.contrib.tpu.RunConfig(
-        cluster=resolver,
-        model_dir=FLAGS.output_dir,
-        save_checkpoints_steps=20,
-        save_summary_steps=1,
-        tpu_config=tf.contrib.tpu.TPUConfig(iterations_per_loop=5),
-    )
-    estimator = tf.contrib.tpu.TPUEstimator(
-        model_fn=model_fn,
-        config=config,
-        params={"hparams": hparams},
-        use_tpu=FLAGS.use_tpu,
-        train_batch_size=32,
-        eval_batch_size=32,
-        predict_batch_size=32,
-    )
+    estimator = one_model.make_estimator(model_fn, batch_size=32, hparams=hparams)
     estimator.train(input_fn_builder(1, True), max_steps=FLAGS.train_steps)
     results = estimator.evaluate(input_fn_builder(2, False), steps=4)
-    with tf.gfile.GFile(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
-        predictions = list(estimator.predict(input_fn_builder(3, False)))
-        stars = np.array([each["stars"] for each in predictions])
-        f.write("predictions = %d\n" % len(predictions))
-        f.write("mean_prediction = %.6f\nfirst_prediction = %.6f\n" % (stars.mean(), stars[0]))
+    stars = np.array([each["stars"] for each in estimator.predict(input_fn_builder(3, False))])
+    shown = (len(stars), stars.mean(), stars[0])
+    others = "predictions = %d\nmean_prediction = %.6f\nfirst_prediction = %.6f\n" % shown
+    one_model.write_results(results, others)
 
 
 if __name__ == "__main__":
-    tf.app.run()
+    tf.app.run(main)

@@ -2,17 +2,12 @@
 
 from __future__ import absolute_import, division, print_function
 
-import os
-
 import numpy as np
+import one_model
 import tensorflow as tf
 
 flags = tf.app.flags
-flags.DEFINE_string("output_dir", "/tmp/translation", "Where the checkpoints go.")
-flags.DEFINE_integer("train_steps", 20, "Steps of training.")
 flags.DEFINE_integer("warmup_steps", 8, "Steps of the warm-up.")
-flags.DEFINE_bool("use_tpu", False, "Whether to use a TPU.")
-flags.DEFINE_string("tpu", None, "The TPU to use.")
 FLAGS = flags.FLAGS
 
 VOCAB, LENGTH, WIDTH, HEADS = 12, 6, 16, 2
@@ -130,30 +125,13 @@ def model_fn(features, labels, mode, params):
 
 
 def main(_):
-    tf.logging.set_verbosity(tf.logging.INFO)
-    resolver = tf.contrib.cluster_resolver.TPUClusterResolver(FLAGS.tpu) if FLAGS.tpu else None
-    estimator = tf.contrib.tpu.TPUEstimator(
-        model_fn=model_fn,
-        use_tpu=FLAGS.use_tpu,
-        config=tf.contrib.tpu.RunConfig(
-            cluster=resolver,
-            model_dir=FLAGS.output_dir,
-            save_checkpoints_steps=20,
-            save_summary_steps=1,
-            tpu_config=tf.contrib.tpu.TPUConfig(iterations_per_loop=5),
-        ),
-        train_batch_size=16,
-        eval_batch_size=16,
-        predict_batch_size=16,
-    )
+    estimator = one_model.make_estimator(model_fn)
     estimator.train(input_fn=input_fn, max_steps=FLAGS.train_steps)
     results = estimator.evaluate(input_fn=input_fn, steps=3)
     decoded = estimator.predict(input_fn=input_fn)
-    with tf.gfile.GFile(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
-        for i in range(3):
-            f.write("decoded_%d = ids %s\n" % (i, " ".join(map(str, next(decoded)["ids"]))))
+    ids = [" ".join(map(str, next(decoded)["ids"])) for _ in range(3)]
+    lines = ["decoded_%d = ids %s\n" % each for each in enumerate(ids)]
+    one_model.write_results(results, "".join(lines))
 
 
 if __name__ == "__main__":
