@@ -71,143 +71,58 @@ def test_modules_are_found():
 # down: `test_no_room_has_a_way_back` looks for circles in this table.
 SCRIPT, NETWORK = "", "bert_estimator"  # the modules at the top of the repository and the package
 # Modules of the network that need no other of them.
-SIZES = [
-    "bert_estimator.bert_config",
-    "bert_estimator.precision",
-    "bert_estimator.memory_needed",
-]
+SIZES = [f"bert_estimator.{name}" for name in ("bert_config", "precision", "memory_needed")]
+OF_INPUT = ["creation", "embedded", "records", "tasks", "text"]
+
+
+def rooms_named(names):
+    """Returns the rooms that a row of the table names in short, and what SIZES stands for."""
+    names = names.replace("SIZES", "bert_config precision memory_needed").split()
+    prefixes = {**dict.fromkeys(OF_INPUT, "input_pipelines."), NETWORK: "", "input_pipelines": ""}
+    return [prefixes.get(name, "bert_estimator.") + name for name in names]
+
+
 ROOMS = {
-    SCRIPT: [
-        "bert_estimator.jobs",
-        "bert_estimator.command_line",
-    ],
-    "bert_estimator.jobs": [
-        NETWORK,
-        *SIZES,
-        "bert_estimator.layers",
-        "bert_estimator.model_fns",
-        "bert_estimator.optimization",
-        "bert_estimator.recipes",
-        "bert_estimator.interchange",
-        "bert_estimator.serving",
-        "bert_estimator.tokenization",
-        "bert_estimator.tpu",
-        "bert_estimator.storage",
-        "bert_estimator.command_line",
-        "bert_estimator.cluster",
-        "bert_estimator.system",
-        "input_pipelines",
-        "input_pipelines.creation",
-        "input_pipelines.embedded",
-        "input_pipelines.records",
-        "input_pipelines.tasks",
-    ],
-    "bert_estimator.serving": [
-        NETWORK,
-        *SIZES,
-        "bert_estimator.layers",
-        "bert_estimator.model_fns",
-        "bert_estimator.interchange",
-        "bert_estimator.tokenization",
-        "bert_estimator.tpu",
-        "bert_estimator.storage",
-        "bert_estimator.command_line",
-        "bert_estimator.system",
-        "input_pipelines.tasks",
-    ],
-    "bert_estimator.model_fns": [
-        NETWORK,
-        *SIZES,
-        "bert_estimator.layers",
-        "bert_estimator.optimization",
-        "bert_estimator.interchange",
-        "bert_estimator.tokenization",
-        "bert_estimator.tpu",
-        "bert_estimator.system",
-    ],
-    "bert_estimator.interchange": [
-        NETWORK,
-        *SIZES,
-        "bert_estimator.layers",
-        "bert_estimator.tokenization",
-        "bert_estimator.tpu",
-        "bert_estimator.storage",
-        "bert_estimator.command_line",
-        "bert_estimator.system",
-    ],
-    NETWORK: [*SIZES, "bert_estimator.layers"],
-    "bert_estimator.layers": [*SIZES, "bert_estimator.graph"],
-    "bert_estimator.bert_config": ["bert_estimator.storage", "bert_estimator.system"],
-    "bert_estimator.memory_needed": ["bert_estimator.bert_config", "bert_estimator.system"],
-    "bert_estimator.precision": ["bert_estimator.command_line"],
-    "bert_estimator.optimization": ["bert_estimator.graph"],
-    "bert_estimator.recipes": ["bert_estimator.command_line"],
-    "input_pipelines": [
-        "input_pipelines.creation",
-        "input_pipelines.records",
-        "input_pipelines.text",
-        "bert_estimator.tokenization",
-        "bert_estimator.storage",
-        "bert_estimator.command_line",
-        "bert_estimator.system",
-    ],
-    "input_pipelines.embedded": [
-        "input_pipelines.creation",
-        "input_pipelines.records",
-        "input_pipelines.tasks",
-        "bert_estimator.tokenization",
-        "bert_estimator.command_line",
-        "bert_estimator.system",
-    ],
-    "input_pipelines.tasks": [
-        "input_pipelines.records",
-        "input_pipelines.text",
-        "bert_estimator.tokenization",
-        "bert_estimator.storage",
-        "bert_estimator.system",
-    ],
-    "input_pipelines.creation": [
-        "input_pipelines.records",
-        "input_pipelines.text",
-        "bert_estimator.tokenization",
-        "bert_estimator.storage",
-        "bert_estimator.system",
-    ],
-    "input_pipelines.records": [
-        "input_pipelines.text",
-        "bert_estimator.tokenization",
-        "bert_estimator.storage",
-        "bert_estimator.command_line",
-        "bert_estimator.system",
-    ],
-    "input_pipelines.text": [
-        "bert_estimator.tokenization",
-        "bert_estimator.storage",
-        "bert_estimator.command_line",
-        "bert_estimator.system",
-    ],
-    "bert_estimator.legacy": [
-        "bert_estimator.tpu",
-        "bert_estimator.graph",
-        "bert_estimator.system",
-    ],
-    "bert_estimator.tpu": [
-        "bert_estimator.graph",
-        "bert_estimator.storage",
-        "bert_estimator.command_line",
-        "bert_estimator.cluster",
-        "bert_estimator.system",
-    ],
-    "bert_estimator.tokenization": ["bert_estimator.storage", "bert_estimator.system"],
-    "bert_estimator.storage": ["bert_estimator.cluster", "bert_estimator.system"],
-    "bert_estimator.command_line": [
-        "bert_estimator.storage",
-        "bert_estimator.cluster",
-        "bert_estimator.system",
-    ],
-    "bert_estimator.cluster": ["bert_estimator.system"],
-    "bert_estimator.graph": [],
-    "bert_estimator.system": [],
+    room: rooms_named(others)
+    for room, others in {
+        SCRIPT: "jobs command_line",
+        "bert_estimator.jobs": (
+            "bert_estimator SIZES layers model_fns optimization recipes interchange serving "
+            "tokenization tpu storage command_line cluster system input_pipelines creation "
+            "embedded records tasks"
+        ),
+        "bert_estimator.serving": (
+            "bert_estimator SIZES layers model_fns interchange tokenization tpu storage "
+            "command_line system tasks"
+        ),
+        "bert_estimator.model_fns": (
+            "bert_estimator SIZES layers optimization interchange tokenization tpu system"
+        ),
+        "bert_estimator.interchange": (
+            "bert_estimator SIZES layers tokenization tpu storage command_line system"
+        ),
+        NETWORK: "SIZES layers",
+        "bert_estimator.layers": "SIZES graph",
+        "bert_estimator.bert_config": "storage system",
+        "bert_estimator.memory_needed": "bert_config system",
+        "bert_estimator.precision": "command_line",
+        "bert_estimator.optimization": "graph",
+        "bert_estimator.recipes": "command_line",
+        "input_pipelines": "creation records text tokenization storage command_line system",
+        "input_pipelines.embedded": "creation records tasks tokenization command_line system",
+        "input_pipelines.tasks": "records text tokenization storage system",
+        "input_pipelines.creation": "records text tokenization storage system",
+        "input_pipelines.records": "text tokenization storage command_line system",
+        "input_pipelines.text": "tokenization storage command_line system",
+        "bert_estimator.legacy": "tpu graph system",
+        "bert_estimator.tpu": "graph storage command_line cluster system",
+        "bert_estimator.tokenization": "storage system",
+        "bert_estimator.storage": "cluster system",
+        "bert_estimator.command_line": "storage cluster system",
+        "bert_estimator.cluster": "system",
+        "bert_estimator.graph": "",
+        "bert_estimator.system": "",
+    }.items()
 }
 # Narrower than their rooms: these run where the rest is not there.
 NARROW = {

@@ -244,30 +244,6 @@ def test_a_signal_uploads_what_there_is_before_the_process_ends(data_of, bucket,
     assert "Training from step 4 (restored from gs://bucket/signalled" in error
 
 
-@pytest.mark.slow
-def test_the_second_of_two_processes_names_the_first(data_of, bucket, tmp_path):
-    data, url = data_of("pretraining"), "gs://bucket/shared"
-    given = flags("pretraining", data, url)
-    fifo = str(tmp_path / "fifo")
-    os.mkfifo(fifo)
-    # Once: the evaluation of the step is logged, too.
-    action = f"os.path.exists({fifo!r}) and (open({fifo!r}).read(), os.remove({fifo!r}))"
-    first = start_on(bucket, "pretraining", given, tmp_path / "1", 2, action)
-    with open(fifo, "w"):  # opens when the first process has come to its step 2
-        code, error = end(start_on(bucket, "pretraining", given, tmp_path / "2"))
-        assert code == 2
-        assert error.splitlines()[-1].startswith(
-            f"run_pretraining.py: {url} is being written by process {first.pid} on "
-            f"{socket.gethostname()} since "
-        )
-        # A taker-over trains on; the first one then ends by itself.
-        code, error = end(start_on(bucket, "pretraining", [*given, "--take_over"], tmp_path / "3"))
-        assert code == 0, error
-    code, error = end(first)
-    assert code == 2 and "was taken over by another process" in error.splitlines()[-1]
-    check_same(dumped(bucket, "bucket/shared/", tmp_path / "copy"), data / "whole")
-
-
 OF_HOSTS = {"tpu_name": "rehearse:2", "do_eval": True, "keep_best_checkpoint": False}
 
 

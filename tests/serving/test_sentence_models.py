@@ -50,16 +50,15 @@ def normalized(vectors):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "expected"),
+    ("pooling", "expected", "is_normalized"),
     [
-        (modes("cls_token"), "cls"),
-        (modes("mean_tokens"), "mean"),
-        ({**modes("max_tokens"), "include_prompt": True}, "max"),
-        ({"pooling_mode": "cls"}, "cls"),
-        ({"pooling_mode": "mean", "include_prompt": False}, "mean"),
+        (modes("cls_token"), "cls", True),
+        (modes("mean_tokens"), "mean", False),
+        ({**modes("max_tokens"), "include_prompt": True}, "max", True),
+        ({"pooling_mode": "cls"}, "cls", False),
+        ({"pooling_mode": "mean", "include_prompt": False}, "mean", True),
     ],
 )
-@pytest.mark.parametrize("is_normalized", [False, True])
 def test_vectors_are_as_the_files_ask(tmp_path, pooling, expected, is_normalized):
     path = model(tmp_path, pooling, *["Normalize"] * is_normalized)
     embedder = Embedder(path)
@@ -110,11 +109,15 @@ def test_what_is_not_computed_here_is_named(tmp_path, capsys, arguments, what):
     with pytest.raises(ValueError) as caught:
         models.open_model(path, 2)
     assert message in str(caught.value)
-    plain = Embedder(str(ENCODER))
-    np.testing.assert_array_equal(Embedder(path, "mean")(TEXTS), plain(TEXTS))
     (tmp_path / "texts.txt").write_text("word1 word2\n")
     assert embed.main(["embed", path, str(tmp_path / "texts.txt")]) == 2
     assert what in capsys.readouterr().err
+
+
+def test_a_pooling_and_lines_of_json_need_no_files(tmp_path):
+    path = model(tmp_path, modes("mean_sqrt_len_tokens"), "Dense")
+    np.testing.assert_array_equal(Embedder(path, "mean")(TEXTS), Embedder(str(ENCODER))(TEXTS))
+    (tmp_path / "texts.txt").write_text("word1 word2\n")
     assert embed.main(["embed", path, str(tmp_path / "texts.txt"), "--format=jsonl"]) == 0
 
 

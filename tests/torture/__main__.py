@@ -59,8 +59,7 @@ def main(argv):
             problems.append((seed, kind.name, trial, found))
         else:
             shutil.rmtree(trial.folder)
-        if not is_enough(kind, counts, options):
-            kinds.append(kind)
+        kinds.append(kind)
         seed += 1
     print_table(counts, problems, options.seed, seed - 1)
     if options.soak:
@@ -70,21 +69,6 @@ def main(argv):
     return 1 if problems else 0
 
 
-def is_enough(kind, counts, options):
-    """Returns whether a scenario has been interrupted as often as --times asks for."""
-    whats = {
-        "signal": ["SIGTERM", "SIGINT"], "host": ["host 0", "host 1"],
-        "worker": ["worker"],
-    }.get(options.action)  # fmt: skip
-    if not options.times:
-        return False
-    if whats is None:
-        return sum(counts[key] for key in counts if key[0] == kind.name and len(key) == 3) >= (
-            options.times
-        )
-    return all(counts[kind.name, options.action, what] >= options.times for what in whats)
-
-
 def parsed(argv):
     parser = argparse.ArgumentParser(prog="tests.torture", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10, help="Set the minutes of torture.")
@@ -92,12 +76,6 @@ def parsed(argv):
     parser.add_argument("--only", default="", help="Run only scenarios whose name contains this.")
     parser.add_argument(
         "--action", choices=trials.ACTIONS, help="Set the only thing to do; default: all."
-    )
-    parser.add_argument(
-        "--times",
-        type=int,
-        help="End a scenario when it was interrupted so often: by each of the two signals, or each "
-        "of the two hosts, if --action asks for them.",
     )
     parser.add_argument(
         "--directory", help="Write into this directory, and keep everything; default: /tmp."
