@@ -70,13 +70,12 @@ def test_modules_are_found():
 # The rooms, and which rooms each may import besides itself. Arrows run one way, from the scripts
 # down: `test_no_room_has_a_way_back` looks for circles in this table.
 SCRIPT, NETWORK = "", "bert_estimator"  # the modules at the top of the repository and the package
-# Modules of the network that need no other of them.
-SIZES = [f"bert_estimator.{name}" for name in ("bert_config", "precision", "memory_needed")]
 OF_INPUT = ["creation", "embedded", "records", "tasks", "text"]
 
 
 def rooms_named(names):
     """Returns the rooms that a row of the table names in short, and what SIZES stands for."""
+    # These modules of the network need no other of them.
     names = names.replace("SIZES", "bert_config precision memory_needed").split()
     prefixes = {**dict.fromkeys(OF_INPUT, "input_pipelines."), NETWORK: "", "input_pipelines": ""}
     return [prefixes.get(name, "bert_estimator.") + name for name in names]
@@ -126,22 +125,11 @@ ROOMS = {
 }
 # Narrower than their rooms: these run where the rest is not there.
 NARROW = {
-    "bert_estimator.tpu.program": [
-        "bert_estimator.tpu.program",
-        "bert_estimator.command_line.console",
-        "bert_estimator.cluster",
-        "bert_estimator.system",
-    ],
+    "bert_estimator.tpu.program": rooms_named("tpu.program command_line.console cluster system"),
     # What answers with an exported model does not need the network's code.
-    "bert_estimator.serving.predictor": [
-        "bert_estimator.serving",
-        *SIZES,
-        "bert_estimator.tokenization",
-        "bert_estimator.command_line.console",
-        "bert_estimator.storage",
-        "bert_estimator.system",
-        "input_pipelines",
-    ],
+    "bert_estimator.serving.predictor": rooms_named(
+        "serving SIZES tokenization command_line.console storage system input_pipelines"
+    ),
 }
 
 

@@ -121,7 +121,7 @@ USES = {
 }
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
-on_2_and_4 = pytest.mark.parametrize("cores", [2, 4])
+on_2_and_4 = pytest.mark.parametrize("cores", [pytest.param(2, marks=pytest.mark.slow), 4])
 
 
 @on_2_and_4
