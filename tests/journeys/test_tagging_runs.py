@@ -8,13 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tiny_run import (
-    bert_config,
-    reports_of,
-    tagging_flags,
-    words,
-    write_tagged,
-)
+from tiny_run import bert_config, reports_of, tagging_flags, words, write_tagged
 
 import run_classifier
 from bert_estimator.jobs.fine_tuning import classification_config

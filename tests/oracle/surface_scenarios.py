@@ -4,15 +4,7 @@ import inspect
 import os
 
 import tensorflow.compat.v1 as tf
-from harness import (
-    make_estimator,
-    make_input_fn,
-    make_model_fn,
-    outcome,
-    plain,
-    scenario,
-    table,
-)
+from harness import make_estimator, make_input_fn, make_model_fn, outcome, plain, scenario, table
 
 CLASSES = [
     *["BestExporter", "Estimator", "EstimatorSpec", "EvalSpec", "Exporter", "FinalExporter"],
@@ -189,10 +181,7 @@ def estimator_refuses(api, folder, **row):
 
 
 @table(
-    text={"value": "a"},
-    settings={"value": "settings"},
-    number={"value": 3},
-    list={"value": ["a"]},
+    text={"value": "a"}, settings={"value": "settings"}, number={"value": 3}, list={"value": ["a"]}
 )
 def warm_start_from(api, folder, value):
     if value == "settings":

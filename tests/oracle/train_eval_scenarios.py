@@ -179,11 +179,7 @@ def eval_spec(api, folder, says=(), **arguments):
     return outcome(lambda: api.EvalSpec(**{"input_fn": print, **arguments}), says)
 
 
-@table(
-    same={"names": ["a", "a"]},
-    none={"names": [None]},
-    distinct={"names": ["a", "b"]},
-)
+@table(same={"names": ["a", "a"]}, none={"names": [None]}, distinct={"names": ["a", "b"]})
 def exporter_names(api, folder, names):
     exporters = [exporter(api, [], name) for name in names]
     return outcome(lambda: api.EvalSpec(print, exporters=exporters), ["name"])
@@ -198,24 +194,12 @@ def defaults(api, folder):
 
 
 def in_memory(
-    api,
-    folder,
-    every_n_iter=3,
-    steps=2,
-    train_steps=7,
-    name="memory",
-    hooks=None,
-    model_fn=None,
+    api, folder, every_n_iter=3, steps=2, train_steps=7, name="memory", hooks=None, model_fn=None
 ):
     """Trains with a hook that evaluates; returns the losses that it wrote, by step."""
     estimator = make_estimator(api, folder, model_fn)
     hook = api.InMemoryEvaluatorHook(
-        estimator,
-        make_input_fn(8),
-        steps=steps,
-        hooks=hooks,
-        name=name,
-        every_n_iter=every_n_iter,
+        estimator, make_input_fn(8), steps=steps, hooks=hooks, name=name, every_n_iter=every_n_iter
     )
     estimator.train(make_input_fn(), steps=train_steps, hooks=[hook])
     losses = {}

@@ -59,12 +59,8 @@ def its_own_checkpoint_wins(api, folder):
 
 
 @table(
-    evaluate={
-        "call": lambda e: float(e.evaluate(make_input_fn(4))["loss"]),
-    },
-    predict={
-        "call": lambda e: float(next(e.predict(make_input_fn(4)))["y"]),
-    },
+    evaluate={"call": lambda e: float(e.evaluate(make_input_fn(4))["loss"])},
+    predict={"call": lambda e: float(next(e.predict(make_input_fn(4)))["y"])},
 )
 def without_training(api, folder, call):
     def fields(graph):
@@ -75,18 +71,12 @@ def without_training(api, folder, call):
     return call(make_estimator(api, path, model_fn, warm_start_from=source, predict_batch_size=4))
 
 
-@table(
-    number={"given": 3},
-    tuple={"given": ("a",)},
-)
+@table(number={"given": 3}, tuple={"given": ("a",)})
 def refuses(api, folder, given):
     return outcome(lambda: make_estimator(api, folder, warm_start_from=given), ["warm_start_from"])
 
 
-@table(
-    empty={"path": ""},
-    none={"path": None},
-)
+@table(empty={"path": ""}, none={"path": None})
 def settings_refuse(api, folder, path):
     return outcome(lambda: api.WarmStartSettings(path))
 

@@ -11,16 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from kills import copy_at
-from scripts import (
-    CLASSIFIER,
-    PRETRAINING,
-    SCRIPTS,
-    SHORT_TAGGER,
-    SQUAD,
-    end,
-    start,
-    with_slow,
-)
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SHORT_TAGGER, SQUAD, end, start, with_slow
 from tiny_run import (
     bert_config,
     metrics_of,

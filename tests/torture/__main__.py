@@ -80,12 +80,7 @@ def parsed(argv):
     parser.add_argument(
         "--directory", help="Write into this directory, and keep everything; default: /tmp."
     )
-    parser.add_argument(
-        "--soak",
-        type=float,
-        default=0,
-        help="Set the minutes of a soak after it.",
-    )
+    parser.add_argument("--soak", type=float, default=0, help="Set the minutes of a soak after it.")
     return parser.parse_args(argv)
 
 

@@ -15,11 +15,7 @@ def model_fn(features, mode, params):
     kept = tf.nn.dropout(weights, rate=0.5)
     x = features["x"][:, tf.newaxis] + tf.random.normal([1, 4])
     rows = tf.shape(x)[0]
-    draws = tf.cond(
-        tf.reduce_sum(x) > -1e9,
-        lambda: tf.random.uniform([1]),
-        lambda: tf.zeros([1]),
-    )
+    draws = tf.cond(tf.reduce_sum(x) > -1e9, lambda: tf.random.uniform([1]), lambda: tf.zeros([1]))
     loss = tf.reduce_mean(kept * x) + draws[0]
     predictions = {"draw": tf.tile(draws, [rows]) + tf.random.uniform([rows])}
     if mode != tpu.ModeKeys.TRAIN:
@@ -107,11 +103,7 @@ def test_layers_of_keras(tmp_path):
 def test_an_exported_training_draws_what_the_training_draws(tmp_path):
     trained(tmp_path / "model", 2, master="rehearse:2")
     estimator = toy.make_estimator(
-        tmp_path / "model",
-        model_fn,
-        tf_random_seed=1,
-        master="rehearse:2",
-        log_step_count_steps=1,
+        tmp_path / "model", model_fn, tf_random_seed=1, master="rehearse:2", log_step_count_steps=1
     )
     estimator.export_training_program(toy.input_fn, str(tmp_path / "program"), num_batches=3)
     program = exported_program.load(str(tmp_path / "program"))

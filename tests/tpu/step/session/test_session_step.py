@@ -44,13 +44,7 @@ def loss_alone(features, loss):
 
 @pytest.mark.parametrize(
     ("loop", "steps", "ends"),
-    [
-        (2, 6, [2, 4, 6]),
-        (4, 10, [4, 8, 10]),
-        (100, 3, [3]),
-        (1, 3, [1, 2, 3]),
-        (3, 1, [1]),
-    ],
+    [(2, 6, [2, 4, 6]), (4, 10, [4, 8, 10]), (100, 3, [3]), (1, 3, [1, 2, 3]), (3, 1, [1])],
 )
 def test_hooks_visit_the_ends_of_loops_and_fetch_what_is_there(tmp_path, loop, steps, ends):
     visits = Visits()
@@ -299,12 +293,7 @@ def test_a_host_call_writes_events_of_every_step(tmp_path):
 
 @pytest.mark.parametrize(
     ("every", "loop", "at"),
-    [
-        (2, 2, [2, 4, 6, 8, 10]),
-        (3, 2, [4, 6, 10]),
-        (100, 4, []),
-        (1, 4, [4, 8, 10]),
-    ],
+    [(2, 2, [2, 4, 6, 8, 10]), (3, 2, [4, 6, 10]), (100, 4, []), (1, 4, [4, 8, 10])],
 )
 def test_v1_summaries_of_the_last_step_are_written_at_loop_ends(tmp_path, cores, every, loop, at):
     def fields(features, loss):
