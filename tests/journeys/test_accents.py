@@ -1,4 +1,8 @@
-"""Accents that are kept, from German text through every command to answers and converted files."""
+"""Accents that are kept, from a text through every command to the answers and the converted files.
+
+The words are German and lower-cased: with default flags, their vocabulary is refused. Tokens with
+accents, and without, must come out of each command for the same text.
+"""
 
 import json
 import os
