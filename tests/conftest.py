@@ -62,6 +62,8 @@ LONG_FILES = (
     "recipes/test_hand_over.py",
     "tpu/verbs/test_interrupts.py",
     "serving/test_answer_predictor.py",
+    "serving/test_checkpoint_model.py",
+    "serving/test_sentence_models.py",
     "interchange/hub/test_reader.py",
     "journeys/test_run_squad.py",
     "tpu/train_eval/test_train_and_evaluate.py",
