@@ -4,7 +4,9 @@ import gzip
 
 import pytest
 from commands import MAINS
+from tiny_run import words
 
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines.records import manifest as manifests
 
 server = pytest.importorskip("moto.server", reason="needs moto (pip: 'moto[server]')")
@@ -39,7 +41,8 @@ def bucket(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-def test_records_of_text_in_s3(bucket, tmp_path, vocab_file, capsys):
+def test_records_of_text_in_s3(bucket, tmp_path, capsys):
+    write_vocab([*SPECIAL_TOKENS, *words(10)], str(tmp_path / "vocab.txt"))
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_bytes(TEXT)
     (tmp_path / "text" / "b.txt.gz").write_bytes(gzip.compress(TEXT))
@@ -48,7 +51,7 @@ def test_records_of_text_in_s3(bucket, tmp_path, vocab_file, capsys):
         (tmp_path / name).mkdir()
         output = str(tmp_path / name / "x.tfrecord")
         argv = [
-            "records", f"--input_file={source}/text", f"--vocab_file={vocab_file}",
+            "records", f"--input_file={source}/text", f"--vocab_file={tmp_path}/vocab.txt",
             f"--output_file={output}", "--max_seq_length=16", "--max_predictions_per_seq=4",
         ]  # fmt: skip
         assert MAINS["records"](argv) == 0
