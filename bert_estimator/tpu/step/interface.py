@@ -5,11 +5,12 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sized
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_estimator.tpu.spec import EstimatorSpec
+from bert_estimator.tpu.step.inputs import Inputs
 
 
 class LoopResult(NamedTuple):
@@ -28,8 +29,9 @@ class LoopResult(NamedTuple):
         self.losses.append(loss)  # last: to the thread that reads it, the step is complete then
 
 
-class Step(Protocol):
-    """Says what a `LocalStep`, a `SessionStep` and an `XlaStep` can do.
+class Step:
+    """Says what a `LocalStep`, a `SessionStep` and an `XlaStep` can do, and does what needs no
+    threads.
 
     A verb makes one in a graph with a global step: `StepClass(job, input_fn, start_step)`. The
     constructor calls the `input_fn` and the `model_fn`. Then the verb calls, in this order:
@@ -38,20 +40,27 @@ class Step(Protocol):
     session, whose variables may have other values.
     """
 
-    restarts: bool  # whether its data starts over: the `input_fn` returned a Dataset
     spec: EstimatorSpec  # of the host: the scaffold, the hooks, and what hooks may look at
     # What updates the variables, in the graph that the model was built in; None unless a training
     # runs.
     update: Any
     metric_values: dict[str, Any]  # tensors, to be run in the session after the last step
     predicted: collections.deque  # a dict of arrays, or an array, for each step
-    waited_secs: float | None  # for input, in total; None if unknown
+    waited_secs: float | None = None  # for input, in total; None if unknown
+    _inputs: Inputs
+    _loop_length: "LoopLength"
+
+    @property
+    def restarts(self) -> bool:
+        """Returns whether the data starts over: the `input_fn` returned a Dataset."""
+        return self._inputs.initializer is not None
 
     def add_summaries(self, config) -> list:
         """Has v1 summaries written as `config` says; returns a list of the hooks that do it."""
 
     def host_session(self, session):
         """Returns the session that hooks see. After a loop, its variables have the new values."""
+        return session
 
     def start(self, session, limit: int | None = None, start_step: int | None = None) -> None:
         """Starts the data and the threads: at most `limit` batches are drawn (None: all), and the
@@ -59,6 +68,7 @@ class Step(Protocol):
 
     def loop_length(self, step: int, stop_step: int) -> int:
         """Returns how many steps the loop after the global step `step` has."""
+        return min(self._loop_length.get(), stop_step - step)
 
     def run_loop(
         self, iterations: int, hook_run, visit: Callable[[LoopResult], bool]

@@ -30,15 +30,13 @@ from bert_estimator.tpu.spec import FetchEveryStep, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import feeds, variable_versions
 from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
 from bert_estimator.tpu.step.inputs import Inputs
-from bert_estimator.tpu.step.interface import LoopResult
+from bert_estimator.tpu.step.interface import LoopLength, LoopResult, Step
 from bert_estimator.tpu.step.session import reference_updates
 from bert_estimator.tpu.step.summaries import LocalSummaries
 
 
-class LocalStep:
+class LocalStep(Step):
     """Runs one step in each loop, together with the hooks' fetches; see `interface.Step`."""
-
-    waited_secs = None  # The input is part of the step, so its time cannot be measured apart.
 
     def __init__(self, job, input_fn, start_step):
         params = job.input_params(start_step)
@@ -70,11 +68,8 @@ class LocalStep:
             reference_updates.put_updates_first(fetches, apart=[self.metric_values])
         self.update = self.spec.train_op
         self.predicted = collections.deque()
+        self._loop_length = LoopLength(1)
         self._session = None  # once started
-
-    @property
-    def restarts(self):
-        return self._inputs.initializer is not None
 
     def add_summaries(self, config):
         if not config.save_summary_steps or not config.model_dir:
@@ -98,9 +93,6 @@ class LocalStep:
     def start(self, session, limit=None, start_step=None):
         self._session = session
 
-    def loop_length(self, step, stop_step):
-        return 1
-
     def run_loop(self, iterations, hook_run, visit):
         fetches = [
             self._operation,
@@ -119,18 +111,6 @@ class LocalStep:
         self.predicted += predictions
         values = scalar_values(scalars)
         return LoopResult([float(loss)], values, values, None), hook_values
-
-    def reached(self, global_step):
-        pass  # Nothing is drawn ahead.
-
-    def element_of_step(self, fetch):
-        return None  # Hooks take part in the step, and may fetch everything in it.
-
-    def finish(self, session):
-        pass  # Nothing runs between two steps.
-
-    def stop(self, session):
-        pass  # There are no threads.
 
 
 _UPDATES = ("Assign", "AssignAdd", "AssignSub", "CountUpTo")

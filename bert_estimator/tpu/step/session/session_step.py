@@ -16,11 +16,11 @@ from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
 from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
-from bert_estimator.tpu.step.interface import LoopLength, LoopResult
+from bert_estimator.tpu.step.interface import LoopLength, LoopResult, Step
 from bert_estimator.tpu.step.summaries import StepSummaries
 
 
-class SessionStep:
+class SessionStep(Step):
     """Runs a step with `use_tpu=True` in a session, on one core; see `interface.Step`."""
 
     def __init__(self, job, input_fn, start_step):
@@ -62,10 +62,6 @@ class SessionStep:
         self._session, self._run = None, None  # once started
 
     @property
-    def restarts(self):
-        return self._inputs.initializer is not None
-
-    @property
     def waited_secs(self):
         return self._host.waited_secs
 
@@ -75,9 +71,6 @@ class SessionStep:
             self._summarized = self._summaries.tensors
         return []
 
-    def host_session(self, session):
-        return session
-
     def start(self, session, limit=None, start_step=None):
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
@@ -85,9 +78,6 @@ class SessionStep:
         fetches = [self._fetches, self._summarized]
         self._run = session.make_callable(fetches, feed_list=self._placeholders)
         self._host.start(session, self._inputs.drawer(session), limit, start_step)
-
-    def loop_length(self, step, stop_step):
-        return min(self._loop_length.get(), stop_step - step)
 
     def run_loop(self, iterations, hook_run, visit):
         check_feeds(hook_run.feed_dict, tf.nest.flatten(self._fetches))

@@ -21,7 +21,7 @@ from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks
 from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
-from bert_estimator.tpu.step.interface import LoopLength, LoopResult
+from bert_estimator.tpu.step.interface import LoopLength, LoopResult, Step
 from bert_estimator.tpu.step.summaries import DeviceSummaries, StepSummaries
 from bert_estimator.tpu.step.xla.device_session import DeviceSession
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
@@ -141,7 +141,7 @@ _CHUNKS_WAITING = 1
 _CHUNKS_SECS = 10
 
 
-class XlaStep:
+class XlaStep(Step):
     """Runs a step on the cores that the job's master names; see `interface.Step`."""
 
     def __init__(self, job, input_fn, start_step):
@@ -175,10 +175,6 @@ class XlaStep:
         self._result, self._last = LoopResult([], {}, {}, None), []
         self._chunks_started, self._chunks_ended, self._idle_since = 0, 0, 0.0
         self.waited_secs = 0.0
-
-    @property
-    def restarts(self):
-        return self._inputs.initializer is not None
 
     def add_summaries(self, config):
         self._summaries = StepSummaries(config, self._inputs, self.spec.scaffold)
@@ -218,9 +214,6 @@ class XlaStep:
             start_step,
             max(feeds.DEPTH, self._device_loop.most_steps),
         )
-
-    def loop_length(self, step, stop_step):
-        return min(self._loop_length.get(), stop_step - step)
 
     def run_loop(self, iterations, hook_run, visit):
         check_feeds(hook_run.feed_dict, self._model.graph.taken_from_session())
