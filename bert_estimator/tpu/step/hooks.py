@@ -31,7 +31,7 @@ class HookDriver:
         # same loops.
         self._element_of_step, self._alone = element_of_step, alone
         self._coordinator = tf.train.Coordinator()  # until `after_create_session` gets another
-        self.stop_requested = False  # whether a hook has asked to stop
+        self.stop_requested = False  # whether a hook has asked to stop, in this session
 
     def begin(self):
         """Calls the hooks' `begin`."""
@@ -42,7 +42,7 @@ class HookDriver:
     def after_create_session(self, session, coordinator):
         """Calls the hooks' `after_create_session`; if one asks the coordinator to stop, no step is
         run."""
-        self._coordinator = coordinator
+        self._coordinator, self.stop_requested = coordinator, False
         for hook in self._hooks:
             with self._explaining(hook):
                 hook.after_create_session(session, coordinator)

@@ -19,7 +19,7 @@ from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.session import reference_updates
 from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints
-from bert_estimator.tpu.verbs.opened_run import BuiltStep, opened_session
+from bert_estimator.tpu.verbs.opened_run import Run, opened_session
 
 # The first mode's graph says which variables are saved. TRAIN's graph has all variables.
 _ORDER = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
@@ -183,7 +183,7 @@ def _operations(infos):
 def lower(job, input_fn: Callable):
     """Builds a job's model and lowers its training step to a `LoweredStep`, without drawing a
     batch."""
-    return BuiltStep(job, XlaStep, input_fn, start_step=0).step.lowered
+    return Run(job, XlaStep, input_fn, start_step=0).step.lowered
 
 
 def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
@@ -193,9 +193,9 @@ def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram
     config = job.config
     restored = checkpoints.newest_whole(config.model_dir)
     start_step = checkpoints.global_step_of(restored)
-    built = BuiltStep(job, XlaStep, input_fn, start_step)
-    step = built.step
-    with built.building():
+    run = Run(job, XlaStep, input_fn, start_step)
+    step = run.step
+    with run.building():
         if restored is None:
             warm_start.apply(job.warm_start)
         checkpoints.ensure_saver(step.spec.scaffold, config)

@@ -1,7 +1,6 @@
 """Opens a run for the verbs: a graph with a step built in it, a session, and the hooks."""
 
 import contextlib
-import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -27,9 +26,9 @@ _READINESS = (tf.GraphKeys.READY_OP, tf.GraphKeys.READY_FOR_LOCAL_INIT_OP)
 _GLOBAL_STEP_READS = "global_step_read_op_cache"
 
 
-class BuiltStep:
+class Run:
     """Builds a job's step in a graph of its own, with the random seed and the global step; after
-    `add_hooks`, sessions of the graph may be opened."""
+    `add_hooks`, it may run in sessions of the graph."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
         patches.read_on_request()
@@ -40,7 +39,7 @@ class BuiltStep:
             # tf.disable_v2_behavior(). In local mode it is what all other variables are.
             is_resource = True if job.tpu_rules else None
             with tf.variable_scope(tf.get_variable_scope(), use_resource=is_resource):
-                self.global_step = tf.train.create_global_step()
+                self._global_step = tf.train.create_global_step()
             self.step = step_class(job, input_fn, start_step)
 
     @contextlib.contextmanager
@@ -61,11 +60,12 @@ class BuiltStep:
                 warm_start.apply(self.job.warm_start)
             self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, self.job.config)
             steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
-            self._hooks = make_hooks(step)
+            hooks = make_hooks(step)
+            self.driver = HookDriver(hooks, step.element_of_step, self.job.hosts.number == 1)
             self._init_ops = feeds.summary_writer_init_ops()
             # After the model_fn and the hooks, which make the writers.
-            self.flush_ops = feeds.summary_writer_flush_ops()
-            self._driver().begin()
+            self._flush_ops = feeds.summary_writer_flush_ops()
+            self.driver.begin()
             if checkpoint is None:
                 warm_start.read_after_restoring()
             # A hook may have given operations, too.
@@ -74,13 +74,10 @@ class BuiltStep:
             # A fetch that hooks run, too, takes no time when it is run again. A read that the
             # model_fn made is not taken: it may wait for something of the step.
             reads = [] if steps_read_before else tf.get_collection(_GLOBAL_STEP_READS)
-            self.global_step = reads[0] if reads else self.global_step
-
-    def _driver(self):
-        return HookDriver(self._hooks, self.step.element_of_step, self.job.hosts.number == 1)
+            self._global_step = reads[0] if reads else self._global_step
 
     @contextlib.contextmanager
-    def session(self, checkpoint: str | None) -> Iterator[tf.Session]:
+    def session_of(self, checkpoint: str | None) -> Iterator[tf.Session]:
         """Gives a session with the variables of a checkpoint, or with their initial values."""
         with contextlib.ExitStack() as at_end:
             with self._having_values_of(checkpoint):
@@ -110,12 +107,13 @@ class BuiltStep:
     @contextlib.contextmanager
     def running(
         self, session: tf.Session, finishing: Callable = contextlib.nullcontext
-    ) -> Iterator["OpenedRun"]:
-        """Gives the `OpenedRun` in a session whose variables have their values."""
-        driver = self._driver()
+    ) -> Iterator["Run"]:
+        """Gives this run while it is in a session whose variables have their values."""
         with contextlib.ExitStack() as at_end:
+            at_end.callback(setattr, self, "session", None)  # It may hold values on devices.
             with self.graph.as_default():
-                session = self.step.host_session(session)
+                # What hooks see.
+                self.session = session = self.step.host_session(session)
                 # The callbacks run in the reverse order: the hooks' context ends first, then the
                 # queues' threads, then the step's.
                 at_end.callback(self.step.stop, session)
@@ -123,28 +121,21 @@ class BuiltStep:
                 coordinator = _start_coordinator(session)
                 at_end.callback(coordinator.request_stop)
                 at_end.enter_context(finishing())
-                driver.after_create_session(session, coordinator)
-            yield OpenedRun(self, session, driver)
+                self.driver.after_create_session(session, coordinator)
+            yield self
 
-
-class OpenedRun:
-    """Holds a built step in an open session, with its hooks; `opened_run` makes it."""
-
-    def __init__(self, built: BuiltStep, session: tf.Session, driver: HookDriver):
-        self.job, self.step, self.graph = built.job, built.step, built.graph
-        # The session is what hooks see; its variables are restored, or initialized.
-        self.session, self.driver, self._built = session, driver, built
-        # Runs one loop of steps between two visits of the hooks; see `HookDriver.around`.
-        self.around = functools.partial(driver.around, session)
+    def around(self, fetches, run_loop: Callable):
+        """Runs one loop of steps between two visits of the hooks; see `HookDriver.around`."""
+        return self.driver.around(self.session, fetches, run_loop)
 
     def global_step(self) -> int:
         """Returns the present value of the global step."""
-        return int(self.session.run(self._built.global_step))
+        return int(self.session.run(self._global_step))
 
     def end(self) -> None:
         """Calls the hooks' `end`, and flushes the event writers."""
         self.driver.end(self.session)
-        self.session.run(self._built.flush_ops)
+        self.session.run(self._flush_ops)
 
 
 @contextlib.contextmanager
@@ -155,7 +146,7 @@ def opened_run(
     checkpoint: str | None,
     make_hooks: Callable,
     finishing: Callable = contextlib.nullcontext,
-) -> Iterator[OpenedRun]:
+) -> Iterator[Run]:
     """Builds a job's step and opens a session, which is closed at the end, even after an error.
 
     Args:
@@ -167,9 +158,9 @@ def opened_run(
         values. It surrounds all that the hooks do in the session, and is left before the session is
         closed.
     """
-    built = BuiltStep(job, step_class, input_fn, checkpoints.global_step_of(checkpoint))
-    built.add_hooks(checkpoint, make_hooks)
-    with built.session(checkpoint) as session, built.running(session, finishing) as run:
+    run = Run(job, step_class, input_fn, checkpoints.global_step_of(checkpoint))
+    run.add_hooks(checkpoint, make_hooks)
+    with run.session_of(checkpoint) as session, run.running(session, finishing):
         yield run
 
 
@@ -180,12 +171,12 @@ class KeptRun:
     def __init__(self, job, step_class: type, input_fn: Callable):
         self._job, self._step_class, self._input_fn = job, step_class, input_fn
         self._session = None  # while it is open
-        self._built, self._release = None, []
+        self._run, self._release = None, []
         self._at_end = contextlib.ExitStack()
         interrupts.close(self)
 
     @contextlib.contextmanager
-    def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[OpenedRun]:
+    def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[Run]:
         """Does the same as `opened_run`, and calls `make_hooks` when it builds the graph: the same
         hooks serve every checkpoint, with one call of `begin`."""
         try:
@@ -195,8 +186,8 @@ class KeptRun:
                 self.close()
                 self._open(checkpoint, make_hooks)
             else:
-                self._built.restore(self._session, checkpoint)
-            with self._built.running(self._session) as run:
+                self._run.restore(self._session, checkpoint)
+            with self._run.running(self._session) as run:
                 yield run
             # Between two checkpoints the memory of the variables is free.
             self._session.run(self._release)
@@ -218,13 +209,13 @@ class KeptRun:
             return make_hooks(step)
 
         start_step = checkpoints.global_step_of(checkpoint)
-        self._built = BuiltStep(self._job, self._step_class, self._input_fn, start_step)
-        self._built.add_hooks(checkpoint, make_hooks_and_release)
-        self._session = self._at_end.enter_context(self._built.session(checkpoint))
+        self._run = Run(self._job, self._step_class, self._input_fn, start_step)
+        self._run.add_hooks(checkpoint, make_hooks_and_release)
+        self._session = self._at_end.enter_context(self._run.session_of(checkpoint))
 
     def close(self) -> None:
         """Closes the session, if it is open."""
-        self._session, self._built, self._release = None, None, []
+        self._session, self._run, self._release = None, None, []
         self._at_end.close()
 
 
