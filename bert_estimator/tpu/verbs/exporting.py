@@ -16,7 +16,7 @@ from bert_estimator.tpu.program.exported_program import ExportedProgram
 from bert_estimator.tpu.replicas import replica_operations
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step.inputs import Inputs
-from bert_estimator.tpu.step.session import reference_updates
+from bert_estimator.tpu.step.session.local_step import put_updates_first
 from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.opened_run import Run, opened_session
@@ -160,7 +160,7 @@ def _order(signatures):
         for names in (values, signature.outputs.keys() - values):
             runs.append(list(_operations({name: signature.outputs[name] for name in names})))
     for run in runs:
-        reference_updates.put_updates_first(run, apart=runs)
+        put_updates_first(run, apart=runs)
 
 
 def _that_can_run(signatures):

@@ -1,6 +1,19 @@
 """A step with `use_tpu=False`: one `session.run`, which also runs the hooks' fetches.
 
-If the global step is a reference, as in TF1 scripts, its reads and its update are ordered here.
+TensorFlow 1's variables are references: an update such as `assign_sub` writes to the memory that
+reads of the variable share. The optimizers of `tf.train` wait for the gradients that need the old
+value. Programs that call `tf.gradients` and then `assign_sub` by themselves, such as
+mesh-tensorflow's optimizers, let the two race. TensorFlow 1.15.5 nearly always runs the reads
+first; today's executor often does not. (A network of two layers by mesh-tensorflow, trained for 8
+steps on two busy cores: 7 of 7 trainings of TensorFlow 1.15.5 were equal; of today's, no two of 4.)
+
+So here an update of a trained weight that depends on the batch waits for the reads that do not come
+after it. The updates of one weight run one after the other, in the order in which they usually
+become ready: first what does not depend on the batch (a decay, a clipping), then the rest, the
+update with fewer operations before it first. What is not trained (the moving averages of a batch
+normalization, counters) is left alone.
+
+If the global step is a reference, as in TF1 scripts, its reads and its update are ordered, too.
 TensorFlow 1 lets what is computed from the global step race with its update: a learning rate, or
 the step of a host call. The race has an outcome that programs rely on:
 
@@ -21,6 +34,7 @@ beside `global_step.assign(global_step + 1)`, each training of TPUEstimator has 
 """
 
 import collections
+import itertools
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -31,7 +45,6 @@ from bert_estimator.tpu.step import feeds, variable_versions
 from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.interface import LoopLength, LoopResult, Step
-from bert_estimator.tpu.step.session import reference_updates
 from bert_estimator.tpu.step.summaries import LocalSummaries
 
 
@@ -61,11 +74,11 @@ class LocalStep(Step):
             hooks = [h for h in self.spec.training_hooks if isinstance(h, FetchEveryStep)]
             of_host = [hook.operations for hook in hooks]
             fetches = [self._operation, self.spec.loss, self._scalars, of_host]
-            order(fetches, is_tpu_estimator=job.tpu_params)
-            reference_updates.order(fetches)
+            order_global_step(fetches, is_tpu_estimator=job.tpu_params)
+            order_references(fetches)
         else:
             fetches = [self._operation, self.spec.loss, self._scalars, self._predictions]
-            reference_updates.put_updates_first(fetches, apart=[self.metric_values])
+            put_updates_first(fetches, apart=[self.metric_values])
         self.update = self.spec.train_op
         self.predicted = collections.deque()
         self._loop_length = LoopLength(1)
@@ -113,21 +126,27 @@ class LocalStep(Step):
         return LoopResult([float(loss)], values, values, None), hook_values
 
 
+# Their output shares the memory of a reference.
+_SHARE_MEMORY = ("Identity", "Reshape", "ExpandDims", "Squeeze")
+# The outputs of these may share memory with an input, too, which depends on shapes and dtypes.
+_MAY_SHARE_MEMORY = (*_SHARE_MEMORY, "Bitcast", "Cast", "CheckNumerics", "EnsureShape", "IdentityN",
+                     "PreventGradient", "Slice", "Snapshot", "Split", "SplitV", "StopGradient",
+                     "StridedSlice", "Transpose", "Unpack")  # fmt: skip
+_REFERENCES = ("VariableV2", "Variable")
+
 _UPDATES = ("Assign", "AssignAdd", "AssignSub", "CountUpTo")
 _VARIABLES = ("VariableV2", "VarHandleOp")
 _INTO_FRAMES = ("RefEnter", "RefSwitch")  # by which an update in a condition or a loop gets it
 
 
-def order(fetches: Any, is_tpu_estimator: bool) -> None:
+def order_global_step(fetches: Any, is_tpu_estimator: bool) -> None:
     """Has updates of the global step wait for what reads it, or the reads for the updates;
     `fetches` are what every step runs, and a TPUEstimator's step has rule 3."""
     global_step = tf.train.get_global_step()
     if hasattr(global_step, "handle"):  # a resource: `variable_versions` orders its reads
         return
-    run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
-    reads, updates = _uses(global_step, run)
-    operations = tf.get_default_graph().get_operations()
-    framed = variable_versions.in_frames([o for o in operations if o in run])
+    run, framed = _run_by(fetches)
+    reads, updates = _uses_of_global_step(global_step, run)
     reads = {reader: read for reader, read in reads.items() if reader.name not in framed}
     # As in `variable_versions`, nothing waits for operations in a condition or a loop.
     for update in updates:
@@ -138,7 +157,7 @@ def order(fetches: Any, is_tpu_estimator: bool) -> None:
             own = [r for r in reads if r in before and r.type not in variable_uses.CALLERS]
             if is_tpu_estimator and own:
                 # Rule 3.
-                seeing = _last_made(seeing, reads, update, operations)
+                seeing = _last_made(seeing, reads, update, run)
             for reader in seeing:
                 reader._add_control_input(update)
         after = set(graph_walk.all_after([update]))
@@ -146,9 +165,9 @@ def order(fetches: Any, is_tpu_estimator: bool) -> None:
         update._add_control_inputs([r for r in reads if r not in after and r not in before])
 
 
-def _last_made(readers, reads, update, operations):
+def _last_made(readers, reads, update, run):
     """Returns the readers of the last read, if it was made before an update, or an empty list."""
-    number_of = {operation: number for number, operation in enumerate(operations)}
+    number_of = {operation: number for number, operation in enumerate(run)}
     last = max(readers, key=lambda reader: number_of[reads[reader]], default=None)
     if last is None or number_of[reads[last]] > number_of[update]:
         return []
@@ -181,7 +200,7 @@ def copied(tensors: Any) -> Any:
 
     def copy(tensor):
         source = tensor
-        while isinstance(source, tf.Tensor) and source.op.type in reference_updates.SHARE_MEMORY:
+        while isinstance(source, tf.Tensor) and source.op.type in _SHARE_MEMORY:
             source = source.op.inputs[0]
         shares = isinstance(source, tf.Tensor | tf.Variable) and source.op is global_step.op
         return tf.raw_ops.DeepCopy(x=tensor) if shares else tensor
@@ -189,24 +208,172 @@ def copied(tensors: Any) -> Any:
     return tf.nest.map_structure(copy, tensors)
 
 
-def _uses(global_step, run):
+def _uses_of_global_step(global_step, run):
     """Returns a dict of the operations that read the global step -> the first operation by which
     each gets the value, and a list of the operations that update it, both of those in `run`."""
-    reads, updates, seen = {}, [], set()
-    (reference,) = global_step.op.outputs
-    of_variable = (global_step.op, global_step.value().op)
-    tensors = [(reference, None)]
-    while tensors:
-        tensor, first = tensors.pop()
-        for operation in tensor.consumers():
-            if operation in seen or operation not in run:
-                continue
-            seen.add(operation)
-            read = first or (None if operation in of_variable else operation)
-            if operation.type in reference_updates.SHARE_MEMORY:
-                tensors += [(output, read) for output in operation.outputs]
-            elif operation.type in _UPDATES + _INTO_FRAMES and operation.inputs[0] is reference:
-                updates.append(operation)
-            else:
-                reads[operation] = read
+    reads, updates = {}, []
+    (reference,), value = global_step.op.outputs, global_step.value().op
+    for operation, _, first in _users(global_step.op, run, _SHARE_MEMORY, value):
+        if operation.type in _UPDATES + _INTO_FRAMES and operation.inputs[0] is reference:
+            updates.append(operation)
+        elif operation.type not in _SHARE_MEMORY:
+            reads[operation] = first
     return reads, updates
+
+
+def order_references(fetches: Any) -> None:
+    """Adds the control dependencies to the default graph, for a step that runs `fetches`; nothing
+    waits for operations in a condition or a loop of the old kind."""
+    run, framed = _run_by(fetches)
+    weights = {v.op for v in tf.trainable_variables() if v.op.type in _REFERENCES}
+    sources = {operation: _sources(operation) for operation in run}
+    uses = [_uses(operation, run, framed) for operation in run if operation in weights]
+    # Integers as sets of operations: a graph has thousands of them, and each is asked for all that
+    # come before it.
+    bit_of = _bits(operation for use in uses for part in use for operation in part)
+    seen, depth = _seen(sources, bit_of)
+    waiting = collections.defaultdict(list)  # update -> operations that it is to wait for
+
+    def add(update, first):
+        # One already comes after the other.
+        if not (seen[update] & bit_of[first] or seen[first] & bit_of[update]):
+            waiting[update].append(first)
+
+    for readers, updates in uses:
+        of_batch = [update for update in updates if seen[update] & _BATCH]
+        for update in of_batch:
+            for reader in readers:
+                add(update, reader)
+        others = [update for update in updates if update not in of_batch]
+        # The order in which they usually become ready.
+        in_turn = [*sorted(others, key=depth.get), *sorted(of_batch, key=depth.get)]
+        for first, second in itertools.pairwise(in_turn):
+            add(second, first)
+    _wait(sources, waiting)
+
+
+def put_updates_first(fetches: Any, apart: Any) -> None:
+    """Orders a run that does not train, which may have variables of both kinds; the arguments are
+    as for `variable_versions.order`."""
+    variable_versions.order(fetches, updates_first=True, apart=apart)
+    # The order is rule 5 of `variable_uses`, which TensorFlow 1.15.5 usually has, too.
+    run, framed = _run_by(fetches)
+    may_wait = variable_versions.may_wait_in(apart)
+    sources = {operation: _sources(operation) for operation in run}
+    waiting = collections.defaultdict(list)  # operation -> operations that it is to wait for
+    pairs = []  # of an update and a reader that is to come after it
+    for variable in (each for each in run if each.type in _REFERENCES):
+        readers, updates = _uses(variable, run, framed)
+        updates.sort(key=list(run).index)
+        for first, second in itertools.pairwise(updates):
+            if may_wait(second, first):
+                waiting[second].append(first)
+        for update in updates:
+            before = set(graph_walk.all_before([update]))
+            pairs += [(update, r) for r in readers if r not in before and may_wait(r, update)]
+    together = {operation: [*before, *waiting[operation]] for operation, before in sources.items()}
+    for update, reader in pairs:
+        together[reader].append(update)
+    # If all readers waited, some would wait for each other: in a circle, the update waits instead.
+    circles = variable_uses.in_circles(together)
+    for update, reader in pairs:
+        first, second = (reader, update) if reader in circles else (update, reader)
+        waiting[second].append(first)
+    _wait(sources, waiting)
+
+
+def _run_by(fetches):
+    """Returns a dict whose keys are the operations that run for `fetches`, in order of
+    construction, and the names of those in a condition or a loop of the old kind."""
+    before = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
+    run = {each: None for each in tf.get_default_graph().get_operations() if each in before}
+    return run, variable_versions.in_frames(run)
+
+
+def _wait(sources, waiting):
+    """Has operations wait for others, except where they would wait for each other in a circle;
+    `sources` says what each waits for already, `waiting` what it is to wait for."""
+    # Reads of two variables may each come after the update of the other one.
+    circles = variable_uses.in_circles(
+        {o: [*before, *waiting.get(o, ())] for o, before in sources.items()}
+    )
+    for operation, firsts in waiting.items():
+        in_order = operation not in circles
+        operation._add_control_inputs([o for o in firsts if in_order or o not in circles])
+
+
+def _uses(variable, run, framed):
+    """Returns two lists of operations: the readers of a variable, and its updates."""
+    readers, updates = [], []
+    for operation, tensor, _ in _users(variable, run, _MAY_SHARE_MEMORY):
+        if operation.name not in framed:
+            is_update = tensor.op is variable and _may_write(operation, tensor)
+            (updates if is_update else readers).append(operation)
+    return readers, updates
+
+
+def _users(variable, run, sharing, value=None):
+    """Yields (operation, tensor that it takes, first operation on the way, apart from `value`) of
+    the operations in `run` that get a variable's memory, also through types that are `sharing`
+    it."""
+    known, waiting = set(), [(output, None) for output in variable.outputs]
+    while waiting:
+        tensor, first = waiting.pop()
+        for operation in tensor.consumers():
+            if operation not in known and operation in run:
+                known.add(operation)
+                start = first or (None if operation is value else operation)
+                # What takes the output may read the memory later than the operation itself.
+                if operation.type in sharing:
+                    waiting += [(output, start) for output in operation.outputs]
+                yield operation, tensor, start
+
+
+def _may_write(operation, reference):
+    """Returns whether an operation may write to a variable, whose reference is an input of it."""
+    if operation.type == "IsVariableInitialized" or operation.type.startswith("Ref"):
+        return False
+    arguments = operation.op_def.input_arg
+    if len(arguments) != len(operation.inputs):  # It has lists of inputs.
+        return any(argument.is_ref for argument in arguments)
+    pairs = zip(arguments, operation.inputs, strict=True)
+    return any(argument.is_ref and tensor is reference for argument, tensor in pairs)
+
+
+def _sources(operation):
+    """Returns the operations that an operation waits for, apart from the last turn of a loop."""
+    sources = [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return [
+        source for source in sources if source.type not in ("NextIteration", "RefNextIteration")
+    ]
+
+
+_BATCH = 1  # the bit that says that an operation depends on the batch, or on random numbers
+
+
+def _bits(operations):
+    """Returns operation -> an integer with one bit, another for each."""
+    numbers = enumerate(dict.fromkeys(operations), start=1)
+    return {operation: 1 << number for number, operation in numbers}
+
+
+def _seen(sources, bit_of):
+    """Returns two dicts: operation -> the bits of the operations that it comes after, as one
+    integer; and operation -> how many operations come before it, one after the other."""
+    seen, depth = {}, {}
+    for operation in variable_uses.sorted_by(sources):
+        bits = _BATCH if _draws(operation) else 0
+        for source in sources[operation]:
+            bits |= seen[source] | bit_of.get(source, 0)
+        seen[operation] = bits
+        depth[operation] = max((depth[source] + 1 for source in sources[operation]), default=0)
+    return seen, depth
+
+
+def _draws(operation):
+    """Returns whether an operation gives another value each time: a batch, or random numbers."""
+    if operation.type.startswith("Placeholder"):
+        return True
+    takes_reference = any(argument.is_ref for argument in operation.op_def.input_arg)
+    is_variable = operation.type in (*_REFERENCES, "VarHandleOp", *variable_uses.READERS)
+    return operation.op_def.is_stateful and not (takes_reference or is_variable)

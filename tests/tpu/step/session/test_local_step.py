@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.tpu.step.session import reference_updates
+from bert_estimator.tpu.step.session import local_step
 
 
 def slowly(tensor):
@@ -101,7 +101,7 @@ def test_reads_after_an_update_stay_after_it():
         update = a.assign_add(2 * slowly(a.value()))
         with tf.control_dependencies([update]):
             after = a.read_value() * 10
-        reference_updates.order([update, after])
+        local_step.order_references([update, after])
         session.run(tf.global_variables_initializer())
         assert session.run([update.op, after])[1] == 30
 
@@ -114,7 +114,7 @@ def test_updates_of_one_weight_run_one_after_the_other():
         shallow = a.assign_add(batch)
         of_weight = a.assign(a.value() * 0.5)
         read = a.read_value() + 0
-        reference_updates.order([deep, shallow, of_weight, read])
+        local_step.order_references([deep, shallow, of_weight, read])
         assert awaited(shallow) >= {read.op, of_weight.op}
         assert awaited(deep) >= {read.op, shallow.op}
         assert not awaited(of_weight)  # It does not depend on the batch.
@@ -132,7 +132,7 @@ def test_reads_that_each_come_after_the_update_of_the_other_variable():
         with tf.control_dependencies(updates):
             read = c.read_value() * 3
             later = c.assign_sub(batch)
-        reference_updates.order([updates, reads, read, later])
+        local_step.order_references([updates, reads, read, later])
         assert awaited(updates[0]) | awaited(updates[1]) == set()  # No order has both reads first.
         assert read.op in awaited(later)  # It is not in the circle.
         session.run(tf.global_variables_initializer())
@@ -148,7 +148,7 @@ def test_what_is_not_a_trained_weight_is_left_alone():
             counter = tf.get_variable("counter", initializer=0, trainable=False)
         updates = [mean.assign_sub(batch), counter.assign_add(1), a.assign(0.5)]
         reads = [mean * a, tf.cast(counter, tf.float32) * a, tf.is_variable_initialized(a)]
-        reference_updates.order([updates, reads])
+        local_step.order_references([updates, reads])
         assert [awaited(update) for update in updates] == [set()] * 3
 
 
@@ -158,7 +158,7 @@ def test_conditions_and_loops_of_the_old_kind(old_control_flow):
         inside = tf.cond(a > 0, lambda: a + b, lambda: a - b)
         loop = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y + a), (0, 0.0))[1]
         updates = [a.assign_add(loop + inside), b.assign_sub(slowly(a.value()))]
-        reference_updates.order([updates, inside, loop])
+        local_step.order_references([updates, inside, loop])
         session.run(tf.global_variables_initializer())
         assert session.run([updates, inside, loop])[1:] == [2, 3]
         assert session.run(a) == 6
