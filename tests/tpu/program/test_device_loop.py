@@ -5,9 +5,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu.program import device_loop, devices
+from bert_estimator.tpu.program import devices, lowered_step
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.program.device_loop import DeviceLoop
+from bert_estimator.tpu.program.lowered_step import DeviceLoop
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -96,9 +96,9 @@ def test_the_same_batch_for_every_core(lowered):
 
 
 def test_a_chunk_is_bounded_in_steps_and_in_bytes(lowered, monkeypatch):
-    assert start(lowered, 10**6)[0].most_steps == device_loop._MOST_STEPS
-    assert start(lowered, float("inf"))[0].most_steps == device_loop._MOST_STEPS
-    monkeypatch.setattr(device_loop, "_MOST_BYTES", 40)  # The rows have 8 bytes, and the number 4.
+    assert start(lowered, 10**6)[0].most_steps == lowered_step._MOST_STEPS
+    assert start(lowered, float("inf"))[0].most_steps == lowered_step._MOST_STEPS
+    monkeypatch.setattr(lowered_step, "_MOST_BYTES", 40)  # The rows have 8 bytes, and the number 4.
     assert start(lowered, 10**6)[0].most_steps == 3
-    monkeypatch.setattr(device_loop, "_MOST_BYTES", 1)
+    monkeypatch.setattr(lowered_step, "_MOST_BYTES", 1)
     assert start(lowered, 10**6)[0].most_steps == 1

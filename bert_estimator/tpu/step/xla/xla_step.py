@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.cluster import hosts
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.program.device_loop import DeviceLoop
+from bert_estimator.tpu.program.lowered_step import DeviceLoop
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks

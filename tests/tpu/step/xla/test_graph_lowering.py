@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.tpu.program import device_loop
+from bert_estimator.tpu.program import lowered_step
 from bert_estimator.tpu.step.xla import graph_lowering
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -65,7 +65,7 @@ def compilations():
 
 
 def made():
-    return graph_lowering.LOWERED.num_made, device_loop.LOOPS.num_made
+    return graph_lowering.LOWERED.num_made, lowered_step.LOOPS.num_made
 
 
 def test_a_second_call_does_not_compile_again(tmp_path, compilations):
@@ -88,9 +88,9 @@ def test_a_second_call_does_not_compile_again(tmp_path, compilations):
 def test_another_program_is_compiled(tmp_path, compilations, other):
     make_estimator(tmp_path / "one").train(toy.input_fn, max_steps=1)
     compilations.clear()
-    loops = device_loop.LOOPS.num_made
+    loops = lowered_step.LOOPS.num_made
     make_estimator(tmp_path / "other", **other).train(toy.input_fn, max_steps=1)
-    assert compilations and device_loop.LOOPS.num_made == loops + 1
+    assert compilations and lowered_step.LOOPS.num_made == loops + 1
 
 
 KNOWS_LINES = True  # see `around_tests`
