@@ -12,7 +12,7 @@ from bert_estimator.graph import patches
 from bert_estimator.tpu import base_config, call
 from bert_estimator.tpu.config import InputPipelineConfig, TPUConfig
 from bert_estimator.tpu.replicas import meshes, replica
-from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec, device_spec
 from bert_estimator.tpu.warm_start import WarmStartSettings
 
 
@@ -140,7 +140,7 @@ class Job:
                 "model_fn must return a TPUEstimatorSpec (or EstimatorSpec), not "
                 f"{type(spec).__name__}"
             )
-        return spec
+        return device_spec(spec) if self.tpu_rules else spec
 
     def input_params(self, start_step: int) -> Any:
         """Returns the params for `input_fn`, with the batch size and a `TPUContext`."""

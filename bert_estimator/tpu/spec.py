@@ -228,6 +228,36 @@ class TPUEstimatorSpec(NamedTuple):
         )
 
 
+def device_spec(spec: EstimatorSpec | TPUEstimatorSpec) -> TPUEstimatorSpec:
+    """Returns the spec of a model, built in the current graph, in the form that runs under TPU
+    rules; its errors have the types of upstream's."""
+    if isinstance(spec, TPUEstimatorSpec):
+        return spec._replace(
+            host_call=_with_tensors(spec.host_call), eval_metrics=_with_tensors(spec.eval_metrics)
+        )
+    if spec.mode != ModeKeys.TRAIN:
+        raise RuntimeError(
+            f"With use_tpu=True model_fn must return a TPUEstimatorSpec in mode {spec.mode!r}: an "
+            "EstimatorSpec's metrics cannot be moved to the host. Use eval_metrics=(fn, tensors)"
+        )
+    if spec.training_chief_hooks:
+        raise ValueError("With use_tpu=True training_chief_hooks are not supported")
+    tf.logging.warning("EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn")
+    return TPUEstimatorSpec(
+        spec.mode, loss=spec.loss, train_op=spec.train_op, training_hooks=spec.training_hooks
+    )
+
+
+def _with_tensors(pair):
+    """Returns a spec's (function, values) pair with arrays and variables turned into tensors."""
+    if pair is None:
+        return None
+    function, values = pair
+    if isinstance(values, dict):
+        return function, {key: tf.convert_to_tensor(value) for key, value in values.items()}
+    return function, [tf.convert_to_tensor(value) for value in values]
+
+
 def _settled_export_outputs(spec, predictions):
     """Returns the outputs to export: what the spec names, or else the predictions."""
     # Both kinds of specs hold them from the start, because a wrapper of the model_fn may add to

@@ -150,7 +150,7 @@ class HostFunction:
         self.name = name
         sent = pair[1]
         keys = sorted(sent) if isinstance(sent, dict) else range(len(sent))
-        self.tensors = [tf.convert_to_tensor(sent[key]) for key in keys]
+        self.tensors = [sent[key] for key in keys]
         for key, tensor in zip(keys, self.tensors, strict=True):
             if tensor.shape.rank == 0:
                 raise RuntimeError(

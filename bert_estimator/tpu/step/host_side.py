@@ -33,25 +33,18 @@ def static_inputs(job, input_fn: Callable, start_step: int) -> Inputs:
     return inputs
 
 
-def host_spec(
-    spec: EstimatorSpec | TPUEstimatorSpec, placeholders: list[tf.Tensor]
-) -> EstimatorSpec:
+def host_spec(spec: TPUEstimatorSpec, placeholders: list[tf.Tensor]) -> EstimatorSpec:
     """Returns the `EstimatorSpec` that the verbs see, for a model that runs under TPU rules; its
     scaffold must not depend on `placeholders`, which feed the step."""
-    if isinstance(spec, TPUEstimatorSpec):
-        return EstimatorSpec(
-            spec.mode,
-            loss=spec.loss,
-            train_op=spec.train_op,
-            scaffold=call_scaffold_fn(spec.scaffold_fn, placeholders),
-            predictions=spec.predictions,
-            training_hooks=spec.training_hooks,
-            evaluation_hooks=spec.evaluation_hooks,
-            prediction_hooks=spec.prediction_hooks,
-        )
-    tf.logging.warning("EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn")
     return EstimatorSpec(
-        spec.mode, loss=spec.loss, train_op=spec.train_op, training_hooks=spec.training_hooks
+        spec.mode,
+        loss=spec.loss,
+        train_op=spec.train_op,
+        scaffold=call_scaffold_fn(spec.scaffold_fn, placeholders),
+        predictions=spec.predictions,
+        training_hooks=spec.training_hooks,
+        evaluation_hooks=spec.evaluation_hooks,
+        prediction_hooks=spec.prediction_hooks,
     )
 
 
@@ -60,7 +53,6 @@ class HostSide:
     must not depend on `placeholders`, which feed the step."""
 
     def __init__(self, job, spec, placeholders, start_step):
-        _check_device_spec(spec)
         tpu_config = job.tpu_config
         self._job, self._placeholders = job, placeholders
         every = tpu_config.experimental_host_call_every_n_steps
@@ -74,8 +66,7 @@ class HostSide:
         self.predicted = collections.deque()  # that arrived
         # The last step whose values arrived, and the error of all host functions.
         self.step, self.error = start_step, errors.FirstError()
-        if isinstance(spec, TPUEstimatorSpec):
-            self._add_functions(spec)
+        self._add_functions(spec)
 
     def _add_functions(self, spec):
         mode = self._job.mode
@@ -202,16 +193,3 @@ def scalar_tensors(host_call: tuple | None) -> dict[str, tf.Tensor]:
 def scalar_values(scalars: dict[str, np.ndarray]) -> dict[str, float]:
     """Converts a dict of one-value arrays to a dict of floats."""
     return {key: float(np.reshape(value, [])) for key, value in scalars.items()}
-
-
-def _check_device_spec(spec):
-    """Checks that a spec can run under TPU rules; its errors have the types of upstream's."""
-    if isinstance(spec, TPUEstimatorSpec):
-        return
-    if spec.mode != ModeKeys.TRAIN:
-        raise RuntimeError(
-            f"With use_tpu=True model_fn must return a TPUEstimatorSpec in mode {spec.mode!r}: an "
-            "EstimatorSpec's metrics cannot be moved to the host. Use eval_metrics=(fn, tensors)"
-        )
-    if spec.training_chief_hooks:
-        raise ValueError("With use_tpu=True training_chief_hooks are not supported")

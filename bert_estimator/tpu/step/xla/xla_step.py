@@ -17,7 +17,7 @@ from bert_estimator.cluster import hosts
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.lowered_step import DeviceLoop
-from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys
 from bert_estimator.tpu.step import feeds
 from bert_estimator.tpu.step.hooks import check_feeds, values_for_hooks
 from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
@@ -38,16 +38,10 @@ class CoreModel:
             lambda tensor: self.graph.placeholder(tensor.dtype, self._core_shape(tensor))
         )
         with self.graph.building():
-            spec = job.call_model_fn(features, labels)
+            self.spec = spec = job.call_model_fn(features, labels)
             self._check_exchanges()
             checked = EstimatorSpec(spec.mode, spec.predictions, spec.loss, spec.train_op)
             self._loss, self._train_op = checked.loss, checked.train_op
-            if isinstance(spec, TPUEstimatorSpec):
-                spec = spec._replace(
-                    host_call=_with_tensors(spec.host_call),
-                    eval_metrics=_with_tensors(spec.eval_metrics),
-                )
-        self.spec = spec
         config = job.config
         writes = job.mode == ModeKeys.TRAIN and config.model_dir and config.save_summary_steps
         self.summaries = DeviceSummaries(self.graph.summaries() if writes else [])
@@ -68,10 +62,7 @@ class CoreModel:
     def session_spec(self):
         """Returns the spec for the session's graph, without tensors of the step's graph."""
         train_op = tf.no_op() if self.spec.train_op is not None else None
-        replaced = {"loss": self.loss_holder, "train_op": train_op, "predictions": {}}
-        if isinstance(self.spec, EstimatorSpec):
-            replaced["eval_metric_ops"] = {}  # nothing in TRAIN asks for them
-        return self.spec._replace(**replaced)
+        return self.spec._replace(loss=self.loss_holder, train_op=train_op, predictions={})
 
     def lower(self, scalars: list[tf.Tensor], sent: list[tf.Tensor]):
         """Lowers the step; its outputs are the loss, the scalars, the tensors that are sent to the
@@ -120,16 +111,6 @@ class CoreModel:
                 f"divisible by the {cores} cores"
             )
         return [shape[0] // cores, *shape[1:]]
-
-
-def _with_tensors(pair):
-    """Returns a spec's (function, values) pair with arrays and variables turned into tensors."""
-    if pair is None:
-        return None
-    function, values = pair
-    if isinstance(values, dict):
-        return function, {key: tf.convert_to_tensor(value) for key, value in values.items()}
-    return function, [tf.convert_to_tensor(value) for value in values]
 
 
 # One chunk waits while the devices work on another, so that they can go on with it at once.
