@@ -117,13 +117,8 @@ class Estimator:
         self._check_trains()
         self._check_call(ModeKeys.TRAIN, steps, max_steps)
         hooks = list(call.hooks(hooks, "hooks"))
-        for listener in saving_listeners or ():
-            if not isinstance(listener, tf.train.CheckpointSaverListener):
-                raise TypeError(
-                    f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
-                )
+        listeners = list(call.listeners(saving_listeners, "saving_listeners"))
         job = self._job(ModeKeys.TRAIN)
-        listeners = list(saving_listeners or ())
         # The lock is held before a graph is built: a second training in the same directory must not
         # get as far as writing.
         with hosts.held_by_chief(self.model_dir, job.is_chief):

@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import numbers
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -214,14 +215,21 @@ def positive_int(value, name: str) -> int:
     return int(value)
 
 
-def hooks(given, name: str) -> tuple[tf.train.SessionRunHook, ...]:
-    """Returns an iterable of `tf.train.SessionRunHook`s, or None, as a tuple; `name` says in an
-    error what they are."""
+def all_of(kind: type, given, name: str) -> tuple:
+    """Returns an iterable of objects of a class, or None, as a tuple; `name` says in an error what
+    they are, such as "EvalSpec: training_hooks"."""
+    plural = re.split(r"\W|_", name)[-1]
     try:
         given = tuple(given or ())
     except TypeError:
-        raise TypeError(f"{name} must be a list of hooks, not {given!r}") from None
-    for hook in given:
-        if not isinstance(hook, tf.train.SessionRunHook):
-            raise TypeError(f"All hooks must be SessionRunHook instances, but {name} has {hook!r}")
+        raise TypeError(f"{name} must be a list of {plural}, not {given!r}") from None
+    for each in given:
+        if not isinstance(each, kind):
+            raise TypeError(
+                f"All {plural} must be {kind.__name__} instances, but {name} has {each!r}"
+            )
     return given
+
+
+hooks = functools.partial(all_of, tf.train.SessionRunHook)
+listeners = functools.partial(all_of, tf.train.CheckpointSaverListener)

@@ -1,6 +1,6 @@
 """Evaluations while a training runs: after its checkpoints, with exports, or by a hook."""
 
-import collections.abc
+import collections
 import contextlib
 import json
 import os
@@ -134,10 +134,8 @@ class TrainSpec(
         _check_input_fn(input_fn)
         if max_steps is not None and max_steps <= 0:
             raise ValueError(f"TrainSpec: max_steps must be positive, not {max_steps}")
-        listeners = _all_of(
-            tf.train.CheckpointSaverListener, saving_listeners, "TrainSpec: saving_listeners"
-        )
-        hooks = _all_of(tf.train.SessionRunHook, hooks, "TrainSpec: hooks")
+        listeners = call.listeners(saving_listeners, "TrainSpec: saving_listeners")
+        hooks = call.hooks(hooks, "TrainSpec: hooks")
         return super().__new__(cls, input_fn, max_steps, hooks, listeners)
 
 
@@ -188,14 +186,14 @@ class EvalSpec(
                 raise ValueError(f"EvalSpec: {key} must be 0 or more, not {secs}")
         if isinstance(exporters, Exporter):
             exporters = [exporters]
-        exporters = _all_of(Exporter, exporters, "EvalSpec: exporters")
+        exporters = call.all_of(Exporter, exporters, "EvalSpec: exporters")
         names = [exporter.name for exporter in exporters]
         are_texts = all(isinstance(name, str) and name for name in names)
         if not are_texts or len(set(names)) < len(names):
             raise ValueError(
                 f"EvalSpec: exporters must have distinct names, which are texts, not {names}"
             )
-        hooks = _all_of(tf.train.SessionRunHook, hooks, "EvalSpec: hooks")
+        hooks = call.hooks(hooks, "EvalSpec: hooks")
         return super().__new__(
             cls, input_fn, steps, name, hooks, exporters, start_delay_secs, throttle_secs
         )
@@ -446,14 +444,3 @@ class _Evaluator(tf.train.CheckpointSaverListener):
 def _check_input_fn(input_fn):
     if not callable(input_fn):
         raise TypeError(f"input_fn must be a function, not {input_fn!r}")
-
-
-def _all_of(kind, values, what):
-    """Returns a tuple of values, all of a kind."""
-    if values is not None and not isinstance(values, collections.abc.Iterable):
-        raise TypeError(f"{what} must be a list of {kind.__name__}, not {values!r}")
-    values = tuple(values or ())
-    for value in values:
-        if not isinstance(value, kind):
-            raise TypeError(f"{what} must be {kind.__name__} objects, not {value!r}")
-    return values

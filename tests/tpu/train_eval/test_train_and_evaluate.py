@@ -382,9 +382,9 @@ def test_the_best_exporter_exports_what_it_would_have_without_a_kill(
     [
         ({"max_steps": 0}, ValueError, "max_steps must be positive, not 0"),
         ({"input_fn": 3}, TypeError, "input_fn must be a function, not 3"),
-        ({"hooks": ["h"]}, TypeError, "hooks must be SessionRunHook objects, not 'h'"),
-        ({"hooks": 3}, TypeError, "hooks must be a list of SessionRunHook"),
-        ({"saving_listeners": ["l"]}, TypeError, "must be CheckpointSaverListener objects"),
+        ({"hooks": ["h"]}, TypeError, "All hooks must be SessionRunHook instances, but .* has 'h'"),
+        ({"hooks": 3}, TypeError, "hooks must be a list of hooks, not 3"),
+        ({"saving_listeners": ["l"]}, TypeError, "All listeners must be CheckpointSaverListener"),
     ],
 )
 def test_train_spec_is_checked(keywords, error, message):
@@ -396,8 +396,8 @@ def test_train_spec_is_checked(keywords, error, message):
     ("keywords", "error", "message"),
     [
         ({"name": 3}, TypeError, "name must be a string, not 3"),
-        ({"exporters": ["e"]}, TypeError, "exporters must be Exporter objects, not 'e'"),
-        ({"exporters": 3}, TypeError, "exporters must be a list of Exporter, not 3"),
+        ({"exporters": ["e"]}, TypeError, "All exporters must be Exporter instances"),
+        ({"exporters": 3}, TypeError, "exporters must be a list of exporters, not 3"),
         ({"exporters": [Told(), Told()]}, ValueError, r"texts, not \['told', 'told'\]"),
         ({"exporters": [Told(None)]}, ValueError, r"distinct names, which are texts, not \[None\]"),
         ({"exporters": [Told("")]}, ValueError, r"distinct names, which are texts, not \[''\]"),
