@@ -5,9 +5,9 @@ caller of the SavedModel feeds (`receiver_tensors`), and which features the mode
 from them.
 """
 
-import collections
 import enum
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
@@ -32,11 +32,8 @@ class ExportSavedModelApiVersion(enum.IntEnum):
 _FEATURE, _RECEIVER, _LABEL = "feature", "input", "label"
 
 
-class ServingInputReceiver(
-    collections.namedtuple(
-        "ServingInputReceiver", ["features", "receiver_tensors", "receiver_tensors_alternatives"]
-    )
-):
+@call.checked
+class ServingInputReceiver(NamedTuple):
     """A receiver function returns it for PREDICT.
 
     Args:
@@ -49,10 +46,12 @@ class ServingInputReceiver(
       ValueError: a value is not a tensor, or its name is not a string.
     """
 
-    __slots__ = ()
+    features: Any
+    receiver_tensors: Any
+    receiver_tensors_alternatives: dict | None = None
 
-    def __new__(cls, features, receiver_tensors, receiver_tensors_alternatives=None):
-        alternatives = receiver_tensors_alternatives
+    def _settled(self, replaced):
+        alternatives = self.receiver_tensors_alternatives
         if alternatives is not None:
             if not isinstance(alternatives, dict):
                 raise ValueError(
@@ -62,29 +61,25 @@ class ServingInputReceiver(
                 name: _named(tensors, _RECEIVER, f"receiver_tensors_alternatives[{name!r}]")
                 for name, tensors in alternatives.items()
             }
-        return super().__new__(
-            cls,
-            _named(features, _FEATURE, "features", keys=(str, int)),
-            _named(receiver_tensors, _RECEIVER, "receiver_tensors"),
-            alternatives,
-        )
+        return {
+            "features": _named(self.features, _FEATURE, "features", keys=(str, int)),
+            "receiver_tensors": _named(self.receiver_tensors, _RECEIVER, "receiver_tensors"),
+            "receiver_tensors_alternatives": alternatives,
+        }
 
 
-class TensorServingInputReceiver(
-    collections.namedtuple(
-        "TensorServingInputReceiver",
-        ["features", "receiver_tensors", "receiver_tensors_alternatives"],
-    )
-):
+@call.checked
+class TensorServingInputReceiver(NamedTuple):
     """A `ServingInputReceiver` for a model_fn whose features are one tensor without a name."""
 
-    __slots__ = ()
+    features: tf.Tensor
+    receiver_tensors: Any
+    receiver_tensors_alternatives: dict | None = None
 
-    def __new__(cls, features, receiver_tensors, receiver_tensors_alternatives=None):
-        if isinstance(features, dict):
-            raise ValueError(f"features must be a tensor, not {features!r}")
-        receiver = ServingInputReceiver(features, receiver_tensors, receiver_tensors_alternatives)
-        return super().__new__(cls, features, *receiver[1:])
+    def _settled(self, replaced):
+        if isinstance(self.features, dict):
+            raise ValueError(f"features must be a tensor, not {self.features!r}")
+        return {**ServingInputReceiver(*self)._asdict(), "features": self.features}
 
 
 class UnsupervisedInputReceiver(ServingInputReceiver):
@@ -96,9 +91,8 @@ class UnsupervisedInputReceiver(ServingInputReceiver):
         return super().__new__(cls, features, receiver_tensors)
 
 
-class SupervisedInputReceiver(
-    collections.namedtuple("SupervisedInputReceiver", ["features", "labels", "receiver_tensors"])
-):
+@call.checked
+class SupervisedInputReceiver(NamedTuple):
     """A receiver function returns it for TRAIN and EVAL.
 
     Args:
@@ -109,14 +103,14 @@ class SupervisedInputReceiver(
       ValueError: a value is not a tensor, or its name is not a string.
     """
 
-    __slots__ = ()
+    features: Any
+    labels: Any
+    receiver_tensors: Any
 
-    def __new__(cls, features, labels, receiver_tensors):
-        _named(features, _FEATURE, "features", keys=(str, int))
-        _named(labels, _LABEL, "labels", keys=(str, int))
-        return super().__new__(
-            cls, features, labels, _named(receiver_tensors, _RECEIVER, "receiver_tensors")
-        )
+    def _settled(self, replaced):
+        _named(self.features, _FEATURE, "features", keys=(str, int))
+        _named(self.labels, _LABEL, "labels", keys=(str, int))
+        return {"receiver_tensors": _named(self.receiver_tensors, _RECEIVER, "receiver_tensors")}
 
 
 def build_parsing_serving_input_receiver_fn(

@@ -1,27 +1,20 @@
 """Warm start: the initial values of variables while a model_dir does not have a checkpoint."""
 
-import collections
 import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import graph_walk
 from bert_estimator.system.errors import listed
+from bert_estimator.tpu import call
 from bert_estimator.tpu.step import initial_values
 from bert_estimator.tpu.verbs import checkpoints
 
 
-class WarmStartSettings(
-    collections.namedtuple(
-        "WarmStartSettings",
-        [
-            "ckpt_to_initialize_from",
-            "vars_to_warm_start",
-            "var_name_to_vocab_info",
-            "var_name_to_prev_var_name",
-        ],
-    )
-):
+@call.checked
+class WarmStartSettings(NamedTuple):
     """Says which variables start from which values, as upstream's class of this name does.
 
     Args:
@@ -38,27 +31,19 @@ class WarmStartSettings(
       ValueError: ckpt_to_initialize_from is empty.
     """
 
-    __slots__ = ()
+    ckpt_to_initialize_from: str | bytes
+    vars_to_warm_start: str | Sequence | None = ".*"
+    var_name_to_vocab_info: Mapping | None = None
+    var_name_to_prev_var_name: Mapping | None = None
 
-    def __new__(
-        cls,
-        ckpt_to_initialize_from,
-        vars_to_warm_start=".*",
-        var_name_to_vocab_info=None,
-        var_name_to_prev_var_name=None,
-    ):
-        if not ckpt_to_initialize_from:
+    def _settled(self, replaced):
+        if not self.ckpt_to_initialize_from:
             raise ValueError(
                 "WarmStartSettings: ckpt_to_initialize_from must be a path, not "
-                f"{ckpt_to_initialize_from!r}"
+                f"{self.ckpt_to_initialize_from!r}"
             )
-        return super().__new__(
-            cls,
-            ckpt_to_initialize_from,
-            vars_to_warm_start,
-            var_name_to_vocab_info or {},
-            var_name_to_prev_var_name or {},
-        )
+        names = ("var_name_to_vocab_info", "var_name_to_prev_var_name")
+        return {name: getattr(self, name) or {} for name in names}
 
 
 def settings_of(

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -119,40 +119,29 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
 _POLL_SECS = 1
 
 
-class TrainSpec(
-    collections.namedtuple("TrainSpec", ["input_fn", "max_steps", "hooks", "saving_listeners"])
-):
+@call.checked
+class TrainSpec(NamedTuple):
     """Says how `train_and_evaluate` trains. The arguments are as in `Estimator.train`.
 
     Raises:
       ValueError, TypeError: a value cannot work.
     """
 
-    __slots__ = ()
+    input_fn: Callable
+    max_steps: int | None = None
+    hooks: Sequence[tf.train.SessionRunHook] | None = None
+    saving_listeners: Sequence[tf.train.CheckpointSaverListener] | None = None
 
-    def __new__(cls, input_fn, max_steps=None, hooks=None, saving_listeners=None):
-        _check_input_fn(input_fn)
-        if max_steps is not None and max_steps <= 0:
-            raise ValueError(f"TrainSpec: max_steps must be positive, not {max_steps}")
-        listeners = call.listeners(saving_listeners, "TrainSpec: saving_listeners")
-        hooks = call.hooks(hooks, "TrainSpec: hooks")
-        return super().__new__(cls, input_fn, max_steps, hooks, listeners)
+    def _settled(self, replaced):
+        _check_input_fn(self.input_fn)
+        if self.max_steps is not None and self.max_steps <= 0:
+            raise ValueError(f"TrainSpec: max_steps must be positive, not {self.max_steps}")
+        listeners = call.listeners(self.saving_listeners, "TrainSpec: saving_listeners")
+        return {"hooks": call.hooks(self.hooks, "TrainSpec: hooks"), "saving_listeners": listeners}
 
 
-class EvalSpec(
-    collections.namedtuple(
-        "EvalSpec",
-        [
-            "input_fn",
-            "steps",
-            "name",
-            "hooks",
-            "exporters",
-            "start_delay_secs",
-            "throttle_secs",
-        ],
-    )
-):
+@call.checked
+class EvalSpec(NamedTuple):
     """Says how `train_and_evaluate` evaluates. Other arguments are as in `Estimator.evaluate`.
 
     Args:
@@ -164,39 +153,32 @@ class EvalSpec(
       ValueError, TypeError: a value cannot work.
     """
 
-    __slots__ = ()
+    input_fn: Callable
+    steps: int | None = 100
+    name: str | None = None
+    hooks: Sequence[tf.train.SessionRunHook] | None = None
+    exporters: Exporter | Sequence[Exporter] | None = None
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
 
-    def __new__(
-        cls,
-        input_fn,
-        steps=100,
-        name=None,
-        hooks=None,
-        exporters=None,
-        start_delay_secs=120,
-        throttle_secs=600,
-    ):
-        _check_input_fn(input_fn)
-        if steps is not None and steps <= 0:
-            raise ValueError(f"EvalSpec: steps must be positive, not {steps}")
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"EvalSpec: name must be a string, not {name!r}")
-        for key, secs in (("start_delay_secs", start_delay_secs), ("throttle_secs", throttle_secs)):
-            if secs < 0:
-                raise ValueError(f"EvalSpec: {key} must be 0 or more, not {secs}")
-        if isinstance(exporters, Exporter):
-            exporters = [exporters]
-        exporters = call.all_of(Exporter, exporters, "EvalSpec: exporters")
+    def _settled(self, replaced):
+        _check_input_fn(self.input_fn)
+        if self.steps is not None and self.steps <= 0:
+            raise ValueError(f"EvalSpec: steps must be positive, not {self.steps}")
+        if not isinstance(self.name, str | None):
+            raise TypeError(f"EvalSpec: name must be a string, not {self.name!r}")
+        for key in ("start_delay_secs", "throttle_secs"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"EvalSpec: {key} must be 0 or more, not {getattr(self, key)}")
+        given = [self.exporters] if isinstance(self.exporters, Exporter) else self.exporters
+        exporters = call.all_of(Exporter, given, "EvalSpec: exporters")
         names = [exporter.name for exporter in exporters]
         are_texts = all(isinstance(name, str) and name for name in names)
         if not are_texts or len(set(names)) < len(names):
             raise ValueError(
                 f"EvalSpec: exporters must have distinct names, which are texts, not {names}"
             )
-        hooks = call.hooks(hooks, "EvalSpec: hooks")
-        return super().__new__(
-            cls, input_fn, steps, name, hooks, exporters, start_delay_secs, throttle_secs
-        )
+        return {"hooks": call.hooks(self.hooks, "EvalSpec: hooks"), "exporters": exporters}
 
 
 EvalResult = collections.namedtuple("EvalResult", ["status", "metrics", "checkpoint_path"])
