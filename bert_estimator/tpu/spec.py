@@ -80,9 +80,6 @@ def _pair_of(metric, where):
     return metric.result(), tf.group(*updates)
 
 
-_HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
-
-
 class ModeKeys:
     """Names the modes in which a `model_fn` builds a model."""
 
@@ -133,8 +130,7 @@ class EstimatorSpec(NamedTuple):
             raise ValueError("mode of EstimatorSpec cannot be changed: make another EstimatorSpec")
         if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
             raise ValueError(f"EstimatorSpec: mode must be a ModeKeys value, not {self.mode!r}")
-        settled = _settled_tensors(self)
-        settled["export_outputs"] = _settled_export_outputs(self, settled["predictions"])
+        settled = _settled_alike(self)
         metrics = metric_pairs(self.eval_metric_ops, "eval_metric_ops")
         for name, metric in metrics.items():
             _check_graph(metric, f"eval_metric_ops with {name!r}:")
@@ -142,8 +138,6 @@ class EstimatorSpec(NamedTuple):
         if not isinstance(self.scaffold, tf.train.Scaffold | None):
             raise TypeError(f"scaffold must be tf.train.Scaffold, not {self.scaffold!r}")
         settled["scaffold"] = tf.train.Scaffold() if self.scaffold is None else self.scaffold
-        for name in ("training_chief_hooks", *_HOOKS):
-            settled[name] = call.hooks(getattr(self, name), name)
         return settled
 
 
@@ -195,11 +189,7 @@ class TPUEstimatorSpec(NamedTuple):
         for name in ("eval_metrics", "host_call"):
             if getattr(self, name) is not None:
                 _check_host_pair(getattr(self, name), name)
-        settled = _settled_tensors(self)
-        settled["export_outputs"] = _settled_export_outputs(self, settled["predictions"])
-        for name in _HOOKS:
-            settled[name] = call.hooks(getattr(self, name), name)
-        return settled
+        return _settled_alike(self)
 
     def as_estimator_spec(self):
         """Returns the equivalent `EstimatorSpec`.
@@ -207,11 +197,7 @@ class TPUEstimatorSpec(NamedTuple):
         metric_fn, scaffold_fn and host_call are called here, with the tensors themselves. The
         operations of the host call become a hook that runs them in every step.
         """
-        hooks = {
-            "training_hooks": self.training_hooks,
-            "evaluation_hooks": self.evaluation_hooks,
-            "prediction_hooks": self.prediction_hooks,
-        }
+        hooks = _hooks_of(self)
         if self.host_call is not None:
             operations = call_host_fn(self.host_call)
             if operations is not None:
@@ -256,15 +242,6 @@ def _with_tensors(pair):
     if isinstance(values, dict):
         return function, {key: tf.convert_to_tensor(value) for key, value in values.items()}
     return function, [tf.convert_to_tensor(value) for value in values]
-
-
-def _settled_export_outputs(spec, predictions):
-    """Returns the outputs to export: what the spec names, or else the predictions."""
-    # Both kinds of specs hold them from the start, because a wrapper of the model_fn may add to
-    # them.
-    if spec.mode != ModeKeys.PREDICT:
-        return spec.export_outputs
-    return model_utils.get_export_outputs(spec.export_outputs, predictions)
 
 
 def call_host_fn(pair, tensors=None):
@@ -316,8 +293,13 @@ class FetchEveryStep(tf.train.SessionRunHook):
         return tf.train.SessionRunArgs(self.operations)
 
 
-def _settled_tensors(spec):
-    """Returns the predictions and the loss of a spec as they are kept; checks them and train_op."""
+def _hooks_of(spec):
+    """Returns the lists of hooks of a spec of either kind, by name."""
+    return {name: each for name, each in spec._asdict().items() if name.endswith("_hooks")}
+
+
+def _settled_alike(spec):
+    """Returns what both kinds of specs hold, as it is kept, after checks."""
     if spec.mode == ModeKeys.TRAIN and spec.train_op is None:
         raise ValueError("Missing train_op: a spec of mode TRAIN needs it")
     if spec.mode in (ModeKeys.TRAIN, ModeKeys.EVAL) and spec.loss is None:
@@ -336,9 +318,16 @@ def _settled_tensors(spec):
         if not _is_tensor(value):
             raise TypeError(f"{name} must be Tensor, not {value!r}")
         _check_graph(value, f"prediction values with {name}:")
+    kept = {} if spec.predictions is None else spec.predictions
+    # Specs hold what is exported from the start, because a wrapper of the model_fn may add to it.
+    outputs = spec.export_outputs
+    if spec.mode == ModeKeys.PREDICT:
+        outputs = model_utils.get_export_outputs(outputs, kept)
     return {
-        "predictions": {} if spec.predictions is None else spec.predictions,
+        "predictions": kept,
         "loss": _scalar_loss(spec.loss),
+        "export_outputs": outputs,
+        **{name: call.hooks(each, name) for name, each in _hooks_of(spec).items()},
     }
 
 
