@@ -165,10 +165,9 @@ def _padded(job, input_fn):
         size = job.input_batch_size
 
         def pad(*element):
-            features, labels = call.split_features_and_labels(
+            features, _ = call.split_features_and_labels(
                 element[0] if len(element) == 1 else element
             )
-            _check_labels(labels)
             leaves = tf.nest.flatten(features)
             for path, leaf in named_leaves("features", features):
                 if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
@@ -206,17 +205,6 @@ def _padded(job, input_fn):
         return data
 
     return padded_input_fn
-
-
-def _check_labels(labels):
-    """Checks that the shapes of labels are static, as for a step, although labels are dropped."""
-    for path, label in named_leaves("labels", labels):
-        dense = isinstance(label, tf.Tensor) and label.shape.rank
-        if not dense or not label.shape[1:].is_fully_defined():
-            raise ValueError(
-                f"{path} is {label}: with use_tpu=True all shapes must be static, except for the "
-                "first dimension, which is the batch. predict does not need labels: leave them out"
-            )
 
 
 def _warning_of_endless(job, input_fn):

@@ -317,17 +317,3 @@ class TestUnknownShapes:
                 ValueError, match=rf"{what}\['{name}'\] has shape .* must be static"
             ):
                 call(input_fn, steps=1)
-
-
-@pytest.mark.usefixtures("tensorshape")
-def test_labels_of_dynamic_shape_are_refused_though_dropped(tmp_path, cores):
-    def input_fn(params):
-        def dynamic(features, label):
-            return features, {"y": tf.py_func(lambda x: x, [label], tf.int64)}
-
-        data = tf.data.Dataset.range(4).map(lambda i: ({"x": tf.cast(i, tf.int32)}, i))
-        return data.batch(4).map(dynamic)
-
-    pattern = r"labels\['y'\] is .*all shapes must be static, except for"
-    with pytest.raises(ValueError, match=pattern):
-        next(make(tmp_path).predict(input_fn))
