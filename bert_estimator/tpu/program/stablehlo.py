@@ -31,73 +31,50 @@ def rows_of(config: str) -> list[list[int]]:
     return [[int(number) for number in row.split(",")] for row in config.split(";")]
 
 
-def replace(call) -> bool:
-    """Replaces an operation of MLIR if it is a call in `_REPLACING`; returns whether it is."""
+# Name of a call -> function of its rows that gives the operation's name and attributes, as text.
+_REPLACING = {
+    ALL_GATHER: lambda axis, *groups: (
+        "stablehlo.all_gather",
+        f"all_gather_dim = {axis[0]}, replica_groups = {_matrix(groups)}, use_global_device_ids",
+    ),
+    ALL_TO_ALL: lambda axes, *groups: (
+        "stablehlo.all_to_all",
+        f"split_dimension = {axes[0]}, concat_dimension = {axes[1]}, "
+        f"split_count = {len(groups[0])}, replica_groups = {_matrix(groups)}",
+    ),
+    PERMUTE: lambda *pairs: (
+        "stablehlo.collective_permute",
+        f"source_target_pairs = {_matrix(pairs)}",
+    ),
+}
+
+# An operation between cores needs a number that is not 0.
+_CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 0>"
+
+
+def _matrix(rows):
+    return f"dense<{list(rows)}> : tensor<{len(rows)}x{len(rows[0])}xi64>"
+
+
+def _replace(call):
+    """Replaces an operation of MLIR if it is a call in `_REPLACING`."""
     from jax.extend.mlir import ir
 
     name = ir.StringAttr(call.attributes["call_target_name"]).value
     if name not in _REPLACING:
-        return False
+        return
     rows = rows_of(ir.StringAttr(call.attributes["backend_config"]).value)
     with call.context, ir.Location.unknown(), ir.InsertionPoint(call):
-        kind, attributes = _REPLACING[name](rows)
+        kind, attributes = _REPLACING[name](*rows)
+        attributes = ir.DictAttr.parse(f"{{{attributes}, channel_handle = {_CHANNEL}}}")
         new = ir.Operation.create(
             kind,
             results=[call.results[0].type],
             operands=[call.operands[0]],
-            attributes={**attributes, "channel_handle": channel()},
+            attributes={each.name: each.attr for each in attributes},
         )
     call.results[0].replace_all_uses_with(new.results[0])
     call.erase()
-    return True
-
-
-def channel():
-    """Returns the attribute of an operation between cores: it needs a number that is not 0."""
-    from jax.extend.mlir.dialects import stablehlo
-
-    return stablehlo.ChannelHandle.get(1, 0)
-
-
-def _gathered(rows):
-    from jax.extend.mlir import ir
-
-    (axis,), *groups = rows
-    return "stablehlo.all_gather", {
-        "all_gather_dim": _number(axis),
-        "replica_groups": _numbers(groups),
-        "use_global_device_ids": ir.UnitAttr.get(),
-    }
-
-
-def _all_to_all(rows):
-    (split, concatenated), *groups = rows
-    return "stablehlo.all_to_all", {
-        "split_dimension": _number(split),
-        "concat_dimension": _number(concatenated),
-        "split_count": _number(len(groups[0])),
-        "replica_groups": _numbers(groups),
-    }
-
-
-def _permuted(rows):
-    return "stablehlo.collective_permute", {"source_target_pairs": _numbers(rows)}
-
-
-def _number(value):
-    from jax.extend.mlir import ir
-
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
-
-
-def _numbers(rows):
-    from jax.extend.mlir import ir
-
-    return ir.DenseIntElementsAttr.get(np.array(rows, np.int64))
-
-
-# Name of a call -> function of its rows that gives the operation's name and attributes.
-_REPLACING = {ALL_GATHER: _gathered, ALL_TO_ALL: _all_to_all, PERMUTE: _permuted}
 
 
 def exported(text: str):
@@ -108,7 +85,7 @@ def exported(text: str):
 
     with parsed(text) as module:
         _walk(module.operation, _mend)
-        main = _main(module)
+        main = _functions(module)["main"]
         in_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.inputs)
         out_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.results)
         artifact = stablehlo.serialize_portable_artifact_str(
@@ -166,7 +143,7 @@ def with_bits_as_vectors(text: str) -> str:
 def parameters(text: str) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Returns (shape, numpy dtype) of each input of a module's main function."""
     with parsed(text) as module:
-        return [_shape_and_dtype(t) for t in _main(module).type.inputs]
+        return [_shape_and_dtype(t) for t in _functions(module)["main"].type.inputs]
 
 
 def matmul_flops(text: str) -> int:
@@ -188,10 +165,7 @@ def _sum_over(text, functions_by_name):
     from jax.extend.mlir import ir
 
     with parsed(text) as module:
-        functions = {
-            ir.StringAttr(op.attributes["sym_name"]).value: op for op in module.body.operations
-        }
-        known = {}
+        functions, known = _functions(module), {}
 
         def of_regions(operation):
             # All branches of a conditional count. What the module's results do not depend on does
@@ -327,13 +301,11 @@ def _with_readable_booleans(text):
     return _BOOLEANS.sub(rewritten, text)
 
 
-def _main(module):
+def _functions(module):
+    """Returns name -> function of a module."""
     from jax.extend.mlir import ir
 
-    for op in module.body.operations:
-        if ir.StringAttr(op.attributes["sym_name"]).value == "main":
-            return op
-    raise ValueError("the module does not have a main function")
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in module.body.operations}
 
 
 def _walk(operation, visit):
@@ -374,9 +346,9 @@ def _mend(operation):
     elif operation.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter"):
         # Without these attributes the compiler rejects groups that span partitions.
         operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
-        operation.attributes["channel_handle"] = channel()
+        operation.attributes["channel_handle"] = ir.Attribute.parse(_CHANNEL, operation.context)
     elif operation.name == "stablehlo.custom_call":
-        replace(operation)
+        _replace(operation)
 
 
 _DTYPES = {
