@@ -27,16 +27,6 @@ def find(pattern: str) -> list[str]:
         return sorted(map(system.unstrip_protocol, files))
 
 
-def size(path: str) -> int:
-    """Returns the size of a file in bytes."""
-    with _errors(path):
-        if (system := _system(path)) is not None:
-            return system.size(path)
-        import tensorflow.compat.v1 as tf
-
-        return tf.io.gfile.stat(path).length
-
-
 def version(path: str) -> tuple[int, int]:
     """Returns the size of a file in bytes, and a number that changes when its content does."""
     with _errors(path):

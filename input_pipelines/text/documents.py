@@ -128,7 +128,7 @@ def _files_below(directory):
 def total_bytes(files: Sequence[str]) -> int:
     """Returns the size of files together, for `Progress`; missing files count 0."""
     return sum(
-        reading.size(path) if paths.is_remote(path) else os.path.getsize(path)
+        reading.version(path)[0] if paths.is_remote(path) else os.path.getsize(path)
         for path in files
         if paths.is_remote(path) or os.path.exists(path)
     )
