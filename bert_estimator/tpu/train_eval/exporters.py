@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import summary
 from bert_estimator.tpu.call import argument_names
+from bert_estimator.tpu.verbs import checkpoints
 
 _COMPARED = {"best_eval_result", "current_eval_result"}
 
@@ -78,11 +79,8 @@ class _SavedModelExporter(Exporter):
 
 def _exports(export_path):
     """Returns the names of the exports in a directory, the oldest first."""
-    if not tf.io.gfile.isdir(export_path):
-        return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_path)]
     # export_saved_model names its directories by the time, in seconds.
-    return sorted(name for name in names if re.fullmatch(r"\d{10}", name))
+    return [n for n in checkpoints.names_in(export_path) if re.fullmatch(r"\d{10}", n)]
 
 
 class LatestExporter(_SavedModelExporter):

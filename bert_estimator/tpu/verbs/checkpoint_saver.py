@@ -46,7 +46,7 @@ _IN_ORDER_OF_DELETION = (r"\.index", r"\.meta", r"\.data-\d+-of-\d+")
 
 def remove_unwritten(model_dir: str) -> None:
     """Removes the files of a checkpoint that a kill or a full disk kept from being written."""
-    for name in _names(model_dir):
+    for name in checkpoints.names_in(model_dir):
         path = os.path.join(model_dir, name)
         if _FOLDER.fullmatch(name) and os.path.isdir(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -62,7 +62,7 @@ def remove_half_deleted(model_dir: str, newest: str | None) -> None:
     if matched is None or matched[0] != matched[1]:  # It is not a name that this project gives.
         return
     kinds = {}  # checkpoint -> kinds of its files; None: of format V1
-    for file in filter(None, map(_OF_CHECKPOINT.fullmatch, _names(model_dir))):
+    for file in filter(None, map(_OF_CHECKPOINT.fullmatch, checkpoints.names_in(model_dir))):
         # A saver deletes only what is older than its newest checkpoint, so newer files stay.
         if int(file[2]) < int(matched[2]):
             kinds.setdefault(file[1], set()).add(file[3])
@@ -76,16 +76,10 @@ def delete(prefix: str) -> None:
     """Deletes the files of a checkpoint, the index first: without it, nobody takes the rest for a
     checkpoint."""
     folder, name = os.path.split(prefix)
-    files = sorted(_names(folder))
     for ending in _IN_ORDER_OF_DELETION:
-        for file in files:
+        for file in checkpoints.names_in(folder):
             if re.fullmatch(re.escape(name) + ending, file):
                 file_io.delete_file(os.path.join(folder, file))
-
-
-def _names(model_dir):
-    names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ()
-    return [name.rstrip("/") for name in names]
 
 
 class Keeping:

@@ -299,19 +299,26 @@ def remember(saver: tf.train.Saver, prefixes: list[str]) -> None:
     )
 
 
+def names_in(folder: str | None) -> list[str]:
+    """Returns the sorted names of what is in a directory; [] if there is no such directory."""
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
+    return sorted(name.rstrip("/") for name in names)
+
+
 def _fingerprint(prefix):
     """Returns the names, times and sizes of a checkpoint's files, which are not opened for that."""
-    # TensorFlow's `stat`, which knows other file systems, gives times only to the second.
     folder, name = os.path.split(prefix.removeprefix("file://"))
     own = re.compile(rf"{re.escape(name)}(\.index|(\.data)?-\d+-of-\d+)?")
-    if not is_remote(folder):
-        # The files are not opened for that: an evaluator looks every second.
-        files = os.scandir(folder or ".") if os.path.isdir(folder or ".") else ()
-        stats = [(file.name, file.stat()) for file in files if own.fullmatch(file.name)]
-        return prefix, *sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
-    stats = [(n, tf.io.gfile.stat(f"{folder}/{n}")) for n in sorted(names) if own.fullmatch(n)]
-    return prefix, *((name, stat.mtime_nsec, stat.length) for name, stat in stats)
+    folder = folder or "."
+
+    def described(path):
+        if is_remote(path):
+            stat = tf.io.gfile.stat(path)
+            return path, stat.mtime_nsec, stat.length
+        stat = os.stat(path)  # TensorFlow's gives times only to the second.
+        return path, stat.st_mtime_ns, stat.st_size
+
+    return prefix, *(described(f"{folder}/{n}") for n in names_in(folder) if own.fullmatch(n))
 
 
 def _state(model_dir):
@@ -325,7 +332,7 @@ def _state(model_dir):
 def _candidates(model_dir):
     """Returns the path prefixes of a directory's checkpoints, complete or damaged, with the latest
     step first; and what is wrong with the state file, or None."""
-    names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ()
+    names = names_in(model_dir)
     steps = collections.defaultdict(dict)  # name without the step -> {checkpoint's name: step}
     for match in filter(None, map(_FILE.fullmatch, names)):
         steps[match[2]][match[1]] = int(match[3])
@@ -364,8 +371,8 @@ def is_there(prefix: str) -> bool:
 def _has_progress(prefix):
     """Returns whether a checkpoint has files, and a later step than 0."""
     folder, name = os.path.split(prefix)
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
-    return not name.endswith("-0") and any(each.startswith(f"{name}.") for each in names)
+    has_files = any(each.startswith(f"{name}.") for each in names_in(folder))
+    return has_files and not name.endswith("-0")
 
 
 def name_and_shape(variable: tf.Variable) -> tuple[str, list[int | None] | None]:
