@@ -169,6 +169,7 @@ class HostFunction:
             else self.placeholders
         )
         self.result = call_host_fn(pair, given)
+        self.operations = [] if self.result is None else self.result  # that run for each step
         if len(tf.get_collection(tf.GraphKeys.SUMMARIES)) > summaries_before:
             raise ValueError(
                 f"{name}: tf.compat.v1.summary cannot be used here: it would never be written. "
@@ -182,25 +183,22 @@ class HostFunction:
                     "use the function's argument instead"
                 )
 
-    def feed(self, values: list) -> dict:
-        return dict(zip(self.placeholders, values, strict=True))
-
-    def run(self, session: tf.Session, operations, values: list) -> None:
-        """Runs operations that depend on the placeholders, with the values of one step."""
-        session.run(operations, self.feed(values))
+    def run(self, session: tf.Session, values: list) -> None:
+        """Runs the operations with the values of one step."""
+        session.run(self.operations, dict(zip(self.placeholders, values, strict=True)))
 
 
 class Predictions:
     """Receives a step's predictions, for the caller of `predict`."""
 
-    name = "predictions"
+    name, operations = "predictions", ()
 
     def __init__(self, predictions: dict[str, tf.Tensor]):
         self._keys = list(predictions)
         self.tensors = [tf.convert_to_tensor(predictions[key]) for key in self._keys]
         self.waiting = collections.deque()
 
-    def run(self, session: tf.Session, operations, values: list) -> None:
+    def run(self, session: tf.Session, values: list) -> None:
         self.waiting.append(dict(zip(self._keys, values, strict=True)))
 
 

@@ -59,9 +59,8 @@ class HostSide:
         self._host_call_every = every if every and job.mode == ModeKeys.TRAIN else 1
         self._infeed_delay_secs = tpu_config.initial_infeed_sleep_secs or 0
         self._infeed, self._outfeeds = None, []
-        # functions: (`HostFunction` or the like, the operations to run for each step). scalars:
-        # tensors of the step, for the log line. metric_values: tensors of the host, to read after
-        # the last step.
+        # functions: each a `HostFunction` or the like. scalars: tensors of the step, for the log
+        # line. metric_values: tensors of the host, to read after the last step.
         self.functions, self.scalars, self.metric_values = [], {}, {}
         self.predicted = collections.deque()  # that arrived
         # The last step whose values arrived, and the error of all host functions.
@@ -71,34 +70,35 @@ class HostSide:
     def _add_functions(self, spec):
         mode = self._job.mode
         if spec.host_call is not None and len(spec.host_call[1]):
-            function = self._host_function("host_call", spec.host_call)
+            self._host_function("host_call", spec.host_call)
             self.scalars = scalar_tensors(spec.host_call)
-            self.functions.append((function, [] if function.result is None else function.result))
         if mode == ModeKeys.EVAL and spec.eval_metrics is not None:
             pair = with_metric_pairs(spec.eval_metrics)
             function = self._host_function("eval_metrics", pair)
-            self.metric_values, updates = split_metrics(function.result)
+            self.metric_values, function.operations = split_metrics(function.result)
             # Metrics that are read after the last step must not wait for another update.
-            variable_versions.order(updates, updates_first=True, apart=[self.metric_values])
-            self.functions.append((function, updates))
+            variable_versions.order(
+                function.operations, updates_first=True, apart=[self.metric_values]
+            )
         if mode == ModeKeys.PREDICT:
             predictions = feeds.Predictions(spec.predictions)
             self.predicted = predictions.waiting
-            self.functions.append((predictions, []))
+            self.functions.append(predictions)
 
     def _host_function(self, name, pair):
         replicas = 1 if self._job.same_batch else self._job.num_replicas
-        return feeds.HostFunction(name, pair, self._placeholders, replicas)
+        self.functions.append(feeds.HostFunction(name, pair, self._placeholders, replicas))
+        return self.functions[-1]
 
     @property
     def tensors(self) -> list[list[tf.Tensor]]:
         """Returns the tensors that the step sends: a list for each host function."""
-        return [function.tensors for function, _ in self.functions]
+        return [function.tensors for function in self.functions]
 
     @property
     def operations(self) -> list:
         """Returns the operations that run for each step: a structure for each host function."""
-        return [operations for _, operations in self.functions]
+        return [function.operations for function in self.functions]
 
     @property
     def waited_secs(self) -> float:
@@ -120,8 +120,8 @@ class HostSide:
         self._outfeeds = []
         self._infeed = feeds.Infeed(draw, limit, self._infeed_delay_secs, depth)
         self._infeed.start()
-        for function, operations in self.functions:
-            receive = functools.partial(function.run, session, operations)
+        for function in self.functions:
+            receive = functools.partial(function.run, session)
             self._outfeeds.append(feeds.Outfeed(receive, self.error))
             self._outfeeds[-1].start()
 
@@ -139,7 +139,7 @@ class HostSide:
 
     def send(self, values: list[list]) -> None:
         """Hands the arrays of one step to the host functions: a list of arrays for each."""
-        for feed, (function, _), sent in zip(self._outfeeds, self.functions, values, strict=True):
+        for feed, function, sent in zip(self._outfeeds, self.functions, values, strict=True):
             every = self._host_call_every if function.name == "host_call" else 1
             if function.name in _ON_CHIEF and not self._job.hosts.is_chief:
                 continue  # The chief gets the values of all cores, so only the chief writes.

@@ -101,8 +101,8 @@ class HostComputation:
         self._kept.append(tf.raw_ops.AssignVariableOp(resource=handle, value=placeholder))
         return handle
 
-    def run(self, session: tf.Session, operations, values: list) -> None:
-        """Runs operations with the values of one step, core after core."""
+    def run(self, session: tf.Session, values: list) -> None:
+        """Runs the operations with the values of one step, core after core."""
         # In the order of the cores, so that prints of a step are always in one order.
         for core in range(self._num_runs):
             of_core = [value[core] for value in values]
@@ -110,7 +110,7 @@ class HostComputation:
             # First, and in a run of its own: the operations read the variables.
             if self._kept:
                 session.run(self._kept, feed)
-            session.run(operations, feed)
+            session.run(self.operations, feed)
 
 
 class _Parts:

@@ -175,7 +175,7 @@ def started_outfeed(graph):
         host = HostFunction("host_call", (function, [tf.zeros([1])]), [], 1)
         error = FirstError()
         session = tf.Session(graph=graph)
-        feed = Outfeed(functools.partial(host.run, session, host.result), error)
+        feed = Outfeed(functools.partial(host.run, session), error)
         feed.start()
         feeds.append(feed)
         return feed, error

@@ -131,11 +131,10 @@ class XlaStep(Step):
         self._model = CoreModel(job, self._inputs)
         placeholders = self._model.graph.inputs
         self._host = HostSide(job, self._model.spec, placeholders, start_step)
-        for computation in self._model.graph.host_computations(
+        self._host.functions += self._model.graph.host_computations(
             [self._model.results, *self._host.tensors, *self._host.scalars.values()],
             1 if job.same_batch else job.num_replicas,
-        ):
-            self._host.functions.append((computation, computation.operations))
+        )
         self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
         self.spec = host_spec(self._model.session_spec(), placeholders)
         self._loop_length = LoopLength(job.tpu_config.iterations_per_loop)
