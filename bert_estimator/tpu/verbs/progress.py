@@ -11,11 +11,6 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.system.ticker import format_secs
 from bert_estimator.tpu import summary
 
-# After this many seconds a step that has not ended is long; a training of more than a week may have
-# been asked for by mistake.
-_LONG_STEP_SECS = 60
-_LONG_TRAINING_SECS = 7 * 86400
-
 
 class LogListener(tf.train.SessionRunHook):
     """A hook that has a function called with every log record of training.
@@ -73,7 +68,6 @@ class Progress:
         self._listeners = [hook for hook in listeners if isinstance(hook, LogListener)]
         self._writer = summary.event_writer(config.model_dir) if config.model_dir else None
         self._in_hooks = False
-        self._warned = False
         self._first_step = None  # once its record is with the listeners that take it
 
     def start(self, step: int) -> None:
@@ -152,26 +146,12 @@ class Progress:
         if self._in_hooks:
             return f"step {reached.step}{of}: the hooks have taken {format_secs(secs)} so far"
         text = f"step {reached.step + 1}{of} has taken {format_secs(secs)} so far"
-        if reached.step == self._start.step:
-            text += ", compilation included"
-        if self._stop_step:
-            total = secs * (self._stop_step - reached.step)
-            if secs >= _LONG_STEP_SECS and total > _LONG_TRAINING_SECS:
-                text += f"; if every step took that long, training would take {format_secs(total)}"
-        return text
+        return text + (", compilation included" if reached.step == self._start.step else "")
 
     def _shown_record(self, reached):
         """Returns the record of a step that is shown, with the rates since the line before it."""
         record = self._record(self._shown, reached)
         self._shown = reached
-        eta = record.get("eta_secs") or 0
-        if eta > _LONG_TRAINING_SECS and not self._warned:
-            self._warned = True
-            tf.logging.warning(
-                "At this rate training ends in %s. Fewer steps, a smaller batch, shorter sequences "
-                "or a smaller network take less time, as do faster cores.",
-                format_secs(eta),
-            )
         return record
 
     def _record(self, before, reached):

@@ -211,27 +211,6 @@ def test_a_line_says_what_takes_long(make, clock):
     assert shown.line() == "step 7/1000 has taken 0:20 so far"
 
 
-def test_a_line_warns_of_a_training_of_years(make, clock, logged):
-    shown = make(secs=10, stop_step=100_000)
-    clock.now += 59
-    assert shown.line() == "step 1/100000 has taken 0:59 so far, compilation included"
-    clock.now += 1
-    assert shown.line().endswith("; if every step took that long, training would take 69 days")
-    clock.now += 40
-    shown.within_loop(1, 7.0, {}, waited_secs=0.0)
-    for _ in range(2):  # one warning is enough
-        clock.now += 100
-        shown.within_loop(shown._reached.step + 1, 7.0, {}, waited_secs=0.0)
-        assert shown.line().endswith("ETA 116 days")
-    assert logged == [
-        (
-            "WARNING",
-            "At this rate training ends in 116 days. Fewer steps, a smaller batch, shorter "
-            "sequences or a smaller network take less time, as do faster cores.",
-        )
-    ]
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
