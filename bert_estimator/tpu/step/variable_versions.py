@@ -12,26 +12,26 @@ from bert_estimator.graph import graph_walk
 from bert_estimator.graph.variable_uses import CALLERS, Functions, Uses, functions_of, in_order
 
 
-class Library:
-    """Holds the functions that a graph's operations run, and copies with control dependencies."""
+class Library(Functions):
+    """Has the functions that a graph's operations run, and copies with control dependencies."""
 
     def __init__(self, library):
-        self.functions = Functions(library)
+        super().__init__(library)
         # Name of a function that updates variables -> its copy, with control dependencies.
         self.rewritten = {}
 
     def rewrite(self, node):
         """Makes an operation run the rewritten copies of its functions that have updates."""
         for function in functions_of(node):
-            if self.functions.has_updates(function.name):
+            if self.has_updates(function.name):
                 function.name = self._rewritten(function.name)
 
     def _rewritten(self, name):
         if name not in self.rewritten:
             function = function_pb2.FunctionDef()
-            function.CopyFrom(self.functions.by_name[name])
+            function.CopyFrom(self.by_name[name])
             function.signature.name = f"{name}_in_order"
-            uses = self.functions.uses_of_needed(function)
+            uses = self.uses_of_needed(function)
             for first, second in uses.edges():
                 _wait_for(second, first)
             try:
@@ -56,7 +56,7 @@ def separate(nodes, dtypes, library, updates_first=False):
     operations, which are changed, and a dict, new handle -> the variable's, for the values at the
     start."""
     # `dtypes` has an enum for each handle. If `updates_first`, the step does not train.
-    uses = Uses(nodes, {handle: handle for handle in dtypes}, library.functions, updates_first)
+    uses = Uses(nodes, {handle: handle for handle in dtypes}, library, updates_first)
     nodes, handles, copied = list(uses.nodes), {}, {}
     for first, second in uses.chain():
         _wait_for(second, first)
