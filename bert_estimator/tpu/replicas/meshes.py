@@ -60,6 +60,12 @@ class Context(control_flow_ops.XLAControlFlowContext):
         # handle of the variable that has their values, each on its replica.
         self._handle_of = handle_of
 
+    def __enter__(self):
+        self.Enter()
+
+    def __exit__(self, *exc_info):
+        self.Exit()
+
     def get_replicated_var_handle(self, name: str, vars_: list[tf.Variable]) -> tf.Tensor:
         """Returns the handle, as upstream's context does; mesh-tensorflow's variables call this."""
         return self._handle_of(name, vars_)

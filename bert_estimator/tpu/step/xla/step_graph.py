@@ -82,7 +82,7 @@ class StepGraph:
             ),
             this.entered(),
             replica_operations.replaced(self._draws.meanings),
-            _entered(self._context),
+            self._context,
             meshes.outside_rewrites(self._outer),
         ):
             yield
@@ -334,16 +334,6 @@ def _default_of(tensor):
         return None
     value = tensor_util.constant_value(tensor.op.inputs[0])
     return None if value is None else tf.make_tensor_proto(value, tensor.dtype)
-
-
-@contextlib.contextmanager
-def _entered(context):
-    """Surrounds code that builds operations in a control flow context."""
-    context.Enter()
-    try:
-        yield
-    finally:
-        context.Exit()
 
 
 def _from_outside(outer, inner, present):
