@@ -170,9 +170,7 @@ class Interrupts:
         """Raises KeyboardInterrupt for SIGINT, SystemExit(128 + number) for SIGTERM, on all
         hosts."""
         self.wanted_by_any_host()
-        self._raise(self._outermost._agreed)
-
-    def _raise(self, number):
+        number = self._outermost._agreed
         if number is None:
             return
         hosts.end_together()
