@@ -97,23 +97,17 @@ def evaluate(
     return results
 
 
-class KeptEvaluation:
+class KeptEvaluation(KeptRun):
     """Evaluates checkpoints one after the other, with one graph and one session, for an `input_fn`
     (of a Dataset) and a `model_fn` that always do the same; the results are `evaluate`'s."""
 
     def __init__(self, job, step_class: type, input_fn: Callable, steps: int | None, eval_dir: str):
-        self._job, self._steps, self._eval_dir = job, steps, eval_dir
-        self._run = KeptRun(job, step_class, input_fn)
+        super().__init__(job, step_class, input_fn)
+        self._steps, self._eval_dir = steps, eval_dir
 
     def evaluate(self, checkpoint_path: str | None = None) -> dict:
         """Evaluates a checkpoint, by default the newest; see `evaluate`."""
-        return evaluate(
-            self._job, self._run.opened, [], self._steps, checkpoint_path, self._eval_dir
-        )
-
-    def close(self) -> None:
-        """Closes the session; the next call of `evaluate` would open another one."""
-        self._run.close()
+        return evaluate(self._job, self.opened, [], self._steps, checkpoint_path, self._eval_dir)
 
     def __enter__(self):
         return self

@@ -214,7 +214,7 @@ class KeptRun:
         self._session = self._at_end.enter_context(self._run.session_of(checkpoint))
 
     def close(self) -> None:
-        """Closes the session, if it is open."""
+        """Closes the session, if it is open; the next checkpoint opens another one."""
         self._session, self._run, self._release = None, None, []
         self._at_end.close()
 
