@@ -344,7 +344,6 @@ class TPUEstimator(Estimator):
             what = "cores" if per_replica == 1 else "replicas"
             reason = f"num_shards={shards}" if shards else f"the {replicas} {what} of {master!r}"
             raise ValueError(f"The batch size {size} (mode {mode!r}) must be divisible by {reason}")
-        self._warn_of_save_interval(mode)
         return master, replicas
 
     def _hide_gpus(self):
@@ -357,20 +356,6 @@ class TPUEstimator(Estimator):
             self._warn_once(
                 "TensorFlow already uses this machine's GPUs in this process, perhaps most of "
                 "their memory. If the training runs out of it, train in a new process."
-            )
-
-    def _warn_of_save_interval(self, mode):
-        tpu_config = self._config.tpu_config
-        if (
-            mode == ModeKeys.TRAIN
-            and self._config.save_checkpoints_steps
-            and isinstance(tpu_config.iterations_per_loop, int)
-            and self._config.save_checkpoints_steps % tpu_config.iterations_per_loop
-        ):
-            self._warn_once(
-                f"save_checkpoints_steps={self._config.save_checkpoints_steps} is not a multiple "
-                f"of iterations_per_loop={tpu_config.iterations_per_loop}: a checkpoint is written "
-                "at the end of the first loop that is at least as many steps after the last one."
             )
 
     def _warn_once(self, message):
