@@ -1,5 +1,6 @@
 """Shows the progress of training: log lines, rates and the time left."""
 
+import contextlib
 import math
 import time
 import types
@@ -169,9 +170,14 @@ class Progress:
             record["eta_secs"] = self._eta_secs(reached)
         return record
 
-    def end(self) -> None:
-        if self._writer:
-            self._writer.flush()
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *error) -> None:
+        lesser = (Exception,) if any(error) else ()  # The first error is the one to raise.
+        with contextlib.suppress(*lesser):
+            if self._writer:
+                self._writer.flush()
 
     def _eta_secs(self, reached):
         done = reached.step - self._start.step

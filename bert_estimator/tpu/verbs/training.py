@@ -91,19 +91,23 @@ class _Observers:
         """Returns all hooks of a training, in the order of their visits."""
         spec = step.spec
         self._scaffold = spec.scaffold
-        _summarize_loss(spec.loss)
+        # The model_fn may have made a summary of this name.
+        if "loss" not in [each.op.name for each in tf.get_collection(tf.GraphKeys.SUMMARIES)]:
+            tf.summary.scalar("loss", spec.loss)
         self.finite = checkpoint_saver.FiniteCheck()
         callers_hooks = [*self._callers_hooks, *spec.training_hooks]
+        callers_hooks += spec.training_chief_hooks if self._job.is_chief else ()
         own_hooks = step.add_summaries(self._config)
-        if self._job.is_chief:
-            callers_hooks += spec.training_chief_hooks
-        else:
-            # Only the chief writes summaries.
-            own_hooks = []
+        own_hooks = own_hooks if self._job.is_chief else []  # Only the chief writes summaries.
         own_hooks += self._savers(spec.scaffold, callers_hooks)
         # A checkpoint of a step is begun before the caller's hooks see the step.
         self._hooks = [*own_hooks, *callers_hooks, *self._last_hooks]
-        self._log_start()
+        tf.logging.info(
+            "Training from step %d%s to %s.",
+            self._start_step,
+            f" (restored from {self._restored})" if self._restored else "",
+            "the end of the data" if self.stop_step is None else f"step {self.stop_step}",
+        )
         return self._hooks
 
     def _savers(self, scaffold, callers_hooks):
@@ -113,7 +117,12 @@ class _Observers:
         saves = config.save_checkpoints_steps or config.save_checkpoints_secs
         if not saves or callers_savers:
             if self._listeners:
-                _add_listeners(callers_savers, self._listeners)
+                if not callers_savers:
+                    raise ValueError(
+                        "There should be a CheckpointSaverHook to use saving_listeners: set "
+                        "RunConfig.save_checkpoints_steps or save_checkpoints_secs"
+                    )
+                callers_savers[0]._listeners.extend(self._listeners)
             return []
         if not self._job.is_chief:  # Only the chief saves, so only its listeners are called.
             return []
@@ -132,17 +141,8 @@ class _Observers:
         checkpoints.remember(self._scaffold.saver, checkpoints.earlier(self._config.model_dir))
         return self._saver.finishing() if self._saver is not None else contextlib.nullcontext()
 
-    def _log_start(self):
-        tf.logging.info(
-            "Training from step %d%s to %s.",
-            self._start_step,
-            f" (restored from {self._restored})" if self._restored else "",
-            "the end of the data" if self.stop_step is None else f"step {self.stop_step}",
-        )
-
-    @contextlib.contextmanager
     def progress(self, first_step, steps):
-        """Gives the `Progress` of this training, and ends it."""
+        """Returns the `Progress` of this training."""
         # A warm start may have brought a global step.
         if steps is not None and first_step != self._start_step:
             self.stop_step = first_step + steps
@@ -150,23 +150,10 @@ class _Observers:
                 "The warm start begins at step %d: training to step %d.", first_step, self.stop_step
             )
         # Only the chief writes rates into the event file.
-        config = self._config
-        if not self._job.is_chief:
+        job, config = self._job, self._config
+        if not job.is_chief:
             config = config.replace(model_dir=None)
-        progress = Progress(
-            config,
-            self._job.batch_size,
-            self._job.units_per_example,
-            self.stop_step,
-            self._hooks,
-        )
-        try:
-            yield progress
-        except BaseException:
-            with contextlib.suppress(Exception):  # The first error is the one to raise.
-                progress.end()
-            raise
-        progress.end()
+        return Progress(config, job.batch_size, job.units_per_example, self.stop_step, self._hooks)
 
 
 class _TrainingLoop:
@@ -312,19 +299,3 @@ def _may_count(update):
         and not handles.isdisjoint(tensor.ref() for tensor in before.inputs)
         for before in graph_walk.all_before([operation])
     )
-
-
-def _add_listeners(savers, listeners):
-    if not savers:
-        raise ValueError(
-            "There should be a CheckpointSaverHook to use saving_listeners: set "
-            "RunConfig.save_checkpoints_steps or save_checkpoints_secs"
-        )
-    savers[0]._listeners.extend(listeners)
-
-
-def _summarize_loss(loss):
-    """Adds a `loss` summary unless the model_fn made one."""
-    names = [op.op.name for op in tf.get_collection(tf.GraphKeys.SUMMARIES)]
-    if "loss" not in names:
-        tf.summary.scalar("loss", loss)

@@ -44,12 +44,11 @@ def make(clock, records, tmp_path):
 
 
 def test_a_record_has_rates_waiting_and_time_left(make, clock, records, tmp_path):
-    shown = make(units={"tokens": 128, "words": 100})
-    clock.now += 20
-    shown.after_loop(100, 6.5, {"learning_rate": 0.001}, waited_secs=5.0)
-    clock.now += 10
-    shown.after_loop(200, 5.5, {"learning_rate": 0.002}, waited_secs=5.5)
-    shown.end()
+    with make(units={"tokens": 128, "words": 100}) as shown:
+        clock.now += 20
+        shown.after_loop(100, 6.5, {"learning_rate": 0.001}, waited_secs=5.0)
+        clock.now += 10
+        shown.after_loop(200, 5.5, {"learning_rate": 0.002}, waited_secs=5.5)
     assert records == [
         {
             "step": 100,
