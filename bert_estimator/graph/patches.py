@@ -16,12 +16,8 @@ _BIAS_ADD = "BertEstimatorBiasAdd"
 
 @contextlib.contextmanager
 def biases_summed_in_float32() -> Iterator[None]:
-    """Sums the gradients of all `tf.nn.bias_add`s that are called in this context in float32, of
-    bfloat16 too.
-
-    It has no effect within a `tf.function`, which has a graph of its own. A program that imports a
-    graph which was built in this context has to import this module to differentiate it.
-    """
+    """Sums the gradients of all `tf.nn.bias_add`s that are called in this context, but not within a
+    `tf.function`, in float32, of bfloat16 too."""
     with tf.get_default_graph().gradient_override_map({"BiasAdd": _BIAS_ADD}):
         yield
 
@@ -46,11 +42,8 @@ def _bias_add_gradient(op, gradient):
 
 def losses_at_once() -> None:
     """Has the current graph's variables get regularization losses that are plain tensors, as in
-    TensorFlow 1.
-
-    TensorFlow 2 calls a regularizer once for nothing, and puts an object into the collection that
-    is not a `tf.Tensor` and adds the operations again whenever it is used.
-    """
+    TensorFlow 1."""
+    # TensorFlow 2 puts an object into the collection that adds the operations whenever it is used.
     store = variable_scope._get_default_variable_store()
     if type(store) is variable_scope._VariableStore:
         store.__class__ = _Store
@@ -91,19 +84,7 @@ class _Store(variable_scope._VariableStore):
 
 def read_on_request() -> None:
     """Has each iterator that is made in a graph from now on, however it is, draw only what is asked
-    for; a second call does nothing.
-
-    Since 2.10 TensorFlow ends every dataset with a prefetch that nobody asked for, and runs
-    functions of `map` and `filter` ahead. Then an element is drawn, and perhaps lost, before its
-    step: a training of 20 steps draws 22 elements of a generator. A generator that waits for
-    requests is asked for the second one before the first one is answered. TensorFlow 1 read ahead
-    only if the program said so (`prefetch`, or functions with `num_parallel_calls`), and so do
-    datasets here.
-
-    Options by which a dataset itself asks for rewriting (`autotune`, `inject_prefetch`,
-    `map_parallelization`, `filter_parallelization`, `map_and_batch_fusion`) have no effect there.
-    Eager loops over a dataset stay as TensorFlow has them.
-    """
+    for, as `docs/tpu_estimator.md` says; a second call does nothing."""
     datasets, iterators = dataset_ops.DatasetV2, iterator_ops.Iterator
     # An input_fn, a model_fn or a hook may make iterators of any kind. All of them pass the first
     # method; only `make_initializer` does not, so it is made to.

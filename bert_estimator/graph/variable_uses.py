@@ -235,11 +235,7 @@ class Functions:
 
 def in_order(nodes):
     """Sorts operations so that each comes after what it depends on, and otherwise keeps their
-    order.
-
-    Raises:
-      ValueError: they depend on each other in a circle.
-    """
+    order; a circle of them is a ValueError."""
     nodes = list(nodes)
     number_of = {node.name: number for number, node in enumerate(nodes)}
     followers, missing = [[] for _ in nodes], [0] * len(nodes)
