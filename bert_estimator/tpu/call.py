@@ -113,12 +113,7 @@ def with_entries(params, **entries):
 def call_model_fn(model_fn, features, labels, mode: str, params, config, needs_params: bool = True):
     """Calls a `model_fn` with the arguments that it names; TPUEstimator's functions must take
     params."""
-    names = argument_names(model_fn)
-    if needs_params and "params" not in names:
-        raise ValueError(
-            f"model_fn takes {names}; with TPUEstimator it must take params, which has "
-            'params["batch_size"]'
-        )
+    names = _names_taken("model_fn", model_fn, needs_params)
     # A model_fn may change the config that it gets, so it gets a copy.
     available = {"mode": mode, "params": params, "config": copy.deepcopy(config)}
     kwargs = {name: value for name, value in available.items() if name in names}
@@ -132,15 +127,20 @@ def call_model_fn(model_fn, features, labels, mode: str, params, config, needs_p
 def call_input_fn(input_fn, mode: str, params, config, needs_params: bool = True):
     """Calls an `input_fn` with the arguments that it names; TPUEstimator's functions must take
     params."""
-    names = argument_names(input_fn)
-    if needs_params and "params" not in names:
-        raise ValueError(
-            f"input_fn takes {names}; with TPUEstimator it must take params, which has "
-            'params["batch_size"]'
-        )
+    names = _names_taken("input_fn", input_fn, needs_params)
     available = {"params": params, "mode": mode, "config": config}
     available["input_context"] = _input_context(mode, config) if "input_context" in names else None
     return input_fn(**{name: value for name, value in available.items() if name in names})
+
+
+def _names_taken(kind, function, needs_params):
+    names = argument_names(function)
+    if needs_params and "params" not in names:
+        raise ValueError(
+            f"{kind} takes {names}; with TPUEstimator it must take params, which has "
+            'params["batch_size"]'
+        )
+    return names
 
 
 def _input_context(mode, config):

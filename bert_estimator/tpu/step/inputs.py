@@ -59,16 +59,6 @@ class Inputs:
         paths += [path for path, _ in named_leaves("labels", self.labels)]
         return [re.sub(r"^features\['([^']*)'\]$", r"\1", path) for path in paths]
 
-    def placeholders(self) -> tuple:
-        """Returns (features, labels, list of placeholders), with placeholders for tensors."""
-        holders = []
-
-        def placeholder(tensor):
-            holders.append(tf.placeholder(tensor.dtype, tensor.shape))
-            return holders[-1]
-
-        return *self.replaced(placeholder), holders
-
     def replaced(self, function: Callable[[tf.Tensor], object]) -> tuple:
         """Returns (features, labels) with `function(tensor)` in place of each tensor."""
         replacements = [function(tensor) for tensor in self._tensors]

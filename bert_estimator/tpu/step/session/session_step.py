@@ -26,7 +26,13 @@ class SessionStep(Step):
     def __init__(self, job, input_fn, start_step):
         self._job = job
         self._inputs = static_inputs(job, input_fn, start_step)
-        features, labels, self._placeholders = self._inputs.placeholders()
+        self._placeholders = []
+
+        def placeholder(tensor):
+            self._placeholders.append(tf.placeholder(tensor.dtype, tensor.shape))
+            return self._placeholders[-1]
+
+        features, labels = self._inputs.replaced(placeholder)
         on_host, is_training = [], job.mode == ModeKeys.TRAIN
         with (
             replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered(),
