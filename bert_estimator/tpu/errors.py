@@ -7,30 +7,28 @@ from collections.abc import Iterator
 import tensorflow.compat.v1 as tf
 
 
-class NanLossDuringTrainingError(tf.train.NanLossDuringTrainingError):
+class _ErrorAtStep(RuntimeError):
+    def __init__(self, message: str, step: int | None = None):
+        super().__init__(message)
+        self.step = step
+
+
+class NanLossDuringTrainingError(_ErrorAtStep, tf.train.NanLossDuringTrainingError):
     """The loss of a training step is not a finite number.
 
     Attributes:
       step: the global step after that training step.
     """
 
-    def __init__(self, message: str, step: int | None = None):
-        super().__init__(message)
-        self.step = step
-
     __str__ = RuntimeError.__str__  # TensorFlow's class always prints the same text.
 
 
-class NonFiniteWeightsError(RuntimeError):
+class NonFiniteWeightsError(_ErrorAtStep):
     """A weight is not a finite number, so the last good checkpoint was not replaced.
 
     Attributes:
       step: the global step at which the weight was seen.
     """
-
-    def __init__(self, message: str, step: int | None = None):
-        super().__init__(message)
-        self.step = step
 
 
 class DataEndedError(tf.errors.OutOfRangeError):
