@@ -63,7 +63,12 @@ def evaluate(
         hosts.check_settings(steps=steps, eval_batch_size=job.batch_size)
 
         def make_hooks(step):
-            _check_metric_names(step.metric_values)
+            reserved = sorted(set(step.metric_values) & set(_RESERVED))
+            if reserved:
+                raise ValueError(
+                    f"Metrics named {reserved} clash with the entries that evaluate adds: rename "
+                    "them"
+                )
             checkpoints.warn_if_untrained(path, job, step, "evaluating")
             given = [*hooks, *step.spec.evaluation_hooks]
             # Under TPU rules, hooks only visit before and after all steps.
@@ -125,14 +130,6 @@ def _shown(value):
     """Returns a metric's value as text; a number that is not whole has five significant digits."""
     is_float = isinstance(value, float | np.floating)
     return round_number(float(value), 5) if is_float else str(value)
-
-
-def _check_metric_names(metrics):
-    reserved = sorted(set(metrics) & set(_RESERVED))
-    if reserved:
-        raise ValueError(
-            f"Metrics named {reserved} clash with the entries that evaluate adds: rename them"
-        )
 
 
 def _results(run, losses):
