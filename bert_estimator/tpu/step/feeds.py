@@ -32,13 +32,29 @@ class EndOfInput(Exception):
     """Is raised when the data has ended: by `draw`, and by `Infeed.get` after the last batch."""
 
 
-class Infeed:
+class _Worker:
+    """Has a thread of its own, which a subclass's `_run` is."""
+
+    def __init__(self, name: str):
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_secs: float) -> None:
+        if self._thread.is_alive():
+            self._thread.join(timeout_secs)
+
+
+class Infeed(_Worker):
     """Runs `draw()` on a thread, at most `limit` times (None: to the end of the data), and hands
     the batches out in order; `depth` of them may wait."""
 
     def __init__(
         self, draw: Callable, limit: int | None = None, delay_secs: float = 0, depth: int = DEPTH
     ):
+        super().__init__("infeed")
         self._draw = draw
         # More would consume data that no step uses.
         self._limit = limit
@@ -47,15 +63,10 @@ class Infeed:
         self._error = errors.FirstError()
         self._batches = collections.deque()
         self._has_ended = self._is_at_limit = False
-        self._stopping = threading.Event()
         # Notified when batches come or go, when the thread ends, and when it is to end.
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
         self.drawn = 0  # batches
         self.waited_secs = 0.0  # by `get`, in total
-
-    def start(self) -> None:
-        self._thread.start()
 
     def get(self, interrupted: Callable[[], bool] = lambda: False):
         """Returns the next batch, or None if `interrupted()` becomes true while waiting for it; at
@@ -97,10 +108,6 @@ class Infeed:
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
-
-    def join(self, timeout_secs: float) -> None:
-        if self._thread.is_alive():
-            self._thread.join(timeout_secs)
 
     def _run(self):
         try:
@@ -202,19 +209,15 @@ class Predictions:
         self.waiting.append(dict(zip(self._keys, values, strict=True)))
 
 
-class Outfeed:
+class Outfeed(_Worker):
     """Hands values, in order, to a function that runs on a thread of its own; `put` waits if there
     are more than `depth`. All outfeeds of a step share the `FirstError`."""
 
     def __init__(self, receive: Callable, error: FirstError, depth: int = _DEPTH):
+        super().__init__("outfeed")
         self._receive = receive
         self._values = queue.Queue(maxsize=depth)
         self._error = error
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="outfeed", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def put(self, values) -> None:
         """Hands values over; if an outfeed has failed on earlier values, raises its error."""
@@ -241,10 +244,6 @@ class Outfeed:
         self._stopping.set()
         with contextlib.suppress(queue.Full):  # then the thread does not wait for a value
             self._values.put_nowait(_WAKE)
-
-    def join(self, timeout_secs: float) -> None:
-        if self._thread.is_alive():
-            self._thread.join(timeout_secs)
 
     def _run(self):
         with self._error.recorded():
