@@ -76,13 +76,9 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
         del coord
         self._evaluate(session, session.run(self._global_step))
 
-    def before_run(self, run_context) -> tf.train.SessionRunArgs:
-        """Asks for the global step."""
-        return tf.train.SessionRunArgs(self._global_step)
-
     def after_run(self, run_context, run_values) -> None:
         """Evaluates if enough steps have been trained."""
-        del run_values  # In local mode the step may be from before the update.
+        del run_values  # In local mode, a step fetched there may be from before the update.
         step = run_context.session.run(self._global_step)
         if step - self._evaluated >= self._every:
             self._evaluate(run_context.session, step)
