@@ -159,8 +159,12 @@ class _EvaluationLoop:
                 try:
                     self._one_loop()
                 except EndOfInput:
-                    self._check_data_may_end()
-                    break
+                    if not self._run.job.tpu_rules:
+                        break
+                    raise errors.DataEndedError(
+                        f"input_fn's data ended before the {self._steps} batches to evaluate. With "
+                        "use_tpu=True the data must last: use dataset.repeat(), or fewer steps",
+                    ) from None
         if not self.losses:
             stopped = self._run.driver.stop_requested
             cause = "a hook stopped the evaluation" if stopped else "input_fn gave no batch"
@@ -188,14 +192,6 @@ class _EvaluationLoop:
     def _line(self):
         of = f" of {self._steps}" if self._steps else ""
         return f"{self._time_so_far()} {len(self.losses) + self._num_in_loop}{of} batches are done."
-
-    def _check_data_may_end(self):
-        """Raises DataEndedError under TPU rules, because the data must last until the end."""
-        if self._run.job.tpu_rules:
-            raise errors.DataEndedError(
-                f"input_fn's data ended before the {self._steps} batches to evaluate. With "
-                "use_tpu=True the data must last: use dataset.repeat(), or fewer steps",
-            ) from None
 
 
 def _write_events(eval_dir, results, checkpoint_path):

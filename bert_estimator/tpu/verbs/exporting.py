@@ -61,7 +61,9 @@ def export(
         with lock.held(unfinished) if is_local else contextlib.nullcontext():
             for mode in modes:
                 job = jobs[mode]
-                with tf.Graph().as_default(), _session(job) as session:
+                # A model may name devices that are missing here, as in the session of training.
+                settings = job.config.session_settings()
+                with tf.Graph().as_default(), tf.Session(config=settings) as session:
                     with checkpoints.explaining_loss(checkpoint):
                         content = _graph(job, receiver_fns[mode], checkpoint, session, builder)
                     content["strip_default_attrs"] = True
@@ -71,7 +73,10 @@ def export(
                     else:
                         builder.add_meta_graph(**content)
             builder.save(as_text)
-            _copy_extra(assets_extra or {}, unfinished)
+            for relative, source in (assets_extra or {}).items():
+                path = os.path.join(unfinished, "assets.extra", relative)
+                tf.io.gfile.makedirs(os.path.dirname(path))
+                tf.io.gfile.copy(source, path)
         # Servers watch the base directory, so a complete SavedModel appears there at once.
         tf.io.gfile.rename(unfinished, export_dir)
     except BaseException:
@@ -80,14 +85,6 @@ def export(
         raise
     tf.logging.info("Exported %s to %s", checkpoint, tf.compat.as_str(export_dir))
     return export_dir
-
-
-def _copy_extra(assets, export_dir):
-    """Copies files, by their paths there, to a SavedModel's `assets.extra`."""
-    for relative, source in assets.items():
-        path = os.path.join(export_dir, "assets.extra", relative)
-        tf.io.gfile.makedirs(os.path.dirname(path))
-        tf.io.gfile.copy(source, path)
 
 
 def _checkpoint(job, checkpoint_path):
@@ -99,11 +96,6 @@ def _checkpoint(job, checkpoint_path):
     if path is None:
         raise ValueError(f"There is no checkpoint to export in {job.config.model_dir}: train first")
     return path
-
-
-def _session(job):
-    # A model may name devices that are missing here, as in the session of training.
-    return tf.Session(config=job.config.session_settings())
 
 
 def _graph(job, receiver_fn, checkpoint, session, builder):

@@ -67,8 +67,9 @@ def _predictions(
                 predictions = _next_batch(run)
             if predictions is None:
                 break
-            if job.tpu_rules:
-                predictions = _real_rows(predictions)
+            if job.tpu_rules:  # without the rows of the padding, and without the mask
+                is_real = predictions.pop(_IS_REAL).astype(bool)
+                predictions = {key: value[is_real] for key, value in predictions.items()}
             if yield_single_examples:
                 yield from _examples(predictions)
             else:
@@ -226,12 +227,6 @@ def _may_end(tensors):
     """Returns whether tensors are read from what may end: an iterator, a queue or Python."""
     operations = graph_walk.all_before(graph_walk.operations_of(tensors))
     return any(kind in o.type for o in operations for kind in ("Iterator", "Queue", "PyFunc"))
-
-
-def _real_rows(predictions):
-    """Returns the predictions without the rows of the padding, and without the mask."""
-    is_real = predictions.pop(_IS_REAL).astype(bool)
-    return {key: value[is_real] for key, value in predictions.items()}
 
 
 def _examples(predictions):

@@ -187,8 +187,13 @@ class _TrainingLoop:
                 try:
                     self._one_loop()
                 except EndOfInput:
-                    self._check_data_may_end()
-                    break
+                    if not self._job.tpu_rules:
+                        break
+                    raise errors.DataEndedError(
+                        f"input_fn's data ended at step {self._run.global_step()}, before step "
+                        f"{self._stop_step}. With use_tpu=True the data must last: use "
+                        "dataset.repeat(), or train for fewer steps",
+                    ) from None
                 ended = self._is_finished()
         if self._last is not None:
             # The last step is always logged, whatever the interval.
@@ -258,15 +263,6 @@ class _TrainingLoop:
             "lengthen the warm-up, or look for bad records.",
             failed_step,
         )
-
-    def _check_data_may_end(self):
-        """Raises DataEndedError under TPU rules, because the data must last until the end."""
-        if self._job.tpu_rules:
-            raise errors.DataEndedError(
-                f"input_fn's data ended at step {self._run.global_step()}, before step "
-                f"{self._stop_step}. With use_tpu=True the data must last: use dataset.repeat(), "
-                "or train for fewer steps",
-            ) from None
 
     def _advance(self, steps_run):
         """Reads the global step, which need not rise by one in each step."""
