@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.graph import patches
+from bert_estimator.graph import graph_walk, patches
 from bert_estimator.system import memory, ticker
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
@@ -260,8 +260,10 @@ def opened_session(
     scaffold.finalize()
     # `tf.train.ChiefSessionCreator` does the same, but it also runs operations that do nothing. In
     # the graph of a large network, each run takes a tenth of a second.
+    before = graph_walk.all_before(graph_walk.operations_of(scaffold.local_init_op))
+    does_nothing = is_default and all(operation.type == "NoOp" for operation in before)
     manager = tf.train.SessionManager(
-        local_init_op=scaffold.local_init_op if not is_default or _has_local_state() else None,
+        local_init_op=None if does_nothing else scaffold.local_init_op,
         ready_op=None if is_default else scaffold.ready_op,
         ready_for_local_init_op=None if is_default else scaffold.ready_for_local_init_op,
         local_init_feed_dict=scaffold.local_init_feed_dict,
@@ -307,16 +309,6 @@ def _closed_in_time(session):
             secs = _CLOSE_SECS_OF_HUNG_INPUT
         if not sys.is_finalizing():  # or else threads do not run any more
             closing.join(secs)
-
-
-def _has_local_state():
-    """Returns whether the default `local_init_op` of the current graph initializes anything."""
-    keys = (
-        tf.GraphKeys.LOCAL_VARIABLES,
-        tf.GraphKeys.TABLE_INITIALIZERS,
-        tf.GraphKeys.LOCAL_RESOURCES,
-    )
-    return any(map(tf.get_collection, keys))
 
 
 def _start_coordinator(session):
