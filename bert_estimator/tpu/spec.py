@@ -344,19 +344,17 @@ def _check_host_pair(pair, name):
         raise ValueError(
             f"{what} {name}[1] should be tuple or list, or dict, not {type(tensors).__name__}"
         )
-    if isinstance(tensors, tuple | list):
-        parameters = inspect.signature(function).parameters.values()
-        # Such a function takes any number. `call_host_fn` checks the keys of a dict.
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-            return
-        accepted = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-        required = [p for p in accepted if p.default is p.empty]
-        if not len(required) <= len(tensors) <= len(accepted):
-            raise RuntimeError(
-                f"In TPUEstimatorSpec.{name}, length of tensors {len(tensors)} does not match "
-                f"method args of the function {_name(function)}{inspect.signature(function)}, "
-                f"which takes {len(accepted)}"
-            )
+    if isinstance(tensors, dict):  # `call_host_fn` checks its keys.
+        return
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*tensors)
+    except TypeError:
+        raise RuntimeError(
+            f"In TPUEstimatorSpec.{name}, length of tensors {len(tensors)} does not match method "
+            f"args of the function {_name(function)}{signature}, which takes "
+            f"{len(signature.parameters)}"
+        ) from None
 
 
 def _is_tensor(value):
