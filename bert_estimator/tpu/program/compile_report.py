@@ -259,7 +259,12 @@ def report(
         if needed is None:
             raise
         return CompileReport(fits=False, memory={**memory, "total": needed}, **facts)
-    _add_compiled_memory(memory, compiled.memory_analysis())
+    analysis = compiled.memory_analysis()
+    memory["padding"] = analysis.argument_size_in_bytes - sum(memory.values())
+    memory["temporaries"] = analysis.temp_size_in_bytes
+    memory["outputs"] = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    memory["program"] = analysis.generated_code_size_in_bytes
+    memory["total"] = sum(memory.values())
     hlo = _text(compiled)
     summed = stablehlo.summed_bytes(lowered.text) if cores_per_replica == 1 else None
     return CompileReport(
@@ -270,15 +275,6 @@ def report(
         summing_secs=summed and tpu.all_reduce_secs(summed, facts["chips"]),
         **facts,
     )
-
-
-def _add_compiled_memory(memory, analysis):
-    """Adds the compiler's figures to a dict that has the bytes of weights, state and input."""
-    memory["padding"] = analysis.argument_size_in_bytes - sum(memory.values())
-    memory["temporaries"] = analysis.temp_size_in_bytes
-    memory["outputs"] = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    memory["program"] = analysis.generated_code_size_in_bytes
-    memory["total"] = sum(memory.values())
 
 
 def _text(compiled):
