@@ -255,15 +255,11 @@ class Outfeed(_Worker):
                 self._values.task_done()
 
 
-def summary_writer_init_ops() -> list[tf.Operation]:
-    """Returns the operations that open the `tf.summary` writers of the current graph."""
-    return summary_ops_v2.summary_writer_initializer_op()
-
-
 def summary_writer_flush_ops() -> list[tf.Operation]:
-    """Returns operations that flush these writers, and adds them to the graph."""
+    """Returns operations that flush the `tf.summary` writers of the graph, and adds them to it."""
     # A writer may have several operations that open it.
-    writers = {op.inputs[0].ref(): op.inputs[0] for op in summary_writer_init_ops()}
+    opening = summary_ops_v2.summary_writer_initializer_op()
+    writers = {op.inputs[0].ref(): op.inputs[0] for op in opening}
     return [tf.raw_ops.FlushSummaryWriter(writer=writer) for writer in writers.values()]
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import summary_ops_v2
 
 from bert_estimator.graph import graph_walk, patches
 from bert_estimator.system import memory, ticker
@@ -62,7 +63,7 @@ class Run:
             steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
             hooks = make_hooks(step)
             self.driver = HookDriver(hooks, step.element_of_step, self.job.hosts.number == 1)
-            self._init_ops = feeds.summary_writer_init_ops()
+            self._init_ops = summary_ops_v2.summary_writer_initializer_op()
             # After the model_fn and the hooks, which make the writers.
             self._flush_ops = feeds.summary_writer_flush_ops()
             self.driver.begin()
@@ -229,14 +230,14 @@ def _skip_readiness(scaffold):
     if any(op is not None for op in own) or any(map(tf.get_collection, collected)):
         return False
     checks = (scaffold.ready_op, scaffold.ready_for_local_init_op)
-    without = [
-        key
-        for key, check in zip(_READINESS, checks, strict=True)
-        if check is None and not tf.get_collection(key)
-    ]
-    for key in without:  # or else the scaffold would make the check
-        tf.add_to_collection(key, tf.zeros([0], tf.string, name=key))
-    return len(without) == len(_READINESS)
+    is_default = True
+    for key, check in zip(_READINESS, checks, strict=True):
+        if check is None and not tf.get_collection(key):
+            # Or else the scaffold would make the check.
+            tf.add_to_collection(key, tf.zeros([0], tf.string, name=key))
+        else:
+            is_default = False
+    return is_default
 
 
 def _scaffold_of(job, step):
