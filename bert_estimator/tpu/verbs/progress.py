@@ -167,7 +167,10 @@ class Progress:
         if reached.waited_secs is not None:
             record["input_wait"] = min(1.0, (reached.waited_secs - before.waited_secs) / secs)
         if self._stop_step is not None:
-            record["eta_secs"] = self._eta_secs(reached)
+            # The mean since the start: at first it is too long, since it includes the compilation.
+            done = reached.step - self._start.step
+            mean = (reached.time - self._start.time) / done if done else None
+            record["eta_secs"] = mean and mean * (self._stop_step - reached.step)
         return record
 
     def __enter__(self) -> "Progress":
@@ -178,13 +181,6 @@ class Progress:
         with contextlib.suppress(*lesser):
             if self._writer:
                 self._writer.flush()
-
-    def _eta_secs(self, reached):
-        done = reached.step - self._start.step
-        if self._stop_step is None or not done:
-            return None
-        # The mean since the start: at first it is too long, since it includes the compilation.
-        return (reached.time - self._start.time) / done * (self._stop_step - reached.step)
 
     def _write_rates(self, record):
         if self._writer is None:
