@@ -85,7 +85,10 @@ def evaluate(
             loop = _EvaluationLoop(run, steps, interrupts)
             loop.run()
             run.step.finish(run.session)
-            results = _results(run, loop.losses)
+            # In float64, since the sum of many batches loses digits in float32.
+            results = {"loss": np.mean(loop.losses, dtype=np.float64).astype(np.float32)}
+            results.update(sorted(run.session.run(run.step.metric_values).items()))
+            results[tf.GraphKeys.GLOBAL_STEP] = run.session.run(tf.train.get_global_step())
             run.end()
     # A signal, perhaps to the training whose listener calls this, is raised on all hosts.
     interrupts.raise_if_requested()
@@ -130,15 +133,6 @@ def _shown(value):
     """Returns a metric's value as text; a number that is not whole has five significant digits."""
     is_float = isinstance(value, float | np.floating)
     return round_number(float(value), 5) if is_float else str(value)
-
-
-def _results(run, losses):
-    """Returns the dict that `evaluate` returns."""
-    # In float64, since the sum of many batches loses digits in float32.
-    results = {"loss": np.mean(losses, dtype=np.float64).astype(np.float32)}
-    results.update(sorted(run.session.run(run.step.metric_values).items()))
-    results[tf.GraphKeys.GLOBAL_STEP] = run.session.run(tf.train.get_global_step())
-    return results
 
 
 class _EvaluationLoop:
