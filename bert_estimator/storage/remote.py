@@ -52,7 +52,7 @@ def explaining(url: str) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as error:
-        if not _is_of_tensorflow(error):
+        if not type(error).__module__.startswith("tensorflow"):
             raise
         raise StorageError(_explanation(url, error)) from None
 
@@ -77,10 +77,6 @@ def _explanation(url, error):
         f"{url}: {scheme}:// does not answer as it should ({reason}). Look at the name, the "
         "network and the credentials of this machine"
     )
-
-
-def _is_of_tensorflow(error):
-    return type(error).__module__.startswith("tensorflow")
 
 
 def check(url: str) -> bool:

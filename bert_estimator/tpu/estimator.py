@@ -116,8 +116,10 @@ class TPUEstimator(Estimator):
         _check_arguments(config, params, self._batch_sizes if use_tpu else None)
         axis = batch_axis if use_tpu else None
         _check_unsupported(axis, embedding_config_spec, export_saved_model_api_version)
-        if use_tpu:
-            _check_tpu_config(config.tpu_config)
+        splits_model = use_tpu and config.tpu_config.num_cores_per_replica is not None
+        per_shard = InputPipelineConfig.PER_SHARD_V1
+        if splits_model and config.tpu_config.per_host_input_for_training == per_shard:
+            raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
         self._use_tpu = use_tpu
         self._eval_on_tpu = eval_on_tpu
@@ -399,10 +401,3 @@ def _check_unsupported(batch_axis, embedding_config_spec, export_version):
             f"export_saved_model_api_version={export_version!r}: must be an "
             "ExportSavedModelApiVersion, V1 or V2"
         )
-
-
-def _check_tpu_config(tpu_config):
-    if tpu_config.num_cores_per_replica is not None and (
-        tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1
-    ):
-        raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")

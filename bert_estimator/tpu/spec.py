@@ -33,7 +33,11 @@ def metric_pairs(metrics: dict | None, what: str) -> dict[str, tuple]:
         if hasattr(metric, "update_state") and hasattr(metric, "result"):
             pairs[name] = _pair_of(metric, f"{what}[{name!r}]")
         elif isinstance(metric, tuple) and len(metric) == 2:
-            _check_leaves(metric, f"{what}[{name!r}]")
+            for leaf in tf.nest.flatten(metric):
+                if not (tf.is_tensor(leaf) or isinstance(leaf, tf.Operation)):
+                    raise TypeError(
+                        f"{what}[{name!r}] has {leaf!r}, which is neither a tensor nor an operation"
+                    )
             pairs[name] = metric
         else:
             raise TypeError(
@@ -52,12 +56,6 @@ def with_metric_pairs(pair: tuple) -> tuple:
         return metric_pairs(function(*args, **kwargs), "eval_metrics: metric_fn's result")
 
     return metric_fn, tensors
-
-
-def _check_leaves(pair, where):
-    for leaf in tf.nest.flatten(pair):
-        if not (tf.is_tensor(leaf) or isinstance(leaf, tf.Operation)):
-            raise TypeError(f"{where} has {leaf!r}, which is neither a tensor nor an operation")
 
 
 def _pair_of(metric, where):

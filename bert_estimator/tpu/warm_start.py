@@ -107,8 +107,9 @@ def read_after_restoring() -> None:
 def _make_wait(variable, initializer, before, read):
     """Gives a variable an initializer whose reads of other variables (operation -> its initializer)
     wait for them; `before` is what the initializer depends on."""
-    after = _depending_on(read, before)
     # Only what depends on the reads is copied, since a step may use the same operations.
+    after = graph_walk.reached(read, lambda each: before.intersection(graph_walk.users_of(each)))
+    after = set(after) - read.keys()
     kept = {operation: operation.outputs for operation in before - after}
     value = initializer.inputs[1]
     with tf.control_dependencies(None), tf.device("/cpu:0"):
@@ -125,12 +126,6 @@ def _make_wait(variable, initializer, before, read):
             assign = tf.raw_ops.AssignVariableOp(resource=initializer.inputs[0], value=copy)
     # `tf.global_variables_initializer` takes the initializers from the variables.
     variable._initializer_op = assign
-
-
-def _depending_on(sources, within):
-    """Returns the operations within a set that depend on sources, without these."""
-    found = graph_walk.reached(sources, lambda o: within.intersection(graph_walk.users_of(o)))
-    return set(found) - sources.keys()
 
 
 def _check_finite(path, settings):

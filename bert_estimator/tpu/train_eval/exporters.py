@@ -161,15 +161,13 @@ class BestExporter(_SavedModelExporter):
             self._best = self._best_of_events((eval_result or {}).get(tf.GraphKeys.GLOBAL_STEP))
             # As in upstream, the first evaluation of an exporter that has not exported is exported.
             self._has_exported = self._best is not None and bool(_exports(export_path))
-        if self._best is not None and self._has_exported and not self._is_better(eval_result):
+        results = {"best_eval_result": self._best, "current_eval_result": eval_result}
+        if self._best is not None and self._has_exported and not self._compare_fn(**results):
             return None
         self._best, self._has_exported = eval_result, True
         return super().export(
             estimator, export_path, checkpoint_path, eval_result, is_the_final_export
         )
-
-    def _is_better(self, eval_result):
-        return self._compare_fn(best_eval_result=self._best, current_eval_result=eval_result)
 
     def _best_of_events(self, before_step):
         """Returns the best of the evaluations of earlier steps, or None."""

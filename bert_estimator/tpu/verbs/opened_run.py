@@ -119,7 +119,10 @@ class Run:
                 # queues' threads, then the step's.
                 at_end.callback(self.step.stop, session)
                 session.run(self._init_ops)
-                coordinator = _start_coordinator(session)
+                coordinator = tf.train.Coordinator()
+                # The input_fn may have made queues.
+                if tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
+                    tf.train.start_queue_runners(session, coordinator)
                 at_end.callback(coordinator.request_stop)
                 at_end.enter_context(finishing())
                 self.driver.after_create_session(session, coordinator)
@@ -310,11 +313,3 @@ def _closed_in_time(session):
             secs = _CLOSE_SECS_OF_HUNG_INPUT
         if not sys.is_finalizing():  # or else threads do not run any more
             closing.join(secs)
-
-
-def _start_coordinator(session):
-    """Returns a coordinator, and starts the queue runners that the input_fn may have made."""
-    coordinator = tf.train.Coordinator()
-    if tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
-        tf.train.start_queue_runners(session, coordinator)
-    return coordinator

@@ -213,7 +213,11 @@ def _warning_of_endless(job, input_fn):
 
     def warning_input_fn(mode, params, config):
         returned = call.call_input_fn(input_fn, mode, params, config, job.tpu_params)
-        if not call.is_dataset(returned) and not _may_end(returned):
+        if call.is_dataset(returned):
+            return returned
+        operations = graph_walk.all_before(graph_walk.operations_of(returned))
+        # What is read from an iterator, a queue or Python may end.
+        if not any(k in o.type for o in operations for k in ("Iterator", "Queue", "PyFunc")):
             tf.logging.warning(
                 "Input graph does not use tf.data.Dataset or contain a QueueRunner. That means "
                 "predict yields forever: the same batch again and again. Return a Dataset"
@@ -221,12 +225,6 @@ def _warning_of_endless(job, input_fn):
         return returned
 
     return warning_input_fn
-
-
-def _may_end(tensors):
-    """Returns whether tensors are read from what may end: an iterator, a queue or Python."""
-    operations = graph_walk.all_before(graph_walk.operations_of(tensors))
-    return any(kind in o.type for o in operations for kind in ("Iterator", "Queue", "PyFunc"))
 
 
 def _examples(predictions):

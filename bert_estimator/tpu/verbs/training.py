@@ -224,8 +224,11 @@ class _TrainingLoop:
         def run_loop(hook_run):
             result, hook_values = self._step.run_loop(length, hook_run, self._visit)
             self._check_losses(result)
-            self._advance(len(result.losses))
+            # If gradients are summed over several steps, it rises in the last of them.
+            self.now = self._run.global_step()
+            self._step.reached(self.now)
             if result.losses:
+                self._rise = (self.now - start) / len(result.losses)
                 if start == 0:
                     self._progress.after_first(1, result.losses[0], result.first_scalars)
                 self._report(result, ended=self.now == self._stop_step)
@@ -263,14 +266,6 @@ class _TrainingLoop:
             "lengthen the warm-up, or look for bad records.",
             failed_step,
         )
-
-    def _advance(self, steps_run):
-        """Reads the global step, which need not rise by one in each step."""
-        # If gradients are summed over several steps, it rises in the last of them.
-        before, self.now = self.now, self._run.global_step()
-        if steps_run:
-            self._rise = (self.now - before) / steps_run
-        self._step.reached(self.now)
 
     def _report(self, result, ended):
         """Writes the loop's summary, and a log line if it is due."""

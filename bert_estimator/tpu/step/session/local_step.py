@@ -230,7 +230,8 @@ def order_references(fetches: Any) -> None:
     uses = [_uses(operation, run, framed) for operation in run if operation in weights]
     # Integers as sets of operations: a graph has thousands of them, and each is asked for all that
     # come before it.
-    bit_of = _bits(operation for use in uses for part in use for operation in part)
+    operations = dict.fromkeys(operation for use in uses for part in use for operation in part)
+    bit_of = {operation: 1 << number for number, operation in enumerate(operations, start=1)}
     seen, depth = _seen(sources, bit_of)
     waiting = collections.defaultdict(list)  # update -> operations that it is to wait for
 
@@ -349,12 +350,6 @@ def _sources(operation):
 
 
 _BATCH = 1  # the bit that says that an operation depends on the batch, or on random numbers
-
-
-def _bits(operations):
-    """Returns operation -> an integer with one bit, another for each."""
-    numbers = enumerate(dict.fromkeys(operations), start=1)
-    return {operation: 1 << number for number, operation in numbers}
 
 
 def _seen(sources, bit_of):
