@@ -58,7 +58,7 @@ class HostSide:
         every = tpu_config.experimental_host_call_every_n_steps
         self._host_call_every = every if every and job.mode == ModeKeys.TRAIN else 1
         self._infeed_delay_secs = tpu_config.initial_infeed_sleep_secs or 0
-        self._infeed, self._outfeeds = None, []
+        self.infeed, self._outfeeds = None, []
         # functions: each a `HostFunction` or the like. scalars: tensors of the step, for the log
         # line. metric_values: tensors of the host, to read after the last step.
         self.functions, self.scalars, self.metric_values = [], {}, {}
@@ -100,11 +100,6 @@ class HostSide:
         """Returns the operations that run for each step: a structure for each host function."""
         return [function.operations for function in self.functions]
 
-    @property
-    def waited_secs(self) -> float:
-        """Returns how many seconds `next_batch` has waited in total."""
-        return self._infeed.waited_secs
-
     def start(
         self,
         session: tf.Session,
@@ -118,22 +113,18 @@ class HostSide:
         if start_step is not None:
             self.step = start_step
         self._outfeeds = []
-        self._infeed = feeds.Infeed(draw, limit, self._infeed_delay_secs, depth)
-        self._infeed.start()
+        self.infeed = feeds.Infeed(draw, limit, self._infeed_delay_secs, depth)
+        self.infeed.start()
         for function in self.functions:
             receive = functools.partial(function.run, session)
             self._outfeeds.append(feeds.Outfeed(receive, self.error))
             self._outfeeds[-1].start()
 
-    def has_batch(self) -> bool:
-        """Returns whether `next_batch` would not have to wait."""
-        return self._infeed.has_batch()
-
     def next_batch(self, interrupted: Callable[[], bool]):
         """Returns the next batch, or None if `interrupted()` becomes true."""
         # An error of a host function belongs to an earlier step, so it is raised first, even while
         # this waits for data or when the data has ended.
-        batch = self._infeed.get(lambda: interrupted() or bool(self.error))
+        batch = self.infeed.get(lambda: interrupted() or bool(self.error))
         self.error.raise_if_any()
         return batch
 
@@ -150,7 +141,7 @@ class HostSide:
     def reached(self, global_step: int) -> None:
         """Sets `step`, after steps that need not have raised the global step by one each."""
         # For each step in which the global step did not rise, another batch may be drawn.
-        self._infeed.raise_limit(self.step - global_step)
+        self.infeed.raise_limit(self.step - global_step)
         self.step = global_step
 
     def drain(self) -> None:
@@ -160,7 +151,7 @@ class HostSide:
 
     def stop(self) -> None:
         """Asks the threads to end, and waits a moment for them."""
-        threads = [*self._outfeeds, self._infeed] if self._infeed is not None else []
+        threads = [*self._outfeeds, self.infeed] if self.infeed is not None else []
         # All are asked before the first is waited for: one may wait for another.
         for thread in threads:
             thread.stop()

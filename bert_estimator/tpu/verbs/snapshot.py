@@ -117,8 +117,10 @@ class Snapshot(tf.train.SessionRunHook):
         graph, definition = tf.get_default_graph(), saver.as_saver_def()
         save, filename = definition.save_tensor_name, definition.filename_tensor_name
         operations = _operations_of_write(graph.get_tensor_by_name(save).op)
-        tensors = list(dict.fromkeys(t for op in operations for t in _data_of(op)))
-        if sum(map(_num_bytes, tensors)) < LEAST_BYTES or not _is_known(operations):
+        writes = [operation for operation in operations if operation.type == _WRITE]
+        tensors = list(dict.fromkeys(t for op in writes for t in op.inputs[_FIRST_DATA_INPUT:]))
+        sizes = [(t.shape.num_elements() or 0) * t.dtype.base_dtype.size for t in tensors]
+        if sum(sizes) < LEAST_BYTES or not _is_known(operations):
             return
         dtypes = [tensor.dtype.base_dtype for tensor in tensors]
         with tf.device(None), tf.device("/cpu:0"):
@@ -173,10 +175,6 @@ def _operations_of_write(operation):
     return list(graph_walk.reached([operation], sources))
 
 
-def _data_of(operation):
-    return operation.inputs[_FIRST_DATA_INPUT:] if operation.type == _WRITE else []
-
-
 def _is_known(operations):
     """Returns whether operations write nothing but the data of `SaveV2`."""
     others = [operation for operation in operations if operation.type != _WRITE]
@@ -185,11 +183,6 @@ def _is_known(operations):
         [tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype for tensor in inputs]
         + [operation.type in ("Save", "SaveSlices") for operation in others]
     )
-
-
-def _num_bytes(tensor):
-    elements = tensor.shape.num_elements()
-    return (elements or 0) * tensor.dtype.base_dtype.size
 
 
 def _is_read(tensor):

@@ -69,7 +69,7 @@ class SessionStep(Step):
 
     @property
     def waited_secs(self):
-        return self._host.waited_secs
+        return self._host.infeed.waited_secs
 
     def add_summaries(self, config):
         self._summaries = StepSummaries(config, self._inputs, self.spec.scaffold)

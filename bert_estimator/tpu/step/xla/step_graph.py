@@ -86,7 +86,12 @@ class StepGraph:
             meshes.outside_rewrites(self._outer),
         ):
             yield
-        self._share_variables()
+        # A scaffold_fn may read the variables in the session graph's collections.
+        for name in self._graph.get_all_collection_keys():
+            known = {id(each) for each in self._outer.get_collection(name)}
+            for each in self._graph.get_collection(name):
+                if isinstance(each, tf2.Variable) and id(each) not in known:
+                    self._outer.add_to_collection(name, each)
 
     def _with_cached_read(self, next_creator, **given):
         """Creates a variable; a variable with a caching device is read once, before all updates."""
@@ -97,14 +102,6 @@ class StepGraph:
             with self._graph.as_default(), tf.control_dependencies(None):
                 variable._cached_value = variable.read_value()
         return variable
-
-    def _share_variables(self):
-        """Adds the variables to the session graph's collections, which a scaffold_fn may read."""
-        for name in self._graph.get_all_collection_keys():
-            known = {id(each) for each in self._outer.get_collection(name)}
-            for each in self._graph.get_collection(name):
-                if isinstance(each, tf2.Variable) and id(each) not in known:
-                    self._outer.add_to_collection(name, each)
 
     def placeholder(self, dtype, shape) -> tf.Tensor:
         with self._graph.as_default():

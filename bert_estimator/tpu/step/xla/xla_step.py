@@ -171,6 +171,9 @@ class XlaStep(Step):
         session, job = self._threads_session, self._job
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
+        # Evaluation runs all steps in one loop; prediction runs one step in each loop.
+        longest_of = {ModeKeys.TRAIN: self._loop_length.most(), ModeKeys.EVAL: math.inf}
+        longest_loop = longest_of.get(job.mode, 1)
         self._device_loop = DeviceLoop(
             self.lowered,
             CoreMesh(
@@ -179,7 +182,7 @@ class XlaStep(Step):
                 job.sharding,
                 self.lowered.num_shards,
             ),
-            self._longest_loop(),
+            longest_loop,
             ends_at_nan=job.mode == ModeKeys.TRAIN,
             same_batch=job.same_batch,
             num_last=len(self._model.summaries.tensors),
@@ -249,7 +252,8 @@ class XlaStep(Step):
         def enough():
             if not self._alone:  # All hosts must start chunks of the same length.
                 return interrupted()
-            return interrupted() or (batches and self._is_idle() and not self._host.has_batch())
+            is_late = batches and self._is_idle() and not self._host.infeed.has_batch()
+            return interrupted() or is_late
 
         try:
             while len(batches) < number:
@@ -299,13 +303,6 @@ class XlaStep(Step):
             scalars = {name: float(next(values)[0]) for name in self._host.scalars}
             self._host.send([[next(values) for _ in range(n)] for n in self._sent_structure])
             self._result.add(loss, scalars)
-
-    def _longest_loop(self):
-        """Returns how many steps a loop may have."""
-        # Evaluation runs all steps in one loop; prediction runs one step in each loop.
-        if self._job.mode == ModeKeys.TRAIN:
-            return self._loop_length.most()
-        return math.inf if self._job.mode == ModeKeys.EVAL else 1
 
     def reached(self, global_step):
         self._host.reached(global_step)
