@@ -63,12 +63,6 @@ def is_computed_from(value: object, placeholders: Iterable[tf.Tensor]) -> bool:
     return any(operation in sources for operation in all_before([start]))
 
 
-def unfed(operations: Iterable[tf.Operation], fed: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """Returns the placeholders that operations need, except the fed ones."""
-    fed = set(fed)
-    return {each for each in all_before(operations, fed) if each.type == "Placeholder"} - fed
-
-
 def copied(
     tensor: tf.Tensor, replaced: dict[tf.Operation, Sequence[tf.Tensor]], name: str
 ) -> tf.Tensor:

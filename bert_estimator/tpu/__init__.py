@@ -35,17 +35,12 @@ _ABSENT = {
 }
 
 
-def _read_homes():
-    """Returns name -> (module, name there) of what `__init__.pyi` imports, for editors and for
-    `__getattr__`."""
-    # A name's module is loaded when the name is first used, because modules of this package also
-    # run exported programs without TensorFlow.
-    with open(os.path.join(os.path.dirname(__file__), "__init__.pyi"), encoding="utf-8") as stub:
-        imports = ast.parse(stub.read()).body
-    return {alias.asname: (node.module, alias.name) for node in imports for alias in node.names}
-
-
-_HOMES = _read_homes()
+# Name -> (module, name there) of what `__init__.pyi` imports, for editors and for `__getattr__`. A
+# name's module is loaded when the name is first used, because modules of this package also run
+# exported programs without TensorFlow.
+with open(os.path.join(os.path.dirname(__file__), "__init__.pyi"), encoding="utf-8") as _stub:
+    _IMPORTS = ast.parse(_stub.read()).body
+_HOMES = {alias.asname: (node.module, alias.name) for node in _IMPORTS for alias in node.names}
 __all__ = sorted(_HOMES.keys() - _OF_THIS_PROJECT)
 
 

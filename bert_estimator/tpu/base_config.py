@@ -158,7 +158,10 @@ class RunConfig:
         # TF_CONFIG is read now, so that later changes of it do not change this config.
         self._task = task = cluster_task.of_tf_config()
         self._values = {name: field.default for name, field in _FIELDS.items()} | values | kwargs
-        _settle_save_interval(self._values)
+        # The intervals that were not given are None, but if both were not, it is every 600 s.
+        if all(self._values[name] is _UNSET for name in _SAVE_INTERVALS):
+            self._values["save_checkpoints_secs"] = _DEFAULT_SAVE_SECS
+        self._values.update({n: None for n in _SAVE_INTERVALS if self._values[n] is _UNSET})
         self._values["model_dir"] = _model_dir(self._values["model_dir"], task.model_dir)
         _check(self._values)
         self._cluster_spec = tf.train.ClusterSpec(task.cluster)
@@ -235,13 +238,6 @@ class RunConfig:
 
 
 _FIELDS = {name: field for name, field in vars(RunConfig).items() if isinstance(field, _Field)}
-
-
-def _settle_save_interval(values):
-    """Sets the save intervals that were not given: to None, but if both were not, to 600 s."""
-    if all(values[name] is _UNSET for name in _SAVE_INTERVALS):
-        values["save_checkpoints_secs"] = _DEFAULT_SAVE_SECS
-    values.update({name: None for name in _SAVE_INTERVALS if values[name] is _UNSET})
 
 
 def _model_dir(model_dir, of_tf_config):

@@ -128,8 +128,11 @@ def call_input_fn(input_fn, mode: str, params, config, needs_params: bool = True
     """Calls an `input_fn` with the arguments that it names; TPUEstimator's functions must take
     params."""
     names = _names_taken("input_fn", input_fn, needs_params)
-    available = {"params": params, "mode": mode, "config": config}
-    available["input_context"] = _input_context(mode, config) if "input_context" in names else None
+    available = {"params": params, "mode": mode, "config": config, "input_context": None}
+    of_mode = {"train": "train_distribute", "eval": "eval_distribute"}.get(mode)
+    # As upstream, there is no context without a strategy.
+    if "input_context" in names and of_mode and getattr(config, of_mode) is not None:
+        available["input_context"] = tf.distribute.InputContext()
     return input_fn(**{name: value for name, value in available.items() if name in names})
 
 
@@ -141,13 +144,6 @@ def _names_taken(kind, function, needs_params):
             'params["batch_size"]'
         )
     return names
-
-
-def _input_context(mode, config):
-    """Returns what an `input_fn` is told of a strategy; None without a strategy, as upstream."""
-    of_mode = {"train": "train_distribute", "eval": "eval_distribute"}.get(mode)
-    has_strategy = of_mode is not None and getattr(config, of_mode) is not None
-    return tf.distribute.InputContext() if has_strategy else None
 
 
 def is_dataset(value) -> bool:

@@ -158,12 +158,13 @@ def _order(signatures):
 def _that_can_run(signatures):
     """Returns the signatures, except alternatives whose outputs need other receivers."""
     # Each alternative is combined with each output; upstream keeps combinations that cannot run.
-    return {
-        name: signature
-        for name, signature in signatures.items()
-        if ":" not in name
-        or not graph_walk.unfed(_operations(signature.outputs), _operations(signature.inputs))
-    }
+
+    def can_run(signature):
+        fed = _operations(signature.inputs)
+        needed = graph_walk.all_before(_operations(signature.outputs), fed)
+        return all(each.type != "Placeholder" or each in fed for each in needed)
+
+    return {name: each for name, each in signatures.items() if ":" not in name or can_run(each)}
 
 
 def _operations(infos):
