@@ -44,14 +44,8 @@ def _start(key):
     return {"key": key[tf.newaxis], "counter": tf.zeros([2], tf.uint64), "alg": _THREEFRY}
 
 
-def _floats(operation, key, shape, dtype):
-    return operation(shape=shape, dtype=dtype, **_start(key))
-
-
-def _integers(key, shape, minval, maxval):
-    return tf.raw_ops.StatelessRandomUniformIntV2(
-        shape=shape, minval=minval, maxval=maxval, **_start(key)
-    )
+def _by(stateless):
+    return lambda key, **arguments: stateless(**arguments, **_start(key))
 
 
 def _shuffled(key, value):
@@ -82,10 +76,10 @@ def _categories(key, logits, num_samples, output_dtype=tf.int64):
 
 # Type of a random operation -> function of a key and the operation's arguments that draws for it.
 _DRAWN = {
-    "RandomUniform": functools.partial(_floats, tf.raw_ops.StatelessRandomUniformV2),
-    "RandomStandardNormal": functools.partial(_floats, tf.raw_ops.StatelessRandomNormalV2),
-    "TruncatedNormal": functools.partial(_floats, tf.raw_ops.StatelessTruncatedNormalV2),
-    "RandomUniformInt": _integers,
+    "RandomUniform": _by(tf.raw_ops.StatelessRandomUniformV2),
+    "RandomStandardNormal": _by(tf.raw_ops.StatelessRandomNormalV2),
+    "TruncatedNormal": _by(tf.raw_ops.StatelessTruncatedNormalV2),
+    "RandomUniformInt": _by(tf.raw_ops.StatelessRandomUniformIntV2),
     "RandomShuffle": _shuffled,
     "Multinomial": _categories,
 }
