@@ -132,7 +132,11 @@ def of_tf_config() -> Task:
     kind, index = task.get("type"), task.get("index")
     masters = config.get("session_master"), config.get("eval_session_master")
     if not cluster:
-        _check_lone_task(kind, index)
+        without = 'If "cluster" is not set in TF_CONFIG, task'
+        if kind not in (None, _WORKER):
+            raise ValueError(f"{without} type must be WORKER, not {kind!r}")
+        if index is not None and _int(index) != 0:
+            raise ValueError(f"{without} index must be 0, not {index}")
         return Task(master=masters[0] or "", evaluation_master=masters[1] or "", **rest)
     # One process leads the training: "chief", or "master", which evaluates as well. Others may
     # train too ("worker"), hold variables ("ps") or evaluate checkpoints ("evaluator").
@@ -180,15 +184,6 @@ def _cluster(given):
                     f"{_EXPECTED}"
                 )
     return {kind: tasks for kind, tasks in cluster.items() if tasks}
-
-
-def _check_lone_task(kind, index):
-    if kind not in (None, _WORKER):
-        raise ValueError(
-            f'If "cluster" is not set in TF_CONFIG, task type must be WORKER, not {kind!r}'
-        )
-    if index is not None and _int(index) != 0:
-        raise ValueError(f'If "cluster" is not set in TF_CONFIG, task index must be 0, not {index}')
 
 
 def _check_cluster(cluster, chief):

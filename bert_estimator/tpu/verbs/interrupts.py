@@ -7,6 +7,7 @@ are. So what is open is closed before.
 """
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -42,17 +43,13 @@ def _close_all():
     _began.append(True)
     end = time.monotonic() + WAIT_SECS
     for closable in list(_open):
-        while not _closed(closable) and time.monotonic() < end:
+        while True:
+            with contextlib.suppress(ValueError):  # A thread is just in this generator.
+                closable.close()
+                break
+            if time.monotonic() >= end:
+                break
             time.sleep(0.01)
-
-
-def _closed(closable):
-    """Closes something; returns whether that could be done."""
-    try:
-        closable.close()
-    except ValueError:  # A thread is just in this generator.
-        return False
-    return True
 
 
 # The `Interrupts` that the main thread is in, with the innermost last.
