@@ -113,11 +113,6 @@ def _without_tpu():
             os.environ.pop(name, None)
 
 
-def generation(cores: list) -> Generation:
-    """Returns the `Generation` of a topology's cores."""
-    return GENERATIONS[cores[0].device_kind]
-
-
 # "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries
 # (21.07G) exceeds available HBM (15.48G)"; older compilers: "Used 21.07G of 15.48G hbm".
 _TOO_BIG = (
@@ -232,7 +227,7 @@ def report(
     topology; a step that does not fit gives a report too."""
     jax = devices.import_jax()
     cores = find(topology_name)
-    tpu = generation(cores)
+    tpu = GENERATIONS[cores[0].device_kind]
     mesh = CoreMesh(cores, cores_per_replica, sharding, lowered.num_shards)
     memory = _state_and_input(lowered, mesh)
     facts = dict(

@@ -46,7 +46,8 @@ def copied_to_session(
         elif callable(value):
             given["initial_value"] = lambda: copied(_called(value, step), name)
         else:
-            if _is_made_of_tensors(value, step):
+            parts = tf.nest.flatten(value) if isinstance(value, list | tuple) else ()
+            if any(isinstance(each, tf.Tensor) and each.graph is step for each in parts):
                 value = tf.convert_to_tensor(value, given.get("dtype"))
             given["initial_value"] = copied(value, name)
         # Operations without a seed of their own get the next number of their graph. The count
@@ -98,13 +99,6 @@ def _called(function, step):
     except ValueError:  # It mixes them with tensors of the session's graph, the default graph.
         with step.as_default():
             return function()
-
-
-def _is_made_of_tensors(value, graph):
-    """Returns whether a value is a list or tuple that has tensors of a graph in it."""
-    return isinstance(value, list | tuple) and any(
-        isinstance(each, tf.Tensor) and each.graph is graph for each in tf.nest.flatten(value)
-    )
 
 
 def _copied(value, variable, step, inputs, random, outer_of):

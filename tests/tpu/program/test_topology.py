@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("xla_runtime")
 def test_the_cores_of_a_topology(name, tpu, cores):
     found = compile_report.find(name)
     assert len(set(found)) == cores
-    generation = compile_report.generation(found)
+    generation = compile_report.GENERATIONS[found[0].device_kind]
     assert generation.name == tpu
     chips = cores // generation.cores_a_chip
     assert chips == {"v3:32x32": 1024, "v5e:4x4": 16}.get(name, 4)

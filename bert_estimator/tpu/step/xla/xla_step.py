@@ -41,7 +41,8 @@ class CoreModel:
             self.spec = spec = job.call_model_fn(features, labels)
             self._check_exchanges()
             checked = EstimatorSpec(spec.mode, spec.predictions, spec.loss, spec.train_op)
-            self._loss, self._train_op = checked.loss, checked.train_op
+            # What updates the variables is in the step's graph.
+            self._loss, self.update = checked.loss, checked.train_op
         config = job.config
         writes = job.mode == ModeKeys.TRAIN and config.model_dir and config.save_summary_steps
         self.summaries = DeviceSummaries(self.graph.summaries() if writes else [])
@@ -49,15 +50,10 @@ class CoreModel:
         self.loss_holder = tf.placeholder_with_default(np.float32(0), [], "mean_loss")
 
     @property
-    def update(self):
-        """Returns what updates the variables, in the step's graph."""
-        return self._train_op
-
-    @property
     def results(self):
         """Returns what every step computes, apart from what it sends."""
         # The mode decides what a step does, whatever the spec carries.
-        return [self._loss, self._train_op if self._job.mode == ModeKeys.TRAIN else None]
+        return [self._loss, self.update if self._job.mode == ModeKeys.TRAIN else None]
 
     def session_spec(self):
         """Returns the spec for the session's graph, without tensors of the step's graph."""
