@@ -207,19 +207,13 @@ class XlaStep(Step):
         # A histogram of values that are not finite fails. Its error would hide the loss's.
         losses = self._result.losses
         if due and losses and not self._host.ends_training(losses[-1]):
-            summary = self._write_summaries()
+            # With the values of core 0.
+            last = [np.asarray(value.addressable_shards[0].data)[0] for value in self._last]
+            given = {self._model.loss_holder: losses[-1], **self._model.summaries.feed(last)}
+            summary = self._summaries.write(self._session, given)
         result = self._result._replace(summary=summary)
         known = {self._model.loss_holder: losses[-1]} if losses else None
         return result, values_for_hooks(hook_run, self._session, self.element_of_step, known)
-
-    def _write_summaries(self):
-        """Returns the serialized summaries of the last step, with the values of core 0."""
-        of_core_0 = [np.asarray(value.addressable_shards[0].data)[0] for value in self._last]
-        feed = {
-            self._model.loss_holder: self._result.losses[-1],
-            **self._model.summaries.feed(of_core_0),
-        }
-        return self._summaries.write(self._session, feed)
 
     def _start_chunks(self, iterations, state, interrupted):
         """Starts the chunks of a loop, one ahead of the chunk that the devices work on."""
