@@ -10,6 +10,8 @@ import posixpath
 from collections.abc import Iterator
 from typing import IO, Any
 
+from bert_estimator.storage import remote
+
 _TO_DO = "pip install 'bert-estimator[corpora]' and fsspec's module for this protocol"
 
 
@@ -61,11 +63,7 @@ def _find_by_tensorflow(pattern):
     if not tf.io.gfile.isdir(pattern):
         files = _visible(tf.io.gfile.glob(pattern), pattern)
         return sorted(path for path in files if not tf.io.gfile.isdir(path))
-    files = [
-        tf.io.gfile.join(parent, name)
-        for parent, _, names in tf.io.gfile.walk(pattern)
-        for name in names
-    ]
+    files = [tf.io.gfile.join(pattern, name) for name in remote.files(pattern)]
     return sorted(file for file in files if not _is_hidden(file, pattern))
 
 
