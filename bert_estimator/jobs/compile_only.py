@@ -28,9 +28,6 @@ class Plan:
         "Compile the training step for --tpu_topology, report what it needs, and end. (A run "
         "says at its start whether it fits this machine.)",
     )
-    suggest: bool = flags.field(
-        False, "Compile, with --compile_only, what may fit if the step does not."
-    )
     tpu_topology: str | None = flags.field(
         None,
         "Compile for this TPU, such as v3:32x32; it need not be there.",
@@ -63,15 +60,15 @@ class Plan:
 
 def run(
     config: Any,
-    lower: Callable[[Any, int, int], tuple[Any, float | None]],
+    lower: Callable[[int, int], tuple[Any, float | None]],
     num_train_steps: int,
     input_secs: float | None = None,
 ) -> bool:
     """Compiles the training step, prints and writes what it needs; returns whether it fits.
 
     Args:
-      lower: function of a configuration, a number of cores and a number of hosts that returns (a
-        `LoweredStep`, the share of its positions that are tokens, or None if it is not known).
+      lower: function of a number of cores and a number of hosts that returns (a `LoweredStep`, the
+        share of its positions that are tokens, or None if it is not known).
       input_secs: the seconds that one core of a host takes to read an example; None if the examples
         are in memory.
     """
@@ -87,40 +84,35 @@ def run(
         raise flags.FlagError(f"--tpu_topology={name}: {error}") from None
     cores, hosts = len(devices), len({core.process_index for core in devices})
     replicas = _check_cores(config, cores)
-
-    def report(changes):
-        changed = flags.changed(config, **changes)
-        with _saying_so(name, config.progress.log_every_secs):
-            lowered, token_share = lower(changed, cores, hosts)
-            of_step = compile_report.report(
-                lowered,
-                name,
-                changed.training.train_batch_size,
-                config.devices.num_cores_per_replica,
-                network_variables.SHARDING,
-            )
-        return of_step, token_share
-
-    # Remedies are compiled only if the step that was asked for does not fit.
-    asked, token_share = report({})
-    print("\n".join(asked.lines()), flush=True)
-    result = {**asked.as_dict(), "num_train_steps": num_train_steps}
+    with _saying_so(name, config.progress.log_every_secs):
+        lowered, token_share = lower(cores, hosts)
+        report = compile_report.report(
+            lowered,
+            name,
+            config.training.train_batch_size,
+            config.devices.num_cores_per_replica,
+            network_variables.SHARDING,
+        )
+    print("\n".join(report.lines()), flush=True)
+    result = {**report.as_dict(), "num_train_steps": num_train_steps}
     if token_share is not None:
         print(f"positions: {token_share:.1%} of what a step computes are tokens, not padding")
         result["token_share"] = token_share
-    if asked.fits:
-        result |= _times(asked, num_train_steps)
+    if report.fits:
+        result |= _times(report, num_train_steps)
         print(_training(result))
         if input_secs is not None:
-            result |= _input(asked, input_secs)
+            result |= _input(report, input_secs)
     else:
-        result["remedies"] = list(_remedies(config, replicas, asked, report))
+        remedies = list(_remedies(config, replicas, report))
+        print("\n  ".join(["What needs less memory:", *remedies]))
+        result["remedies"] = [{"flags": remedy} for remedy in remedies]
     path = _path(config.output_dir)
     with disk_files.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
     print(f"report: {remote.shown(path)}")
-    return asked.fits
+    return report.fits
 
 
 def _check_cores(config, cores):
@@ -208,78 +200,37 @@ def _input(report, input_secs):
     return {"input_examples_per_sec_per_host": rate, "input_cores_per_host": cores}
 
 
-def _remedies(config, replicas, asked, report):
-    """Prints and yields changes of flags that need less memory, and with --suggest if they fit."""
-    print("What needs less memory" + ("" if config.plan.suggest else " (--suggest compiles each):"))
-    sharers = replicas // asked.hosts if config.devices.num_cores_per_replica == 1 else 1
-    for variants in _changes(config, replicas, _times_too_big(asked), sharers):
-        for text, changes in variants:
-            remedy = {"flags": text}
-            if config.plan.suggest:
-                changed, _ = report(changes)
-                remedy |= {"fits": changed.fits, "total": changed.memory["total"]}
-                needs = f"{changed.memory['total'] / 2**30:.2f} GiB"
-                verdict = f"fits, {needs}" if changed.fits else f"does not fit, {needs} at least"
-                print(f"  {text}: {verdict}", flush=True)
-            else:
-                print(f"  {text}")
-            yield remedy
-            # Without compiling, the first variant stands for all of them.
-            if not config.plan.suggest or remedy["fits"]:
-                break
-
-
-def _times_too_big(report):
-    """Returns how many times too big the memory that grows with the batch is."""
-    # All memory but the weights and the optimizer's state grows with the batch.
-    state = report.memory["weights"] + report.memory["optimizer_state"]
-    return (report.memory["total"] - state) / max(report.usable_hbm - state, 1)
-
-
 # If so many cores of a host share the update, each holds less of the weights and of two moments
 # than with Adafactor. That has little state, but its update cannot be shared: each has all weights.
 _SHARERS_OF_LITTLE = 4
 
 
-def _changes(config, replicas, times_too_big, sharers):
-    """Returns lists of (flags, changed settings), of which each is to be tried until a change fits;
-    `sharers` is how many cores share the update of a weight."""
-    changes, network, training = [], config.network, config.training
-    # Try parts that are larger than the numbers suggest: the compiler saves memory when it is short
+def _remedies(config, replicas, report):
+    """Yields flags, and a number of cores, that need less memory than a report says."""
+    training, per_replica = config.training, config.devices.num_cores_per_replica
+    # All memory but the weights and the optimizer's state grows with the batch.
+    state = report.memory["weights"] + report.memory["optimizer_state"]
+    times_too_big = (report.memory["total"] - state) / max(report.usable_hbm - state, 1)
+    # The parts may be larger than the numbers suggest: the compiler saves memory when it is short
     # of it.
     least = max(2, 2 ** math.floor(math.log2(times_too_big)))
-    if network.precision == "float32":
-        changes.append([("--precision=bfloat16", {"precision": "bfloat16"})])
-    if not network.recompute:
-        changes.append([("--recompute", {"recompute": True})])
+    if config.network.precision == "float32":
+        yield "--precision=bfloat16"
+    if not config.network.recompute:
+        yield "--recompute"
+    sharers = replicas // report.hosts if per_replica == 1 else 1
     if training.optimizer != "adafactor" and sharers < _SHARERS_OF_LITTLE:
-        # A flag of another optimizer would be refused together with Adafactor.
-        unknown_to_it = {
-            flag.name: flag.default
-            for flag in flags.of(type(training))
-            if flag.name in training.OPTIMIZER_FLAGS
-            and "adafactor" not in training.OPTIMIZER_FLAGS[flag.name].optimizers
-        }
-        changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **unknown_to_it})])
+        yield "--optimizer=adafactor"
     share = training.train_batch_size // replicas
     rows = min(training.micro_batch_size or share, share)
-    # Compiling takes minutes, so each size is at most half of the size before it.
-    sizes = []
-    for size in range(rows // least, 0, -1):
-        if rows % size == 0 and (not sizes or 2 * size <= sizes[-1]):
-            sizes.append(size)
-    changes.append([(f"--micro_batch_size={n}", {"micro_batch_size": n}) for n in sizes])
-    more, factor = [], min(least, _MOST_TIMES_THE_CORES)
-    while factor <= _MOST_TIMES_THE_CORES and training.train_batch_size % (factor * replicas) == 0:
-        batch = training.train_batch_size // factor
-        if batch // replicas % min(rows, batch // replicas) == 0:
-            # A core's memory does not depend on the number of hosts, so a smaller batch on the same
-            # cores compiles the step that each of the additional cores would run. (If the cores are
-            # fewer than a host's, more of them would share the update, and need less memory.)
-            cores = factor * replicas * config.devices.num_cores_per_replica
-            more.append((f"{cores} cores", {"train_batch_size": batch}))
+    if sizes := [size for size in range(1, rows // least + 1) if rows % size == 0]:
+        yield f"--micro_batch_size={sizes[-1]}"
+    factor = min(least, _MOST_TIMES_THE_CORES)
+    while factor <= _MOST_TIMES_THE_CORES and share % factor == 0:
+        if share // factor % min(rows, share // factor) == 0:
+            yield f"{factor * replicas * per_replica} cores"
+            return
         factor *= 2
-    return [*changes, more]
 
 
 def _duration(secs):

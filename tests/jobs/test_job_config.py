@@ -81,8 +81,7 @@ def test_defaults_are_those_of_google_research_bert():
 def test_settings_leave_out_flags_that_ask_for_something_else_than_a_run():
     settings, _ = read_command_line(JobConfig, ["script", "--learning_rate=1"])
     kept = job_config(**settings).settings()
-    others = {"config": None, "compile_only": False, "tpu_topology": None, "suggest": False}
-    others["take_over"] = False
+    others = {"config": None, "compile_only": False, "tpu_topology": None, "take_over": False}
     assert settings == {**kept, **others}
     assert kept["learning_rate"] == 1.0
 

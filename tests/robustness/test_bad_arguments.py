@@ -80,7 +80,6 @@ BAD_ARGUMENTS = {
      ("--num_train_step=1", "--num_train_step: no such flag; did you mean --num_train_steps?"),
      ("x", "'x' is not a flag: flags are written --name=value"),
      ("--tpu_topology=v3:8", ": goes with --compile_only; add it"),
-     ("--suggest", "--suggest=True: goes with --compile_only; add it"),
      ("--compile_only", "--compile_only=True: needs --tpu_topology, what to compile for, suc"),
      ("--export_program=/dev/null", ": is a file, or below one; choose another directory"),
     ],

@@ -191,11 +191,11 @@ class FineTuning(abc.ABC):
     def compile_step(self) -> bool:
         """Compiles the training step for a TPU that need not be there; returns whether it fits."""
 
-        def lower(config, cores, hosts):
-            changed, fillings = dataclasses.replace(self, config=config), []
-            input_fn = changed.training_input_fn(report=fillings.append)
-            lowered = changed.estimator().lower(input_fn, cores, hosts)
-            share = self.data.train.lengths.mean() / config.data.max_seq_length
+        def lower(cores, hosts):
+            fillings = []
+            input_fn = self.training_input_fn(report=fillings.append)
+            lowered = self.estimator().lower(input_fn, cores, hosts)
+            share = self.data.train.lengths.mean() / self.config.data.max_seq_length
             return lowered, fillings[0].token_share if fillings else float(share)
 
         return compile_only.run(self.config, lower, self.num_train_steps())

@@ -62,16 +62,16 @@ def _compile_step(config):
     config = config.packed(token_share)
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
 
-    def lower(changed, cores, hosts):
+    def lower(cores, hosts):
         fillings, packs = [], None
-        if changed.data.pack:
-            packs = job_estimator.packs(changed, changed.training.num_train_steps, fillings.append)
+        if config.data.pack:
+            packs = job_estimator.packs(config, config.training.num_train_steps, fillings.append)
         zeros = pretraining_input.shapes_input_fn(
-            *longest, changed.network.precision, packs, lengths, parts
+            *longest, config.network.precision, packs, lengths, parts
         )
         # Building the input packs its rows, and only then says how full they are.
-        rule = changed.training.update_rule(changed.training.schedule(), changed.output_dir)
-        lowered = make_estimator(changed, network, rule).lower(zeros, cores, hosts)
+        rule = config.training.update_rule(config.training.schedule(), config.output_dir)
+        lowered = make_estimator(config, network, rule).lower(zeros, cores, hosts)
         for filling in fillings:
             print(f"Packed: {filling}")
         return lowered, fillings[0].token_share if fillings else token_share
