@@ -19,7 +19,7 @@ from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.instances import Pairs
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records.encoding import id_type, masked_crc32c
-from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
+from input_pipelines.records.masking import MaskedExamples
 
 _INT64_LIST, _FLOAT_LIST, _BYTES_LIST = b"\x1a", b"\x12", b"\x0a"
 _FIRST_FIELD, _SECOND_FIELD = b"\x0a", b"\x12"
@@ -146,14 +146,14 @@ class StaticRecords:
     """Serializes pairs as `tf.train.Example`s with masks, which depend on seed, turn and key."""
 
     def __init__(self, tokenizer: Tokenizer, settings: CreationSettings):
-        rules = Masking.for_tokenizer(
+        self._examples = MaskedExamples(
             tokenizer,
+            settings.max_seq_length,
             settings.masked_lm_prob,
             settings.max_predictions_per_seq,
             settings.do_whole_word_mask,
+            settings.random_seed,
         )
-        masking = DynamicMasking(rules, settings.random_seed)
-        self._examples = MaskedExamples(tokenizer, settings.max_seq_length, masking)
 
     def serialized(self, pairs: Pairs) -> list[bytes]:
         """Returns the records of pairs."""

@@ -14,40 +14,6 @@ import numpy as np
 from bert_estimator.system.splitmix import GOLDEN, keys, mix
 from bert_estimator.tokenization import Tokenizer
 
-
-@dataclasses.dataclass(frozen=True)
-class Masking:
-    """Holds the rules of masking, and the facts about the vocabulary that they need."""
-
-    masked_lm_prob: float  # share of a sequence's tokens to predict (0.15 in the BERT paper)
-    max_predictions_per_seq: int
-    do_whole_word_mask: bool  # either all pieces of a word are masked or none of them
-    vocab_size: int  # random replacements are drawn from all ids
-    mask_id: int
-    continuations: frozenset[int]  # ids of the pieces that continue a word
-
-    @classmethod
-    def for_tokenizer(
-        cls,
-        tokenizer: Tokenizer,
-        masked_lm_prob: float,
-        max_predictions_per_seq: int,
-        do_whole_word_mask: bool,
-    ) -> "Masking":
-        """Makes the rules for a tokenizer."""
-        tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
-        return cls(
-            masked_lm_prob=masked_lm_prob,
-            max_predictions_per_seq=max_predictions_per_seq,
-            do_whole_word_mask=do_whole_word_mask,
-            vocab_size=tokenizer.vocab_size,
-            mask_id=tokenizer.mask_id,
-            continuations=frozenset(
-                index for index, token in enumerate(tokens) if tokenizer.is_continuation(token)
-            ),
-        )
-
-
 _MASKS_SEED = 0x3A5C0DE  # tells the masks from the order of the records
 
 
@@ -61,14 +27,60 @@ class MaskedBatch:
     weights: np.ndarray  # float32 [B, P], 1 for predictions, 0 for padding
 
 
-class DynamicMasking:
-    """Draws the masks of batches; of the seed, the lower 64 bits count."""
+class MaskedExamples:
+    """Makes the features of examples of the tokens of two segments, masked by the rules of a
+    creation; of the seed, the lower 64 bits count."""
 
-    def __init__(self, masking: Masking, seed: int):
-        self._masking = masking
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        masked_lm_prob: float,  # share of a sequence's tokens to predict (0.15 in the BERT paper)
+        max_predictions_per_seq: int,
+        do_whole_word_mask: bool,  # either all pieces of a word are masked or none of them
+        seed: int,
+    ):
+        self.vocab_size = tokenizer.vocab_size  # random replacements are drawn from all ids
+        self.max_seq_length = max_seq_length
+        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self._mask_id = tokenizer.mask_id
+        self._prob, self._most = masked_lm_prob, max_predictions_per_seq
+        self._do_whole_word_mask = do_whole_word_mask
+        tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+        # Whether each id is of a piece that continues a word.
+        self.continues = np.array(list(map(tokenizer.is_continuation, tokens)))
         self._seed = seed ^ _MASKS_SEED
-        self._continues = np.zeros(masking.vocab_size, bool)
-        self._continues[list(masking.continuations)] = True
+
+    def features(
+        self,
+        tokens: np.ndarray,  # integers [number of tokens]: ids of A, then of B, of each example
+        lengths: np.ndarray,  # int64 [B, 2], of A and of B, at most F - 3 together
+        labels: np.ndarray,  # int64 [B, 1], the next-sentence labels
+        numbers: np.ndarray,  # int64 [B]; the masks depend on it and on the epoch
+        epochs: np.ndarray,  # int64 [B]
+    ) -> dict[str, np.ndarray]:
+        """Returns the features that `pretraining_records` describes, int64 or float32 [B, ...]."""
+        a, b = lengths[:, 0, None], lengths[:, 1, None]
+        places = np.arange(self.max_seq_length)
+        is_token = ((places > 0) & (places <= a)) | ((places > a + 1) & (places < a + b + 2))
+        ids = np.zeros([len(numbers), self.max_seq_length], np.int64)
+        ids[is_token] = tokens
+        rows, ends = np.arange(len(ids)), (a + b)[:, 0] + 3
+        ids[:, 0] = self._cls_id
+        ids[rows, a[:, 0] + 1] = ids[rows, ends - 1] = self._sep_id
+        # A text may contain `[CLS]` or `[SEP]` themselves, which are not masked either.
+        is_maskable = is_token & (ids != self._cls_id) & (ids != self._sep_id)
+        masked = self.mask(ids, is_maskable, ends, numbers, epochs)
+        is_used = places < ends[:, None]
+        return {
+            "input_ids": masked.input_ids,
+            "input_mask": is_used.astype(np.int64),
+            "segment_ids": (is_used & (places > a + 1)).astype(np.int64),
+            "masked_lm_positions": masked.positions,
+            "masked_lm_ids": masked.labels,
+            "masked_lm_weights": masked.weights,
+            "next_sentence_labels": labels,
+        }
 
     def mask(
         self,
@@ -79,16 +91,15 @@ class DynamicMasking:
         epochs: np.ndarray,  # int64 [B], how often each record has come before
     ) -> MaskedBatch:
         """Masks a batch of ids, int64 [B, F]."""
-        rules = self._masking
         row_keys = keys(self._seed, epochs, numbers)
         places = np.arange(input_ids.shape[1], dtype=np.uint64) * np.uint64(GOLDEN)
         place_keys = mix(row_keys[:, None] + places)
         # The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and
         # `[SEP]` included, at least 1 and at most `max_predictions_per_seq`. It is smaller if whole
         # words do not fit, or if the sequence has too few tokens.
-        budgets = np.rint(lengths * rules.masked_lm_prob).astype(np.int64)
-        budgets = np.clip(budgets, 1, rules.max_predictions_per_seq)
-        if rules.do_whole_word_mask:
+        budgets = np.rint(lengths * self._prob).astype(np.int64)
+        budgets = np.clip(budgets, 1, self._most)
+        if self._do_whole_word_mask:
             chosen = self._whole_words(input_ids, is_maskable, place_keys, budgets)
         else:
             chosen = _smallest(place_keys, is_maskable, budgets)
@@ -99,7 +110,7 @@ class DynamicMasking:
         after_maskable = np.zeros_like(is_maskable)
         after_maskable[:, 1:] = is_maskable[:, :-1]
         # If a truncated segment begins inside a word, its first piece begins a word.
-        continues = is_maskable & after_maskable & self._continues[input_ids]
+        continues = is_maskable & after_maskable & self.continues[input_ids]
         begins = is_maskable & ~continues
         rows, columns = np.nonzero(begins)
         # The number of each token's word, from 1, across the batch; 0 for what is not masked.
@@ -122,11 +133,10 @@ class DynamicMasking:
         return is_chosen[words]
 
     def _replaced(self, input_ids, chosen, place_keys):
-        rules = self._masking
         rows, columns = np.nonzero(chosen)
         per_row = np.bincount(rows, minlength=len(chosen))
         slots = np.arange(len(rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
-        shape = [len(chosen), rules.max_predictions_per_seq]
+        shape = [len(chosen), self._most]
         positions, labels = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         weights = np.zeros(shape, np.float32)
         positions[rows, slots] = columns
@@ -136,10 +146,10 @@ class DynamicMasking:
         # Of the chosen tokens, 80 % become `[MASK]`, 10 % stay, and 10 % become a random token
         # (BERT paper, section 3.1, task 1). The upper 53 bits of a draw are a float64 from 0 to 1.
         kinds = (draws >> np.uint64(11)) * 2.0**-53
-        random_ids = ((mix(draws) >> np.uint64(32)) * np.uint64(rules.vocab_size)) >> np.uint64(32)
+        random_ids = ((mix(draws) >> np.uint64(32)) * np.uint64(self.vocab_size)) >> np.uint64(32)
         masked = np.where(kinds < 0.9, originals, random_ids.astype(np.int64))
         masked_ids = input_ids.copy()
-        masked_ids[rows, columns] = np.where(kinds < 0.8, rules.mask_id, masked)
+        masked_ids[rows, columns] = np.where(kinds < 0.8, self._mask_id, masked)
         return MaskedBatch(masked_ids, positions, labels, weights)
 
 
@@ -151,43 +161,3 @@ def _smallest(place_keys, is_maskable, budgets):
     in_order = np.sort(sortable, axis=1)
     last = np.take_along_axis(in_order, np.maximum(budgets - 1, 0)[:, None], axis=1)
     return is_maskable & (sortable <= last) & (budgets > 0)[:, None]
-
-
-class MaskedExamples:
-    """Makes the features of examples of the tokens of two segments."""
-
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, masking: DynamicMasking):
-        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
-        self._max_seq_length = max_seq_length
-        self._masking = masking
-
-    def features(
-        self,
-        tokens: np.ndarray,  # integers [number of tokens]: ids of A, then of B, of each example
-        lengths: np.ndarray,  # int64 [B, 2], of A and of B, at most F - 3 together
-        labels: np.ndarray,  # int64 [B, 1], the next-sentence labels
-        numbers: np.ndarray,  # int64 [B]; the masks depend on it and on the epoch
-        epochs: np.ndarray,  # int64 [B]
-    ) -> dict[str, np.ndarray]:
-        """Returns the features that `pretraining_records` describes, int64 or float32 [B, ...]."""
-        a, b = lengths[:, 0, None], lengths[:, 1, None]
-        places = np.arange(self._max_seq_length)
-        is_token = ((places > 0) & (places <= a)) | ((places > a + 1) & (places < a + b + 2))
-        ids = np.zeros([len(numbers), self._max_seq_length], np.int64)
-        ids[is_token] = tokens
-        rows, ends = np.arange(len(ids)), (a + b)[:, 0] + 3
-        ids[:, 0] = self._cls_id
-        ids[rows, a[:, 0] + 1] = ids[rows, ends - 1] = self._sep_id
-        # A text may contain `[CLS]` or `[SEP]` themselves, which are not masked either.
-        is_maskable = is_token & (ids != self._cls_id) & (ids != self._sep_id)
-        masked = self._masking.mask(ids, is_maskable, ends, numbers, epochs)
-        is_used = places < ends[:, None]
-        return {
-            "input_ids": masked.input_ids,
-            "input_mask": is_used.astype(np.int64),
-            "segment_ids": (is_used & (places > a + 1)).astype(np.int64),
-            "masked_lm_positions": masked.positions,
-            "masked_lm_ids": masked.labels,
-            "masked_lm_weights": masked.weights,
-            "next_sentence_labels": labels,
-        }

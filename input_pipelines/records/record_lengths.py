@@ -98,7 +98,7 @@ def read(
 
 
 def _most_predictions(manifest):
-    """Returns how many words `masking.DynamicMasking` chooses at most, by the record's length."""
+    """Returns how many words `masking.MaskedExamples` chooses at most, by the record's length."""
     lengths = np.arange(manifest.max_seq_length + 1)
     most = np.rint(lengths * manifest.creation["masked_lm_prob"]).astype(np.int64)
     return np.clip(most, 1, manifest.max_predictions_per_seq)

@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import json_files
-from bert_estimator.tokenization import Tokenizer, reopen_tokenizer
+from bert_estimator.tokenization import reopen_tokenizer
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.encoding import id_type
-from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
+from input_pipelines.records.masking import MaskedExamples
 from input_pipelines.records.pretraining_features import Feature
 from input_pipelines.records.record_reader import RecordError, RecordFiles
 
@@ -59,12 +59,10 @@ def open_masker(record_files: Sequence[str], seed: int | None) -> "BatchMasker |
         raise ValueError(f"{manifest_file}: names no vocabulary. Create the data again.")
     tokenizer = reopen_tokenizer(vocab_file, manifest.casing)
     prob, do_whole_word_mask = rule
-    masking = Masking.for_tokenizer(
-        tokenizer, prob, manifest.max_predictions_per_seq, do_whole_word_mask
-    )
     if seed is None:
         seed = json_files.field(manifest.creation, "random_seed", int, manifest_file)
-    return BatchMasker(tokenizer, manifest.max_seq_length, DynamicMasking(masking, seed))
+    lengths = manifest.max_seq_length, prob, manifest.max_predictions_per_seq
+    return BatchMasker(MaskedExamples(tokenizer, *lengths, do_whole_word_mask, seed))
 
 
 def _rules_of(manifest_file, manifest):
@@ -80,10 +78,9 @@ def _rules_of(manifest_file, manifest):
 class BatchMasker:
     """Makes batches of records without masks: tokens are put in their places, and masked."""
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, masking: DynamicMasking):
-        self._vocab_size = tokenizer.vocab_size
-        self._max_seq_length = max_seq_length
-        self._examples = MaskedExamples(tokenizer, max_seq_length, masking)
+    def __init__(self, examples: MaskedExamples):
+        self._examples = examples
+        self._vocab_size, self._max_seq_length = examples.vocab_size, examples.max_seq_length
 
     def features(
         self,

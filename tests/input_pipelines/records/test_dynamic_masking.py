@@ -1,13 +1,16 @@
+import functools
+
 import numpy as np
 import pytest
 
-from input_pipelines.records.masking import DynamicMasking, Masking
+from input_pipelines.records.masking import MaskedExamples
 
 CLS, SEP, MASK = 2, 3, 4
 
 
 def rules(tokenizer, prob=0.15, most=20, whole_words=False):
-    return Masking.for_tokenizer(tokenizer, prob, most, whole_words)
+    """Returns a function of a seed that returns what masks by these rules."""
+    return functools.partial(MaskedExamples, tokenizer, 32, prob, most, whole_words)
 
 
 def rows_of(sequences, length):
@@ -21,9 +24,7 @@ def rows_of(sequences, length):
 def mask(masking, sequences, length, seed=1, epoch=0, first=0):
     ids, is_maskable, lengths = rows_of(sequences, length)
     numbers = np.arange(first, first + len(ids))
-    masked = DynamicMasking(masking, seed).mask(
-        ids, is_maskable, lengths, numbers, np.full(len(ids), epoch)
-    )
+    masked = masking(seed).mask(ids, is_maskable, lengths, numbers, np.full(len(ids), epoch))
     return ids, masked
 
 
@@ -124,9 +125,7 @@ def test_masks_are_a_function_of_seed_epoch_and_record(tokenizer, whole_words):
     whole = masks()
     for row in range(12):  # Other records of the batch do not matter, nor does padding.
         ids, is_maskable, lengths = rows_of(sequences[:1], 60)
-        alone = DynamicMasking(masking, 1).mask(
-            ids, is_maskable, lengths, np.array([row]), np.array([0])
-        )
+        alone = masking(1).mask(ids, is_maskable, lengths, np.array([row]), np.array([0]))
         np.testing.assert_array_equal(alone.input_ids[0, :48], whole.input_ids[row])
         np.testing.assert_array_equal(alone.positions[0], whole.positions[row])
     for changes in ({"seed": 2}, {"epoch": 1}, {"first": 12}):
