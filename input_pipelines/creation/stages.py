@@ -4,7 +4,7 @@
 2. Documents are drawn into groups of a size that fits into memory. From each group and pass over
    the text come pairs of segments, with random next segments from the same group (`instances`).
    They are dealt to buckets.
-3. Each bucket is shuffled and written as a piece of a record file (`record_bytes`).
+3. Each bucket is shuffled and written as a piece of a record file (`records.encoding`).
 4. Each record file is joined from its pieces.
 
 What a task writes depends on (text, settings, number of files), but not on the processes. It has
@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,12 +27,13 @@ from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files
 from bert_estimator.system.splitmix import keys
 from bert_estimator.tokenization import Casing, Tokenizer, reopen_tokenizer
-from input_pipelines.creation import instances, record_bytes, tokenized_text
+from input_pipelines.creation import instances, tokenized_text
 from input_pipelines.creation.instances import Pairs, make_pairs
-from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
+from input_pipelines.records import encoding
 from input_pipelines.records.encoding import id_type
+from input_pipelines.records.masking import MaskedExamples
 from input_pipelines.text.documents import TextPart
 
 _VERSION = 4  # of what the work's files hold
@@ -43,7 +44,8 @@ _GROUP_TOKENS = 1 << 24
 _BUCKET_TOKENS = 1 << 25
 # A process takes a group with all passes at once if there are so many groups.
 _MANY_GROUPS = 16
-_AT_ONCE = 1024
+# The tables of so many examples stay in the processor's cache.
+_AT_ONCE = 256
 
 
 @functools.lru_cache(maxsize=1)
@@ -196,11 +198,11 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     # Sorted by random keys: the order does not depend on the order in which files are read.
     order = keys(work.settings.random_seed ^ _ORDER_SEED, pairs.turns, pairs.keys)
     pairs = pairs.chosen(np.argsort(order, kind="stable"))
-    maker = serializer(work.tokenizer, work.settings, work.is_dynamic)
+    serialize = serializer(work.tokenizer, work.settings, work.is_dynamic)
     digest, size = hashlib.sha256(), 0
     with disk_files.writer(work.piece(bucket), "wb") as file:
         for block in pairs.blocks(_AT_ONCE):
-            content = record_bytes.framed(maker.serialized(block))
+            content = encoding.framed(serialize(block))
             digest.update(content)
             size += len(content)
             file.write(content)
@@ -213,9 +215,49 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
 
 def serializer(
     tokenizer: Tokenizer, settings: CreationSettings, is_dynamic: bool
-) -> StaticRecords | PackedRecords:
-    """Returns what turns pairs into records."""
-    return PackedRecords(tokenizer) if is_dynamic else StaticRecords(tokenizer, settings)
+) -> Callable[[Pairs], list[bytes]]:
+    """Returns a function that serializes pairs as `tf.train.Example`s: without masks, or with masks
+    that depend on the settings' seed, and the pairs' turns and keys."""
+    if is_dynamic:
+        return functools.partial(_without_masks, id_type(tokenizer.vocab_size))
+    examples = MaskedExamples(
+        tokenizer,
+        settings.max_seq_length,
+        settings.masked_lm_prob,
+        settings.max_predictions_per_seq,
+        settings.do_whole_word_mask,
+        settings.random_seed,
+    )
+    return functools.partial(_with_masks, examples)
+
+
+def _with_masks(examples, pairs):
+    features = examples.features(
+        pairs.tokens, pairs.lengths, pairs.labels[:, None], pairs.keys, pairs.turns
+    )
+    return encoding.examples(
+        {
+            name: (
+                encoding.float_feature if values.dtype == np.float32 else encoding.int64_feature
+            )(values)
+            for name, values in features.items()
+        }
+    )
+
+
+def _without_masks(dtype, pairs):
+    sizes = pairs.lengths.sum(axis=1)
+    is_token = np.arange(sizes.max()) < sizes[:, None]
+    ids = np.zeros(is_token.shape, dtype)
+    ids[is_token] = pairs.tokens
+    kept = np.repeat(is_token, dtype.itemsize, axis=1)
+    return encoding.examples(
+        {
+            "token_ids": encoding.bytes_feature(ids.view(np.uint8), kept),
+            "segment_lengths": encoding.int64_feature(pairs.lengths),
+            "next_sentence_labels": encoding.int64_feature(pairs.labels[:, None]),
+        }
+    )
 
 
 def shard_of(work: Work, bucket: int) -> int:

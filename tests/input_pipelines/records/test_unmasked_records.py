@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.creation import record_bytes
+from input_pipelines.creation import stages
 from input_pipelines.creation.instances import FlatText, Pairs, spans_of_document
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
@@ -92,7 +92,7 @@ def test_the_disk_that_records_take(unmasked_files, record_files):
 def test_large_vocabularies_take_four_bytes():
     pairs = Pairs(*map(np.array, ([7, 8, 9], [[2, 1]], [1], [0], [0])))
     two, four = (
-        record_bytes.PackedRecords(types.SimpleNamespace(vocab_size=size)).serialized(pairs)[0]
+        stages.serializer(types.SimpleNamespace(vocab_size=size), None, True)(pairs)[0]
         for size in (65536, 65537)
     )
     assert values_of([two])["token_ids"].tolist() == [b"\7\0\x08\0\x09\0"]

@@ -3,8 +3,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.creation.instances import Pairs
-from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
 from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.stages import serializer
 
 CLS, SEP, MASK = 2, 3, 4
 
@@ -33,9 +33,8 @@ def settings(**changes):
 
 def test_features_of_an_example(tokenizer):
     pairs = pairs_of(([9, 10], [11], 1), ([5, 6, 7], [8, 9, 10, 11], 0))
-    first, second = map(
-        features_of, StaticRecords(tokenizer, settings(masked_lm_prob=0.3)).serialized(pairs)
-    )
+    serialize = serializer(tokenizer, settings(masked_lm_prob=0.3), is_dynamic=False)
+    first, second = map(features_of, serialize(pairs))
     assert first["input_mask"] == [1] * 6 + [0] * 4
     assert first["segment_ids"] == [0] * 4 + [1] * 2 + [0] * 4
     assert first["next_sentence_labels"] == [1] and second["next_sentence_labels"] == [0]
@@ -60,25 +59,24 @@ def test_features_of_an_example(tokenizer):
 def test_masks_depend_on_seed_turn_and_key_alone(tokenizer, whole_words):
     rows = [([5, 45, 6], [7, 46, 47, 8], 0)] * 600
     pairs = pairs_of(*rows)
-    changed = settings(do_whole_word_mask=whole_words)
-    records = StaticRecords(tokenizer, changed).serialized(pairs)
+    serialize = serializer(tokenizer, settings(do_whole_word_mask=whole_words), False)
+    records = serialize(pairs)
     assert len(records) == 600 and len(set(records)) > 5
     order = np.random.RandomState(0).permutation(600)
-    shuffled = StaticRecords(tokenizer, changed).serialized(pairs.chosen(order))
-    assert shuffled == [records[row] for row in order]
+    assert serialize(pairs.chosen(order)) == [records[row] for row in order]
     pairs.turns[:] = 3
-    assert StaticRecords(tokenizer, changed).serialized(pairs) != records
+    assert serialize(pairs) != records
+    pairs.turns[:] = 2
     other = settings(do_whole_word_mask=whole_words, random_seed=1)
-    assert StaticRecords(tokenizer, other).serialized(pairs) != records
+    assert serializer(tokenizer, other, False)(pairs) != records
 
 
 def test_unmasked_records(tokenizer):
     rows = [([5] * (1 + i % 4), [6, 49], i % 2) for i in range(300)]
-    records = PackedRecords(tokenizer).serialized(pairs_of(*rows))
+    records = serializer(tokenizer, settings(), is_dynamic=True)(pairs_of(*rows))
     for record, (a, b, label) in zip(records, rows, strict=True):
         assert features_of(record) == {
             "token_ids": [np.array([*a, *b], "<u2").tobytes()],
             "segment_lengths": [len(a), len(b)],
             "next_sentence_labels": [label],
         }
-    assert PackedRecords(tokenizer).serialized(pairs_of()) == []
