@@ -10,7 +10,7 @@ XNLI; with --train_file, --eval_file and --predict_file it reads your own TSV, C
 
 import functools
 
-from bert_estimator.command_line import console, help_page
+from bert_estimator.command_line import console, flags
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig, resolve
 from bert_estimator.jobs.fine_tuning.fine_tune import fine_tune
 
@@ -24,7 +24,7 @@ def job_class():
 
 def main(argv):
     """Runs the script; returns the exit code of `console.exit_code`."""
-    if console.has_answered(argv, lambda: help_page.of_config(ClassificationConfig, __doc__)):
+    if console.has_answered(argv, lambda: flags.help_of_script(ClassificationConfig, __doc__)):
         return 0
     body = functools.partial(fine_tune, argv, resolve, job_class)
     return console.exit_code("run_classifier.py", argv, body, resumes=True)

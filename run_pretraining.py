@@ -10,7 +10,7 @@ google-research/bert's run_pretraining.py, flags and records included.
 import contextlib
 import functools
 
-from bert_estimator.command_line import console, help_page
+from bert_estimator.command_line import console, flags
 from bert_estimator.jobs.job_config import open_directories
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, resolve
 
@@ -84,7 +84,7 @@ def prepare(config):
 
 def main(argv):
     """Runs the script; returns the exit code of `console.exit_code`."""
-    if console.has_answered(argv, lambda: help_page.of_config(PretrainingConfig, __doc__)):
+    if console.has_answered(argv, lambda: flags.help_of_script(PretrainingConfig, __doc__)):
         return 0
     body = functools.partial(pretrain, argv)
     return console.exit_code("run_pretraining.py", argv, body, resumes=True)

@@ -10,7 +10,7 @@ in the layout of SQuAD 1.1 and, with --version_2_with_negative, 2.0; --eval_file
 
 import functools
 
-from bert_estimator.command_line import console, help_page
+from bert_estimator.command_line import console, flags
 from bert_estimator.jobs.fine_tuning.fine_tune import fine_tune
 from bert_estimator.jobs.fine_tuning.question_answering_config import (
     QuestionAnsweringConfig,
@@ -27,7 +27,7 @@ def job_class():
 
 def main(argv):
     """Runs the script; returns the exit code of `console.exit_code`."""
-    if console.has_answered(argv, lambda: help_page.of_config(QuestionAnsweringConfig, __doc__)):
+    if console.has_answered(argv, lambda: flags.help_of_script(QuestionAnsweringConfig, __doc__)):
         return 0
     body = functools.partial(fine_tune, argv, resolve, job_class)
     return console.exit_code("run_squad.py", argv, body, resumes=True)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from bert_estimator.command_line import console, flags, help_page
+from bert_estimator.command_line import console, flags
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, paths
 from input_pipelines.text.documents import TextOptions, find_files
@@ -87,8 +87,8 @@ def parse(config_class: type[Config], argv: list[str]) -> Config:
 def _help_text(config_class, description):
     needed = _needed(config_class)
     others = [flag for flag in flags.of(config_class) if flag not in needed]
-    entries = {NEEDED: map(help_page.entry, needed), "Flags": map(help_page.entry, others)}
-    return help_page.text(description.replace("```\n", "").strip(), entries)
+    description = description.replace("```\n", "").strip()
+    return flags.help_text(description, {NEEDED: needed, "Flags": others})
 
 
 def _needed(config_class):

@@ -1,4 +1,4 @@
-"""Makes flags of the fields of a configuration, parses them, and checks their values.
+"""Makes flags of the fields of a configuration, explains and parses them, and checks their values.
 
 A configuration is a frozen dataclass. Its fields are flags (`field`) or groups of flags (`member`);
 a group is a frozen dataclass of flags, too. Flags are flat: their names do not say the group.
@@ -12,9 +12,10 @@ import difflib
 import glob
 import os
 import re
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import flags
@@ -119,6 +120,52 @@ def by_heading(config_class: type) -> dict[str, list[dataclasses.Field]]:
     for flag in sorted(of(config_class), key=lambda flag: flag.name not in own):
         headings[flag.metadata["heading"]].append(flag)
     return headings
+
+
+_INDENT = 28  # of the help of a flag, which stands at the flag's right
+_OF_DEFAULTS = (
+    "A flag that is not given has the default shown here, unless a recipe or the built-in plan for "
+    "runs without data sets another value; config.json in --output_dir says which value came from "
+    "where."
+)
+_VALUES = {int: "N", float: "X", str: "TEXT"}
+
+
+def help_of_script(config_class: type, description: str) -> str:
+    """Returns what --help of a script prints."""
+    wrapped = textwrap.wrap(_OF_DEFAULTS, 100)
+    return help_text("\n".join([description.strip(), "", *wrapped]), by_heading(config_class))
+
+
+def help_text(description: str, headings: Mapping[str, Iterable[dataclasses.Field]]) -> str:
+    """Returns what --help prints: flags below headings, each with its default."""
+    lines = [description]
+    entries = {heading: list(map(_entry, fields)) for heading, fields in headings.items()}
+    entries["Further flags"] = [
+        ("--flagfile=FILE", "Take the flags of this file, one on each line."),
+        ("--version", "Print the version."),
+    ]
+    for heading, of_heading in entries.items():
+        lines += ["", f"{heading}:"] if of_heading else []
+        for form, explained in of_heading:
+            rest = textwrap.wrap(explained, 100 - _INDENT, break_on_hyphens=False)
+            start = f"  {form}"
+            if len(start) < _INDENT - 1:
+                start = start.ljust(_INDENT) + rest.pop(0)
+            lines += [start, *(" " * _INDENT + line for line in rest)]
+    return "\n".join(lines)
+
+
+def _entry(flag):
+    """Returns a flag's form, such as "--seed=N", and its help."""
+    kind = kind_of(flag)
+    form = f"--[no]{flag.name}" if kind is bool else f"--{flag.name}={_VALUES[kind]}"
+    explained = flag.metadata["help"]
+    # A switch that is off by default does not need to say so.
+    if flag.default not in (None, "") and not (kind is bool and not flag.default):
+        default = str(flag.default).lower() if kind is bool else flag.default
+        explained += f" (default: {default})"
+    return form, explained
 
 
 def build(config_class: type[Config], values: Mapping[str, Any], **others: Any) -> Config:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_estimator.command_line import flags, help_page
+from bert_estimator.command_line import flags
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
@@ -20,7 +20,7 @@ def test_every_flag_is_below_one_heading(config):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_flag_is_there_once_with_its_default_and_help(config):
-    lines = help_page.of_config(config, "What it does.").splitlines()
+    lines = flags.help_of_script(config, "What it does.").splitlines()
     assert lines[0] == "What it does." and max(map(len, lines)) <= 100
     for flag in flags.of(config):
         forms = (f"  --{flag.name}=", f"  --[no]{flag.name}")
@@ -35,6 +35,6 @@ def test_a_flag_is_there_once_with_its_default_and_help(config):
 
 
 def test_common_flags_come_first():
-    lines = help_page.of_config(PretrainingConfig, "").splitlines()
+    lines = flags.help_of_script(PretrainingConfig, "").splitlines()
     headings = [line for line in lines if line.endswith(":")]
     assert headings[0] == "Common flags:" and headings[-1] == "Further flags:"
