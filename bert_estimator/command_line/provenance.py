@@ -1,6 +1,6 @@
 """Sources of the values of flags: the command line, --config, a default, or a recipe.
 
-config.json keeps the source of each value as text, which `Provenance.parse` reads back:
+config.json keeps the source of each value as text:
 
     flag
     default
@@ -15,7 +15,6 @@ The file of --config holds flags, and may be the config.json of a run that is to
 
 import dataclasses
 import enum
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +34,6 @@ class Origin(enum.Enum):
     ASSUMED = "assumed"  # by this project, since the paper leaves the value open
     NVIDIA = "NVIDIA"  # DeepLearningExamples, PyTorch/LanguageModeling/BERT
     GOOGLE = "google-research/bert"
-    BERT_PAPER = "BERT paper"  # in runs of run_squad.py that 0.2 began with --recipe
     SCALED = "scaled"  # --scale
     STAGE = "stage"  # the stage of the recipe that ran before
     RUN = "run"  # the run that is evaluated, predicts or exports
@@ -60,23 +58,6 @@ class Provenance:
         if self.scaled_from is not None:
             text += f", scaled from {self.scaled_from:.6g}"
         return text
-
-    @classmethod
-    def parse(cls, text: str) -> "Provenance":
-        """Returns the source whose text this is, or raises a ValueError."""
-        origins = "|".join(re.escape(origin.value) for origin in Origin)
-        match = re.fullmatch(
-            rf"(?:(\w+): )?({origins})(?: (\d+))?(?:, scaled from ([\d.e+-]+))?", text
-        )
-        if match is None:
-            raise ValueError(f"{text!r} does not say where a value came from")
-        recipe, origin, stage, scaled_from = match.groups()
-        return cls(
-            Origin(origin),
-            recipe,
-            None if stage is None else int(stage),
-            None if scaled_from is None else float(scaled_from),
-        )
 
 
 FLAG = Provenance(Origin.FLAG)

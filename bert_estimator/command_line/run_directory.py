@@ -192,7 +192,7 @@ class RunDirectory:
             # The run started from scratch, but now a default names a checkpoint; empty means none.
             return "Give --init_checkpoint= with nothing after it"
         # The checkpoint that a stage starts from comes from the stage before it, not from a flag.
-        is_stage = Provenance.parse(before["from"]).origin is Origin.STAGE
+        is_stage = f": {Origin.STAGE.value} " in before["from"]
         is_flag = before["value"] is not None and not is_stage
         return "Use that value" if is_flag else "Leave the flag out"
 
@@ -390,7 +390,7 @@ def _recorded(path):
         for name, flag in json_files.field(config, "flags", dict, config_path).items():
             what = f"{config_path}: {name}"
             json_files.check(flag, dict, what)
-            Provenance.parse(json_files.field(flag, "from", str, what))
+            json_files.field(flag, "from", str, what)
             json_files.field(flag, "value", object, what)
         what = f"{config_path}: learning_rates"
         corners = json_files.field(config, "learning_rates", list, config_path, default=[])

@@ -30,22 +30,13 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_and_back(text):
+def test_text(text):
     assert str(TEXTS[text]) == text
-    assert Provenance.parse(text) == TEXTS[text]
 
 
 def test_a_value_scaled_from_many_digits_keeps_six():
     source = Provenance(Origin.PAPER, "lamb_16k", scaled_from=0.0035355339)
-    assert Provenance.parse(str(source)) == Provenance(
-        Origin.PAPER, "lamb_16k", scaled_from=0.00353553
-    )
-
-
-@pytest.mark.parametrize("text", ["", "flags", "a flag", "paper, scaled", "lamb_76min: stage one"])
-def test_other_text_is_refused(text):
-    with pytest.raises(ValueError, match="does not say where a value came from"):
-        Provenance.parse(text)
+    assert str(source) == "lamb_16k: paper, scaled from 0.00353553"
 
 
 def write(path, value):

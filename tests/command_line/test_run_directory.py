@@ -133,6 +133,13 @@ def test_a_run_that_never_began_stands_in_nobodys_way(tmp_path):
     assert run.metrics() == []
 
 
+def test_an_unreadable_config_is_refused(tmp_path):
+    run = directory(tmp_path, step=5)
+    (tmp_path / "config.json").write_text('{"flags": {"x": {"value": 1}}}')
+    with pytest.raises(FlagError, match=r"config\.json cannot be read .* another directory"):
+        run.check_config(SETTINGS)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

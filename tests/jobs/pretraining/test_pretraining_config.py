@@ -214,4 +214,3 @@ def test_a_default_warm_up_fits_into_a_short_training(tmp_path, given, warmup, s
     (config,) = resolve(["script", f"--output_dir={tmp_path / 'run'}", *given])
     assert config.training.num_warmup_steps == warmup
     assert str(config.sources["num_warmup_steps"]) == source
-    assert Provenance.parse(source) == config.sources["num_warmup_steps"]
