@@ -25,69 +25,13 @@ from bert_estimator.system import lock, paths
 from bert_estimator.tokenization import open_tokenizer, unknown_warning
 from input_pipelines import arguments, remote_output
 from input_pipelines.creation.pools import BeamPool, WorkerPool, available_cores
-from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.settings import PASSES, CreationSettings
 from input_pipelines.text import document_filter, record_names
 from input_pipelines.text.documents import no_text, split_files, total_bytes
 
 _MOST_SHARDS = 99_999
-_DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it
 # Less text for each process is not worth the start of another one.
 _BYTES_OF_A_WORKER = 1 << 20
-
-
-@flags.group()
-class ExampleFlags:
-    """Holds the flags of examples: `masking`, and the fields of `CreationSettings`."""
-
-    do_whole_word_mask: bool = flags.field(
-        CreationSettings.do_whole_word_mask, "Mask either all pieces of a word or none of them."
-    )
-    random_next_sentence: bool = flags.field(
-        CreationSettings.random_next_sentence,
-        "Draw half of the second segments at random, as in BERT; "
-        "--norandom_next_sentence swaps half of the pairs instead, as in ALBERT.",
-    )
-    max_seq_length: int = flags.field(
-        CreationSettings.max_seq_length, "Pad examples to this length."
-    )
-    max_predictions_per_seq: int = flags.field(
-        CreationSettings.max_predictions_per_seq,
-        "Mask at most this number of tokens in an example.",
-    )
-    random_seed: int = flags.field(CreationSettings.random_seed, "Seed all random choices.")
-    masking: str = flags.field(
-        "dynamic",
-        "Write records without masks (dynamic): run_pretraining.py draws other masks in "
-        "each epoch. Or write records with masks (static), for programs that read "
-        "google-research/bert's.",
-        flags.one_of(("dynamic", "static")),
-    )
-    dupe_factor: int | None = flags.field(
-        None,
-        "Make this number of passes over the text, each with other pairs of segments, and with "
-        f"other masks if they are static; by default {_DYNAMIC_DUPE_FACTOR}, and "
-        f"{CreationSettings.dupe_factor} with --masking=static.",
-    )
-    masked_lm_prob: float = flags.field(
-        CreationSettings.masked_lm_prob, "Mask this share of the tokens."
-    )
-    short_seq_prob: float = flags.field(
-        CreationSettings.short_seq_prob,
-        "Make this share of the examples shorter, of a random length.",
-    )
-
-    def __post_init__(self):
-        self.settings()  # for its errors
-
-    def settings(self) -> CreationSettings:
-        """Returns the settings that the flags ask for."""
-        asked = dataclasses.asdict(self)
-        is_dynamic = asked.pop("masking") == "dynamic"
-        if self.dupe_factor is None:
-            asked["dupe_factor"] = (
-                _DYNAMIC_DUPE_FACTOR if is_dynamic else CreationSettings.dupe_factor
-            )
-        return CreationSettings(**asked)
 
 
 @flags.group()
@@ -134,7 +78,14 @@ class RecordsConfig:
         "records, which are in heldout.NAME, beside the first file NAME of --output_file.",
         flags.rule(lambda value: 0 <= value < 1, "must be 0 or more, and less than 1"),
     )
-    examples: ExampleFlags = flags.member(ExampleFlags)
+    masking: str = flags.field(
+        "dynamic",
+        "Write records without masks (dynamic): run_pretraining.py draws other masks in "
+        "each epoch. Or write records with masks (static), for programs that read "
+        "google-research/bert's.",
+        flags.one_of(tuple(PASSES)),
+    )
+    settings: CreationSettings = flags.member(CreationSettings)
 
 
 def create(config: RecordsConfig) -> str:
@@ -212,7 +163,7 @@ def _write(config, input_files, vocab_file, tokenizer, output_files, there):
     from input_pipelines.records import manifest as manifests
 
     fraction, options = config.eval_fraction, config.texts.options
-    settings = config.examples.settings()
+    settings = config.settings
     pool = _pool(config, total_bytes(input_files), output_files[0])
 
     def parts_of(are_held_out):
@@ -229,7 +180,7 @@ def _write(config, input_files, vocab_file, tokenizer, output_files, there):
             files,
             settings,
             description,
-            masking=config.examples.masking,
+            masking=config.masking,
             pool=pool,
             progress=what,
         )

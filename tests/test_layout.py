@@ -110,7 +110,7 @@ ROOMS = {
         "input_pipelines": "creation records text tokenization storage command_line system",
         "input_pipelines.embedded": "creation records tasks tokenization command_line system",
         "input_pipelines.tasks": "records text tokenization storage system",
-        "input_pipelines.creation": "records text tokenization storage system",
+        "input_pipelines.creation": "records text tokenization storage command_line system",
         "input_pipelines.records": "text tokenization storage command_line system",
         "input_pipelines.text": "tokenization storage command_line system",
         "bert_estimator.legacy": "tpu graph system",

@@ -30,7 +30,7 @@ from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation import instances, stages, tokenized_text
 from input_pipelines.creation.pools import BeamPool, WorkerPool
-from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.settings import PASSES, CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records import manifest as manifests
 from input_pipelines.text import record_names
@@ -95,6 +95,8 @@ def write_pretraining_records(
         raise ValueError(
             f"output_files: {', '.join(output_files)} name a file twice; give each file once."
         )
+    if settings.dupe_factor is None:
+        settings = dataclasses.replace(settings, dupe_factor=PASSES[masking])
     work = stages.Work(
         directory=record_names.work_directory(output_files[0]),
         vocab_file=vocab_file,

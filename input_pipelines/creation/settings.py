@@ -1,25 +1,43 @@
 """Holds the settings of data creation, without NumPy: the flags and `--help` need the defaults at
 once."""
 
-import dataclasses
+from bert_estimator.command_line import flags
 
+PASSES = {"dynamic": 1, "static": 10}
+"""How records are masked -> `CreationSettings.dupe_factor` by default; each epoch has other dynamic
+masks without it."""
 _MOST_PASSES = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
+@flags.group()
 class CreationSettings:
     """Holds the settings of data creation; names and defaults are google-research/bert's flags."""
 
-    max_seq_length: int = 128  # tokens, `[CLS]` and both `[SEP]` included
-    max_predictions_per_seq: int = 20  # the most tokens to predict in an instance
-    masked_lm_prob: float = 0.15  # share of an instance's tokens to predict
-    short_seq_prob: float = 0.1  # share of the instances of a random shorter length
-    dupe_factor: int = 10  # passes over the text, each with other random choices
-    do_whole_word_mask: bool = False  # either all pieces of a word are masked or none of them
-    # Half of the second segments are random (BERT), or half of the pairs are swapped (ALBERT, which
-    # has the name).
-    random_next_sentence: bool = True
-    random_seed: int = 12345
+    max_seq_length: int = flags.field(
+        128, "Pad examples to this length, [CLS] and both [SEP] included."
+    )
+    max_predictions_per_seq: int = flags.field(
+        20, "Mask at most this number of tokens in an example."
+    )
+    masked_lm_prob: float = flags.field(0.15, "Mask this share of the tokens.")
+    short_seq_prob: float = flags.field(
+        0.1, "Make this share of the examples shorter, of a random length."
+    )
+    dupe_factor: int | None = flags.field(
+        None,
+        "Make this number of passes over the text, each with other pairs of segments, and with "
+        f"other masks if they are static; by default {PASSES['dynamic']}, and {PASSES['static']} "
+        "with --masking=static.",
+    )
+    do_whole_word_mask: bool = flags.field(
+        False, "Mask either all pieces of a word or none of them."
+    )
+    random_next_sentence: bool = flags.field(
+        True,
+        "Draw half of the second segments at random, as in BERT; "
+        "--norandom_next_sentence swaps half of the pairs instead, as in ALBERT.",
+    )
+    random_seed: int = flags.field(12345, "Seed all random choices.")
 
     def __post_init__(self):
         self._check("max_seq_length", self.max_seq_length >= 5, "at least 5")
@@ -30,9 +48,8 @@ class CreationSettings:
         )
         self._check("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "above 0 and at most 1")
         self._check("short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1")
-        self._check(
-            "dupe_factor", 1 <= self.dupe_factor <= _MOST_PASSES, f"from 1 to {_MOST_PASSES}"
-        )
+        is_number = self.dupe_factor is None or 1 <= self.dupe_factor <= _MOST_PASSES
+        self._check("dupe_factor", is_number, f"from 1 to {_MOST_PASSES}")
 
     # A message begins with the setting's name, so that a command can put -- before it.
     def _check(self, name: str, is_allowed: bool, allowed: str) -> None:

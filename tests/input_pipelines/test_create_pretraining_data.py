@@ -39,7 +39,7 @@ def arguments(text_file, tmp_path, vocab_file, *others):
 
 def test_create(text_file, tmp_path, vocab_file):
     flag_values = values(*arguments(text_file, tmp_path, vocab_file))
-    assert flag_values.examples.random_seed == 12345
+    assert flag_values.settings.random_seed == 12345
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
     lengths = record_lengths.read(records, PretrainingFeatures(16, 4).kinds())

@@ -43,7 +43,12 @@ def data(tmp_path_factory):
             FullTokenizer(str(path / "vocab.txt")),
             str(path / "vocab.txt"),
             [str(path / masking / f"train-{number}.tfrecord") for number in range(2)],
-            CreationSettings(max_seq_length=LENGTH, max_predictions_per_seq=6, short_seq_prob=0.5),
+            CreationSettings(
+                max_seq_length=LENGTH,
+                max_predictions_per_seq=6,
+                short_seq_prob=0.5,
+                dupe_factor=10,
+            ),
             masking=masking,
         )
     (path / "foreign").mkdir()

@@ -16,9 +16,8 @@ from input_pipelines.records import manifest as manifests
 from input_pipelines.records.record_reader import RecordFiles, find_record_files
 from input_pipelines.text.documents import split_files
 
-SETTINGS = CreationSettings(
-    max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9
-)
+LENGTHS = {"max_seq_length": 16, "max_predictions_per_seq": 4}
+SETTINGS = CreationSettings(**LENGTHS, dupe_factor=3, random_seed=9)
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +172,7 @@ def test_every_kill_resumes_to_the_same_bytes(tmp_path, create, monkeypatch, fil
 
 
 def test_another_creation_does_not_take_what_was_left(tmp_path, create, monkeypatch, text_file):
-    expected = create(tmp_path / "other", settings=CreationSettings(16, 4, dupe_factor=2))
+    expected = create(tmp_path / "other", settings=CreationSettings(**LENGTHS, dupe_factor=2))
     dynamic = create(tmp_path / "dynamic", masking="dynamic")
     with monkeypatch.context() as patch:
         calls = Calls(patch)
@@ -182,7 +181,7 @@ def test_another_creation_does_not_take_what_was_left(tmp_path, create, monkeypa
             create(tmp_path / "x")
     left = [name for name in os.listdir(tmp_path / "x") if name.endswith(".work")]
     assert left == [".0.tfrecord.work"]
-    again = create(tmp_path / "x", settings=CreationSettings(16, 4, dupe_factor=2))
+    again = create(tmp_path / "x", settings=CreationSettings(**LENGTHS, dupe_factor=2))
     assert again == expected
     assert create(tmp_path / "x", masking="dynamic") == dynamic
     # Nor is a text taken for the text that it was before.
@@ -225,7 +224,7 @@ def test_a_vocabulary_that_was_changed_is_read_again(
 
 
 def test_records_cannot_be_read_before_all_are_there(tmp_path, create, monkeypatch):
-    create(tmp_path / "x", settings=CreationSettings(16, 4, dupe_factor=2))
+    create(tmp_path / "x", settings=CreationSettings(**LENGTHS, dupe_factor=2))
     earlier = find_record_files(str(tmp_path / "x"))
     for stage, is_complete in (
         ("write_pairs", True),  # the earlier records

@@ -15,6 +15,7 @@ from input_pipelines.records.pretraining_input import input_fn_builder, shapes_i
 from input_pipelines.records.record_reader import RecordError, RecordFiles
 
 F, P, BATCH = 24, 4, 6
+LENGTHS = {"max_seq_length": F, "max_predictions_per_seq": P}
 
 
 @pytest.fixture
@@ -23,13 +24,13 @@ def files(tmp_path, documents, tokenizer, vocab_file):
     generator = np.random.default_rng(1)
     documents = [document[: generator.integers(2, 6)] for document in documents]
     paths = [str(tmp_path / f"set-{number}.tfrecord") for number in range(2)]
-    settings = CreationSettings(F, P, short_seq_prob=0.5, dupe_factor=3)
+    settings = CreationSettings(**LENGTHS, short_seq_prob=0.5, dupe_factor=3)
     write_pretraining_records(documents, tokenizer, vocab_file, paths, settings, masking="dynamic")
     return paths
 
 
 def static(files, tokenizer, vocab_file, documents, **settings):
-    settings = CreationSettings(F, P, short_seq_prob=0.5, dupe_factor=3, **settings)
+    settings = CreationSettings(**LENGTHS, short_seq_prob=0.5, dupe_factor=3, **settings)
     write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="static")
 
 
