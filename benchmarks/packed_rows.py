@@ -64,13 +64,13 @@ def filling(fill: float, batch_size: int, cores: int | None) -> packed_rows.Fill
     num_batches = min(1000, _PLANNED // batch_size)
     is_session, cores = cores is None, cores or 1
     packs = packed_rows.Packs(num_batches, skips_empty=is_session, report=fillings.append)
-    packs.of(
+    packs.slot_order(
+        order,
+        lengths.of,
         _RECORD_LENGTH,
-        lambda number: lengths.of(order.record_numbers(number)),
-        0,
         batch_size // cores,
         cores,
-        lengths.predictions,
+        predictions=lengths.predictions,
     )
     return fillings[0]
 

@@ -10,11 +10,15 @@ tokens. All parts have the same number of slots and of words, so some of them ar
 
 import bisect
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow.compat.v1 as tf
+
+from input_pipelines.records.order import BatchOrder
 
 # The features that have a value for each token of a row; the others have a value for each slot.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -351,22 +355,87 @@ class Packs:
     skips_empty: bool = False
     report: Callable[[Filling], None] = lambda filling: None
 
-    def of(
+    def slot_order(
         self,
+        order: BatchOrder,  # of the global batches
+        # A function of numbers of records that returns their lengths; 0 for the number -1.
+        lengths_of: Callable[[np.ndarray], np.ndarray],
         row_length: int,
-        lengths_of: Callable[[int], np.ndarray],
-        num_batches: int,
-        core_batch: int,
-        num_cores: int,
-        predictions: Callable[[np.ndarray], np.ndarray] | None = None,
-    ) -> Packing:
-        """Plans the packing of `num_batches` batches of a pass, or of the training's own number,
-        for `core_batch` sequences a core; `lengths_of` and `predictions` are as for `plan`."""
-        num_parts = num_cores * max(1, core_batch // (self.micro_batch_size or core_batch))
+        core_batch: int,  # sequences of a core's batch
+        replicas: int,  # that this pipeline feeds
+        share: tuple[int, int] = (0, 1),  # number of this pipeline, and of pipelines
+        predictions: Callable[[np.ndarray], np.ndarray] | None = None,  # as for `plan`
+    ) -> "SlotOrder":
+        """Plans the packing of all batches, or of the training's own number; returns the records of
+        this pipeline's slots."""
+        parts_of_core = max(1, core_batch // (self.micro_batch_size or core_batch))
+        num_parts = replicas * share[1] * parts_of_core
         packing = Packing(row_length, num_parts, deals_parts=self.num_batches is None)
-        num_batches = self.num_batches or num_batches
+        num_batches = self.num_batches or order.num_batches
         packing, filling = plan(
-            packing, lengths_of, num_batches, self.is_static, predictions, self.skips_empty
+            packing,
+            lambda number: lengths_of(order.record_numbers(number)),
+            num_batches,
+            self.is_static,
+            predictions,
+            self.skips_empty,
         )
         self.report(filling)
-        return packing
+        return SlotOrder(packing, order, lengths_of, num_batches, share)
+
+
+# A batch is asked for several times, and some batches are read ahead.
+_LEAST_KEPT, _SEQUENCES_KEPT = 4, 1024
+
+
+class SlotOrder:
+    """Knows the records of the slots of packed batches, as a `BatchOrder` does of other batches; of
+    the slots, a pipeline has its share."""
+
+    def __init__(
+        self,
+        packing: Packing,
+        order: BatchOrder,
+        lengths_of: Callable[[np.ndarray], np.ndarray],
+        num_batches: int,
+        share: tuple[int, int],
+    ):
+        self.packing, self.num_batches = packing, num_batches
+        self._order, self._lengths_of, self._share = order, lengths_of, share
+        slots = packing.slots_of_part
+        self.size = slots and slots * packing.num_parts // share[1]  # None if batches differ in it
+        kept = max(_LEAST_KEPT, _SEQUENCES_KEPT // (self.size or _SEQUENCES_KEPT))
+        self._slots = functools.lru_cache(kept)(self._dealt)
+
+    def _dealt(self, batch_number):
+        """Returns (the slots of this pipeline, the lengths of the global batch)."""
+        lengths = self._lengths_of(self._order.record_numbers(batch_number))
+        return self.packing.slots(lengths).share(*self._share), lengths
+
+    def records(self, batch_number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (record numbers, epochs) of the slots, each int64 [N]; -1 for empty slots."""
+        slots, _ = self._slots(batch_number)
+        numbers, epochs = self._order.records(batch_number)
+        return np.where(slots.numbers < 0, -1, numbers[slots.numbers]), epochs[slots.numbers]
+
+    def lengths(self, batch_number: int) -> np.ndarray:
+        """Returns the lengths of the sequences of the slots, ints [N]; 0 for empty slots."""
+        slots, lengths = self._slots(batch_number)
+        return np.where(slots.numbers < 0, 0, lengths[slots.numbers])
+
+    def packed(self, batch_number: int, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Packs the features of the slots of a batch, [N, ...], as `Packing.pack` does."""
+        return self.packing.pack(*self._slots(batch_number), batch)
+
+    def shapes(
+        self, zeros: Callable[[int], Mapping[str, np.ndarray]]
+    ) -> dict[str, tuple[list[int | None], tf.DType]]:
+        """Returns name -> (shape, dtype) of packed batches, None for sizes that differ; `zeros` is
+        a function of a number of slots that returns the features of empty ones."""
+        no_sequences = np.zeros(self.packing.num_parts, np.int64)
+        slots = self.packing.slots(no_sequences).share(*self._share)
+        packed = self.packing.pack(slots, no_sequences, zeros(len(slots.numbers)))
+        return {
+            name: ([self.size and len(value), *value.shape[1:]], tf.as_dtype(value.dtype))
+            for name, value in packed.items()
+        }

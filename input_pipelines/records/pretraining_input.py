@@ -33,94 +33,6 @@ from input_pipelines.records.unmasked_records import BatchMasker, open_masker
 _RECORDS_AT_ONCE = 256
 
 
-class SlotOrder:
-    """Knows the records of the slots of packed batches.
-
-    Args:
-      order: the records of the global batches.
-      lengths: the lengths of the records.
-      packing: deals them to rows.
-      num_batches: the number of batches that the packing was planned for.
-      invocation, num_invocations: which share of the slots this pipeline has.
-
-    Attributes:
-      size: N; None if it differs between batches.
-    """
-
-    def __init__(
-        self,
-        order: BatchOrder,
-        lengths: RecordLengths,
-        packing: packed_rows.Packing,
-        num_batches: int,
-        invocation: int = 0,
-        num_invocations: int = 1,
-    ):
-        self._order, self._lengths, self.packing = order, lengths, packing
-        self._share = invocation, num_invocations
-        self.num_batches = num_batches
-        slots = packing.slots_of_part
-        self.size = slots and slots * packing.num_parts // num_invocations
-        # A block asks twice for each of its batches, and some blocks are read at a time.
-        at_once = max(1, _RECORDS_AT_ONCE // self.size) if self.size else 1
-        self._slots = functools.lru_cache(4 * at_once)(self._dealt)
-
-    def _dealt(self, batch_number):
-        """Returns (the slots of this pipeline, the lengths of the global batch)."""
-        lengths = self._lengths.of(self._order.record_numbers(batch_number))
-        return self.packing.slots(lengths).share(*self._share), lengths
-
-    def records(self, batch_number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (record numbers, epochs) of the slots, each int64 [N]; -1 for empty slots."""
-        slots, _ = self._slots(batch_number)
-        numbers, epochs = self._order.records(batch_number)
-        return np.where(slots.numbers < 0, -1, numbers[slots.numbers]), epochs[slots.numbers]
-
-    def packed(
-        self, batch_number: int, records: RecordFiles, batch: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Packs the features of the slots of a batch, int32 and float32 [N, ...].
-
-        `packed_rows.Packing.pack` says what it returns.
-
-        Raises:
-          RecordError: a record has another length than is known, or tokens after padding.
-        """
-        slots, lengths = self._slots(batch_number)
-        expected = np.where(slots.numbers < 0, 0, lengths[slots.numbers])
-        is_token = np.arange(batch["input_mask"].shape[1]) < expected[:, np.newaxis]
-        is_wrong = (batch["input_mask"] != is_token).any(axis=1) & (batch["is_real_example"] > 0)
-        if is_wrong.any():
-            number = int(self.records(batch_number)[0][np.argmax(is_wrong)])
-            raise RecordError(
-                f"{records.location(number)}: input_mask must be {expected[np.argmax(is_wrong)]} "
-                "times 1 and then 0 to be packed. Give --nopack, or create the data again, and "
-                "train in another --output_dir.",
-                number,
-            )
-        return self.packing.pack(slots, lengths, batch)
-
-    def shapes(
-        self, outputs: Mapping[str, tuple[Sequence[int], tf.DType]]
-    ) -> dict[str, tuple[list[int | None], tf.DType]]:
-        """Returns name -> (shape, dtype) of packed batches; None for sizes that differ.
-
-        Args:
-          outputs: name -> (shape, dtype) of the features of a record.
-        """
-        no_sequence = np.zeros(1, np.int64)
-        slots = self.packing.slots(no_sequence).share(*self._share)
-        batch = {
-            name: np.zeros([len(slots.numbers), *shape], dtype.as_numpy_dtype)
-            for name, (shape, dtype) in outputs.items()
-        }
-        packed = self.packing.pack(slots, no_sequence, batch)
-        return {
-            name: ([self.size and len(value), *value.shape[1:]], tf.as_dtype(value.dtype))
-            for name, value in packed.items()
-        }
-
-
 class PretrainingReader:
     """Reads the batches of records, and parses, checks and masks them.
 
@@ -136,7 +48,7 @@ class PretrainingReader:
     def __init__(
         self,
         records: RecordFiles,
-        order: BatchOrder | SlotOrder,
+        order: BatchOrder | packed_rows.SlotOrder,
         features: PretrainingFeatures,
         batch_size: int | None,
         masker: BatchMasker | None,
@@ -159,8 +71,8 @@ class PretrainingReader:
         self._shapes = {
             name: ([batch_size, *shape], dtype) for name, (shape, dtype) in self._outputs.items()
         }
-        if isinstance(order, SlotOrder):
-            self._shapes = order.shapes(self._outputs)
+        if isinstance(order, packed_rows.SlotOrder):
+            self._shapes = order.shapes(functools.partial(_zeros, self._outputs))
 
     @functools.cached_property
     def _parse(self):
@@ -211,11 +123,10 @@ class PretrainingReader:
                     errors[batch:] = str(error).encode()
                     is_bad[batch:] = True
                 numbers[is_bad] = -1
-        features = {}
-        for name, (shape, dtype) in self._outputs.items():
-            features[name] = np.zeros([*numbers.shape, *shape], dtype.as_numpy_dtype)
-            features[name][is_real] = rows.get(name, 1 if name == "is_real_example" else 0)
-        if isinstance(self._order, SlotOrder):
+        features = _zeros(self._outputs, *numbers.shape)
+        for name, values in features.items():
+            values[is_real] = rows.get(name, 1 if name == "is_real_example" else 0)
+        if isinstance(self._order, packed_rows.SlotOrder):
             features = self._packed(int(first), features, errors)
         return errors, *(features[name] for name in self._shapes)
 
@@ -225,7 +136,8 @@ class PretrainingReader:
         for place in range(len(errors)):
             batch = {name: values[place] for name, values in features.items()}
             try:
-                packed.append(self._order.packed(first + place, self._records, batch))
+                self._check_tokens(first + place, batch)
+                packed.append(self._order.packed(first + place, batch))
             except ValueError as error:
                 # The stream ends here, so the error is the error of all batches after it, too; an
                 # earlier error stays.
@@ -237,6 +149,21 @@ class PretrainingReader:
                     }
                 )
         return {name: np.stack([batch[name] for batch in packed]) for name in self._shapes}
+
+    def _check_tokens(self, batch_number, batch):
+        """Raises RecordError for a record that has another length than is known, or tokens after
+        padding."""
+        expected = self._order.lengths(batch_number)
+        is_token = np.arange(batch["input_mask"].shape[1]) < expected[:, np.newaxis]
+        is_wrong = (batch["input_mask"] != is_token).any(axis=1) & (batch["is_real_example"] > 0)
+        if is_wrong.any():
+            number = int(self._order.records(batch_number)[0][np.argmax(is_wrong)])
+            raise RecordError(
+                f"{self._records.location(number)}: input_mask must be "
+                f"{expected[np.argmax(is_wrong)]} times 1 and then 0 to be packed. Give --nopack, "
+                "or create the data again, and train in another --output_dir.",
+                number,
+            )
 
     def _rows(self, numbers: np.ndarray, epochs: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the checked features of records, int64 or float32 [number of records, ...]."""
@@ -258,6 +185,14 @@ class PretrainingReader:
                     error.number = number
                     raise
             raise
+
+
+def _zeros(outputs, *sizes):
+    """Returns arrays of features, name -> (shape, dtype), for batches of these sizes."""
+    return {
+        name: np.zeros([*sizes, *shape], dtype.as_numpy_dtype)
+        for name, (shape, dtype) in outputs.items()
+    }
 
 
 def _parser(spec):
@@ -377,7 +312,7 @@ def input_fn_builder(
             # Every host knows the records of the whole batch, since it deals all of them.
             global_batch = batch_size * share[1]
             order = BatchOrder(records.num_records, global_batch, seed, 0, 1, skipped, parts)
-            order = slot_order(packs, order, lengths, batch_size // replicas, replicas, share)
+            order = _slot_order(packs, order, lengths, batch_size // replicas, replicas, share)
             batch_size = order.size
         features = PretrainingFeatures(
             max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size
@@ -396,32 +331,10 @@ def input_fn_builder(
     return input_fn
 
 
-def slot_order(
-    packs: packed_rows.Packs,
-    order: BatchOrder,
-    lengths: RecordLengths,
-    core_batch: int,
-    replicas: int,
-    share: tuple[int, int] = (0, 1),
-) -> SlotOrder:
-    """Plans the packing of a training; returns the records of its slots.
-
-    Args:
-      packs: how rows are packed.
-      order, lengths: the records of the global batches, and their lengths.
-      core_batch: examples of a core's batch.
-      replicas: the number of replicas that this pipeline feeds.
-      share: (number of this pipeline, number of pipelines).
-    """
-    packing = packs.of(
-        len(lengths.most_predictions) - 1,
-        lambda number: lengths.of(order.record_numbers(number)),
-        0,
-        core_batch,
-        replicas * share[1],
-        lengths.predictions,
-    )
-    return SlotOrder(order, lengths, packing, packs.num_batches, *share)
+def _slot_order(packs, order, lengths, *cores):
+    """Plans the packing of a training; `cores` are as for `Packs.slot_order`."""
+    row_length = len(lengths.most_predictions) - 1
+    return packs.slot_order(order, lengths.of, row_length, *cores, predictions=lengths.predictions)
 
 
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -458,7 +371,8 @@ def shapes_input_fn(
             _, *share, replicas = deployment(params.get("context"))
             order = BatchOrder(len(lengths.tokens), batch_size * share[1], seed=0, parts=parts)
             core_batch = batch_size // replicas
-            batches = slot_order(packs, order, lengths, core_batch, replicas, share).shapes(shapes)
+            order = _slot_order(packs, order, lengths, core_batch, replicas, share)
+            batches = order.shapes(functools.partial(_zeros, shapes))
         zeros = {name: tf.zeros(shape, dtype) for name, (shape, dtype) in batches.items()}
         return cast_features(zeros, precision)
 

@@ -4,6 +4,7 @@ To evaluate and predict, examples come in another order than their own (`Reorder
 batch takes the time of its longest example, or of the fullest batch.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,15 +59,17 @@ def input_fn_builder(
         if packs is not None:
             # Every host plans the rows of the global batch, and then reads its own share of them.
             order = BatchOrder(len(features), batch_size * num_invocations, seed, skipped=skipped)
-            packing = packs.of(
-                row_length_of(features),
-                lambda number: _lengths(features, order.record_numbers(number)),
-                order.num_batches,
+            row_length = row_length_of(features)
+            order = packs.slot_order(
+                order,
+                functools.partial(_lengths, features),
+                row_length,
                 batch_size // replicas,
-                replicas * num_invocations,
+                replicas,
+                (invocation, num_invocations),
             )
-            read = _PackedReader(features, packing, invocation, num_invocations)
-            shapes = read.shapes(batch_size * num_invocations)
+            read = functools.partial(features.batch, length=row_length)
+            shapes = order.shapes(lambda number: read(np.full(number, -1)))
         else:
             order = BatchOrder(
                 len(features), batch_size, seed, invocation, num_invocations, skipped
@@ -76,7 +79,10 @@ def input_fn_builder(
         names = sorted(shapes)
 
         def arrays(batch_number: np.int64) -> list[np.ndarray]:
-            batch = read(order.record_numbers(int(batch_number)))
+            numbers, _ = order.records(int(batch_number))
+            batch = read(numbers)
+            if packs is not None:
+                batch = order.packed(int(batch_number), batch)
             return [batch[name] for name in names]
 
         def tensors(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -88,8 +94,7 @@ def input_fn_builder(
             return dict(zip(names, values, strict=True))
 
         # Batches that are read ahead after the last of a training have not been planned.
-        num_batches = (packs and packs.num_batches) or order.num_batches
-        batches = tf.data.Dataset.range(start if is_training else 0, num_batches)
+        batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
         return prefetched(batches.map(tensors))
 
     return input_fn
@@ -100,30 +105,6 @@ def row_length_of(features: BatchesOfLength) -> int:
     # Longer rows would only add products between tokens of different examples.
     longest = max(int(features.lengths.max(initial=0)), _USUAL_ROW)
     return min(features.max_seq_length, -(-longest // _LEAST_MULTIPLE) * _LEAST_MULTIPLE)
-
-
-class _PackedReader:
-    """Reads the packed features of this host's part of a global batch."""
-
-    def __init__(self, features, packing, invocation, num_invocations):
-        self._features, self._packing = features, packing
-        self._share = invocation, num_invocations
-
-    def __call__(self, numbers):
-        lengths = _lengths(self._features, numbers)
-        slots = self._packing.slots(lengths).share(*self._share)
-        examples = np.where(slots.numbers < 0, -1, numbers[slots.numbers])
-        batch = self._features.batch(examples, self._packing.row_length)
-        return self._packing.pack(slots, lengths, batch)
-
-    def shapes(self, batch_size):
-        """Returns what `_shapes` does, for global batches of a size."""
-        shapes = {}
-        is_static = self._packing.rows_of_part is not None
-        for name, value in self(np.full(batch_size, -1)).items():
-            size, *shape = value.shape
-            shapes[name] = [size if is_static else None, *shape], tf.as_dtype(value.dtype)
-        return shapes
 
 
 def _reader(features, is_training, pads_to_longest):

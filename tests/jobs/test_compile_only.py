@@ -114,7 +114,7 @@ def test_packed_rows_of_records_of_a_given_fill(tmp_path, capsys):
     report = report_of(tmp_path, pack=True, fill=0.5, **batch)
     lengths = record_lengths.evenly_spread(0.5, 32, 5)
     order = BatchOrder(len(lengths.tokens), 64, seed=0)
-    packing = pretraining_input.slot_order(Packs(100), order, lengths, 32, 2).packing
+    packing = pretraining_input._slot_order(Packs(100), order, lengths, 32, 2).packing
     rows = packing.rows_of_part
     assert 16 < rows < 22  # a core has 32 examples
     hidden, inner = NETWORK["hidden_size"], NETWORK["intermediate_size"]

@@ -1,3 +1,5 @@
+import types
+
 import hypothesis
 import numpy as np
 import pytest
@@ -43,6 +45,8 @@ def test_a_sequence_longer_than_a_row_is_refused():
 
 TOKENS = np.array([[11, 12, 0, 0, 0], [21, 22, 23, 24, 0], [0] * 5, [41, 0, 0, 0, 0]])
 SIZES = np.array([2, 4, 0, 1])
+# The lengths of batches are known by the batches' numbers.
+ORDER = types.SimpleNamespace(record_numbers=lambda batch_number: batch_number)
 BATCH = {
     "input_ids": TOKENS,
     "input_mask": (TOKENS > 0).astype(np.int32),
@@ -135,7 +139,7 @@ def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
     fillings = []
     for skips_empty in (False, True):
         packs = packed_rows.Packs(200, 3, skips_empty=skips_empty, report=fillings.append)
-        packing = packs.of(32, lengths_of, 0, 6, 4, words)
+        packing = packs.slot_order(ORDER, lengths_of, 32, 6, 4, predictions=words).packing
     assert packing.num_parts == 8 and max(asked) == (19 if planned else 199)
     tokens, used = 0, 0
     for number in range(200):
@@ -162,7 +166,8 @@ def test_the_plan_of_a_training_has_room_for_every_batch(planned, monkeypatch):
 
 def test_batches_of_a_single_core_have_as_many_rows_as_they_need():
     lengths = [np.array([3, 3, 3]), np.array([1, 2, 2])]
-    packing = packed_rows.Packs(2, is_static=False).of(5, lengths.__getitem__, 0, 3, 1)
+    packs = packed_rows.Packs(2, is_static=False)
+    packing = packs.slot_order(ORDER, lengths.__getitem__, 5, 3, 1).packing
     assert packing == packed_rows.Packing(5, 1)
     assert [packing.slots(of_batch).rows_of_part for of_batch in lengths] == [3, 1]
 
