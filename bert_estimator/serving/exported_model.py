@@ -30,6 +30,8 @@ ENDS = ("start_logits", "end_logits")  # the outputs of a network for answers
 
 _EXPORTS, _ONNX = "export", "onnx"  # the directories of a run's exported models
 _MODEL_FILES = ("saved_model.pb", runtime.FILE)
+# Where models lie below a path.
+_FOLDER = re.compile(rf"({_EXPORTS}/)?(?:(?:{_ONNX}/)?(\d+)/)?")
 _REGRESSION, _TAGGING, _MULTI_LABEL = "regression", "tagging", "multi_label"
 _OUTPUTS = ("logits", "probabilities")
 # What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
@@ -68,47 +70,47 @@ def find(path: str) -> str | None:
     """Returns the directory of the exported model that a path means, or None; raises ValueError if
     TensorFlow cannot open the path."""
     if paths.is_remote(path):
-        return _fetched(path)
-    paths.check_no_pattern(path, f"{path}: ")
+        newest = _newest(remote.files(path))
+        if newest is None:
+            return None
+        # Only the newest is copied: a run may have many, of hundreds of megabytes each.
+        path = remote.local_directory(path, lambda name: name.startswith(newest))
+    else:
+        paths.check_no_pattern(path, f"{path}: ")
+        newest = _newest(_files(path))
+    return None if newest is None else os.path.join(path, newest).rstrip("/")
+
+
+def _files(path):
+    """Yields the files of models where `_FOLDER` allows them in a directory of this machine."""
+    for folder in ("", f"{_ONNX}/", f"{_EXPORTS}/", f"{_EXPORTS}/{_ONNX}/"):
+        parent = os.path.join(path, folder)
+        names = os.listdir(parent) if os.path.isdir(parent) else []
+        for within in ("", *(f"{name}/" for name in names if name.isdecimal())):
+            for file in (f"{folder}{within}{name}" for name in _MODEL_FILES):
+                if os.path.isfile(os.path.join(path, file)):
+                    yield file
+
+
+def _newest(files):
+    """Returns the directory of the model to open among files below a path, relative to it, or
+    None."""
+    parts = [file.rpartition("/") for file in files]
+    folders = [folder + slash for folder, slash, name in parts if name in _MODEL_FILES]
+    places = [place for place in map(_FOLDER.fullmatch, folders) if place]
     # A path that is a model itself comes first. The numbers of SavedModels and of ONNX models are
     # the times of their exports, so that the greatest number is the newest of both.
-    for folder in (path, os.path.join(path, _EXPORTS)):
-        if _is_model(folder):
-            return folder
-        exports = [e for f in (folder, os.path.join(folder, _ONNX)) for e in _numbered(f)]
-        if exports:
-            return max(exports, key=lambda export: int(os.path.basename(export)))
-    return None
+    newest = max(
+        places,
+        key=lambda place: (place[1] is None, place[2] is None, int(place[2] or 0)),
+        default=None,
+    )
+    return newest and newest[0]
 
 
 def is_checkpoint(path: str) -> bool:
     """Returns whether a path without .index is a checkpoint."""
     return os.path.isfile(f"{path}.index")
-
-
-def _is_model(folder):
-    return any(os.path.isfile(os.path.join(folder, name)) for name in _MODEL_FILES)
-
-
-def _numbered(folder):
-    """Returns the exported models in a directory whose names are numbers."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    exports = [os.path.join(folder, name) for name in names if name.isdecimal()]
-    return [export for export in exports if _is_model(export)]
-
-
-def _fetched(url):
-    """Copies the newest exported model of a remote directory here, and returns its directory, or
-    None."""
-    parts = [name.rpartition("/") for name in remote.files(url)]
-    folders = [folder + slash for folder, slash, name in parts if name in _MODEL_FILES]
-    allowed = re.compile(rf"({_EXPORTS}/)?({_ONNX}/)?(\d*)/?")
-    folders = [folder for folder in folders if allowed.fullmatch(folder)]
-    if not folders:
-        return None
-    # Only the newest is copied: a run may have many, of hundreds of megabytes each.
-    newest = max(folders, key=lambda folder: int(allowed.fullmatch(folder)[3] or 0))
-    return remote.local_directory(url, lambda name: name.startswith(newest))
 
 
 def task_file(export_dir: str) -> str:

@@ -23,6 +23,7 @@ from bert_estimator.serving import commands, embed, exported_model
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import Predictor, answer_lines
+from bert_estimator.storage import remote
 from bert_estimator.system import memory
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
@@ -263,6 +264,20 @@ def test_the_newest_exported_model_is_found_whatever_its_format(tmp_path):
     assert find(newest) == newest and find(str(export / "9")) == str(export / "9")
     shutil.rmtree(newest)
     assert find(str(tmp_path)) == find(str(export)) == str(export / "10")
+
+
+def test_the_newest_remote_model_is_copied(tmp_path):
+    for name in (
+        "export/7/saved_model.pb",
+        "export/7/assets.extra/task.json",
+        "export/5/model.onnx",
+    ):
+        remote.write(b"x", f"ram:/{tmp_path}/{name}")
+    copy = find(f"ram:/{tmp_path}")
+    assert copy.endswith("/export/7") and os.listdir(os.path.dirname(copy)) == ["7"]
+    assert sorted(os.listdir(copy)) == ["assets.extra", "saved_model.pb"]
+    assert os.listdir(find(f"ram:/{tmp_path}/export/5")) == ["model.onnx"]
+    assert find(f"ram:/{tmp_path}/export/7/assets.extra") is None
 
 
 def test_directories_that_cannot_work(pairs, tmp_path):
