@@ -22,7 +22,7 @@ from bert_estimator.serving.commands import batches_by_length
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
-from input_pipelines.tasks import word_forms
+from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.features import BatchesOfLength
 
@@ -59,7 +59,7 @@ class TextTask:
     casing: tokenization.Casing
     max_seq_length: int  # to which examples are cut, in tokens
     reading: Reading | None = None  # None for other tasks than answers
-    words: str = word_forms.SPACES  # for tagging; one of `word_forms.FORMS`
+    words: str = tag_files.SPACES  # for tagging; one of `tag_files.WORD_FORMS`
 
     def open_tokenizer(self) -> tokenization.Tokenizer:
         """Returns the tokenizer of the vocabulary."""
@@ -158,7 +158,7 @@ def read_task(export_dir: str) -> TextTask:
         raise ValueError(f"{path}: max_seq_length must be at least {LEAST_TOKENS}, not {length}")
     casing = tokenization.Casing(facts["do_lower_case"], facts["strip_accents"])
     reading = _reading(values, path, length) if is_answering else None
-    words = word_forms.recorded(values, path)
+    words = tag_files.recorded_form(values, path)
     is_pair = is_answering or facts["is_pair"]
     return TextTask(kind, labels, is_pair, vocab_file, casing, length, reading, words)
 

@@ -43,7 +43,7 @@ from bert_estimator.serving.commands import (
 )
 from bert_estimator.system import memory
 from bert_estimator.tokenization import entities
-from input_pipelines.tasks import word_forms
+from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
@@ -161,7 +161,7 @@ class Predictor:
 
     def words_of(self, text: str | Sequence[str]) -> list[str]:
         """Returns the words of a text to tag, as they were in training; or a list as it is."""
-        return word_forms.split(text, self._words) if isinstance(text, str) else list(text)
+        return tag_files.words_of(text, self._words) if isinstance(text, str) else list(text)
 
     def close(self) -> None:
         """Closes the model; it cannot be called after that."""

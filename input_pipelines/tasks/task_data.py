@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from bert_estimator.tokenization import Casing, Tokenizer, entities
-from input_pipelines.tasks import examples, tag_files, word_forms
+from input_pipelines.tasks import examples, tag_files
 from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.task_table import EMBEDDED_METRICS, ENTITY_METRICS, OWN_METRICS, Task
@@ -48,8 +48,7 @@ class TaskData:
       texts: a function that yields every text of the task's files, but nothing for tagging.
       write_tags, tags_extension: for tagging, a function of the tags predicted for `predict` that
         yields the lines of their file, and the ending of this file's name.
-      words: for tagging, what the words to train on are, one of `word_forms.FORMS`; None without
-        them.
+      words: for tagging, what words to train on are, one of `tag_files.WORD_FORMS`; or None.
       positive: the label that the metric f1 is of; None means the second label.
     """
 
@@ -180,7 +179,7 @@ def load_tags(
     # What a word is depends on the sentences to train on, also if this command does not train.
     used = {name: of_file for name, of_file in sentences.items() if trains or name != "train"}
     task = _of_tagged(tags, used, tokenizer, vocab_file, max_seq_length)
-    task = dataclasses.replace(task, words=word_forms.of_words(train) if train else None)
+    task = dataclasses.replace(task, words=tag_files.form_of_words(train) if train else None)
     path = files.get("predict")
     if path is not None:
         # It fails now, and not after the training.

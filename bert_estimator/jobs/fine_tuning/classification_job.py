@@ -24,7 +24,7 @@ from bert_estimator.model_fns import (
 )
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
-from input_pipelines.tasks import word_forms
+from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.features import BatchesOfLength
 
 
@@ -71,7 +71,7 @@ class Classification(FineTuning):
     def task(self) -> dict[str, Any]:
         # The key `words` is for taggers whose words are not what stands between spaces.
         task = self.data.task
-        words = self._words() if task.kind == "tagging" else word_forms.SPACES
+        words = self._words() if task.kind == "tagging" else tag_files.SPACES
         return {
             "kind": task.kind,
             "labels": task.labels,
@@ -79,15 +79,15 @@ class Classification(FineTuning):
             "vocab_file": network_files.name_of_vocabulary(task.vocab_file),
             **task.casing._asdict(),
             "max_seq_length": self.config.data.max_seq_length,
-            **({} if words == word_forms.SPACES else {"words": words}),
+            **({} if words == tag_files.SPACES else {"words": words}),
         }
 
     def _words(self):
         """Returns what words are, by the sentences to train on, or else as the run recorded it."""
         path = os.path.join(self.directory.path, run_directory.TASK)
         if self.data.task.words or not os.path.exists(path):
-            return self.data.task.words or word_forms.SPACES
-        return word_forms.recorded(json_files.read(path), path)
+            return self.data.task.words or tag_files.SPACES
+        return tag_files.recorded_form(json_files.read(path), path)
 
     def head(self) -> tuple[str, ...]:
         # Tags are predicted from the tokens, without the pooler.

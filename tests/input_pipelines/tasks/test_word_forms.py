@@ -2,7 +2,7 @@
 
 import pytest
 
-from input_pipelines.tasks import word_forms
+from input_pipelines.tasks import tag_files
 
 CHARACTERS = [list("他在北京大学。"), list("1997年，AI很好")]
 IDEOGRAPHS = [[*"他在北京大学", "."], ["1997", *"年，", "iPhone", *"很好"]]
@@ -24,13 +24,16 @@ IDEOGRAPHS = [[*"他在北京大学", "."], ["1997", *"年，", "iPhone", *"很�
     ],
 )
 def test_what_words_are(sentences, form):
-    assert word_forms.of_words(sentences) == form
+    assert tag_files.form_of_words(sentences) == form
     if form != "spaces":
         for sentence in sentences:
-            assert word_forms.split("".join(sentence), form) in (sentence, list("".join(sentence)))
+            assert tag_files.words_of("".join(sentence), form) in (
+                sentence,
+                list("".join(sentence)),
+            )
     for sentence in sentences:
         if form != "characters":
-            assert word_forms.split(" ".join(sentence), form) == sentence
+            assert tag_files.words_of(" ".join(sentence), form) == sentence
 
 
 @pytest.mark.parametrize(
@@ -44,13 +47,13 @@ def test_what_words_are(sentences, form):
     ],
 )
 def test_texts(text, of_ideographs, of_spaces):
-    assert word_forms.split(text, "ideographs") == of_ideographs
-    assert word_forms.split(text, "spaces") == of_spaces == text.split()
-    assert word_forms.split(text, "characters") == list("".join(text.split()))
+    assert tag_files.words_of(text, "ideographs") == of_ideographs
+    assert tag_files.words_of(text, "spaces") == of_spaces == text.split()
+    assert tag_files.words_of(text, "characters") == list("".join(text.split()))
 
 
 def test_recorded():
-    assert word_forms.recorded({}, "task.json") == "spaces"
-    assert word_forms.recorded({"words": "characters"}, "task.json") == "characters"
+    assert tag_files.recorded_form({}, "task.json") == "spaces"
+    assert tag_files.recorded_form({"words": "characters"}, "task.json") == "characters"
     with pytest.raises(ValueError, match=r"task\.json: words must be one of spaces, cha.*not 'x'"):
-        word_forms.recorded({"words": "x"}, "task.json")
+        tag_files.recorded_form({"words": "x"}, "task.json")
