@@ -4,7 +4,6 @@
 checkpoint is the best, and how many evaluations ago that was.
 """
 
-import contextlib
 import glob
 import math
 import os
@@ -150,16 +149,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         for path in [*(os.path.join(folder, name) for name in NETWORK_FILES), *paths]:
             if os.path.exists(path):
                 copy = os.path.join(self._directory, os.path.basename(path))
-                try:
-                    shutil.copy(path, copy + disk_files.ENDING)
-                    disk_files.sync(copy + disk_files.ENDING)
-                except OSError:  # such as a full disk's
-                    with contextlib.suppress(OSError):
-                        os.remove(copy + disk_files.ENDING)
-                    raise
-                os.replace(copy + disk_files.ENDING, copy)
-        # The copies reach the disk before best.json names them and the best one until then goes.
-        disk_files.sync(self._directory)
+                # It reaches the disk before best.json names it and the best one until then goes.
+                with open(path, "rb") as reader, disk_files.writer(copy, "wb") as writer:
+                    shutil.copyfileobj(reader, writer)
 
     def _remove_others(self):
         """Removes the files of all checkpoints but the best one."""

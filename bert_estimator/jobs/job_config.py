@@ -150,17 +150,9 @@ class JobConfig:
             rule = f"there are {cores.source}; leave the flag out"
             is_expected = asked in (None, cores.replicas * number)
             flags.check(is_expected, "num_tpu_cores", asked, rule)
-        return flags.changed(self, **self.whole_batches(cores.replicas))
-
-    def whole_batches(self, num_replicas: int) -> dict[str, int]:
-        """Returns name -> value of the batch sizes of evaluation and prediction that are not given,
-        each rounded up from its default to a multiple of the number of replicas."""
         _, *others = self.batch_sizes().items()
-        return {
-            name: -(-value // num_replicas) * num_replicas
-            for name, value in others
-            if not self.is_given(name)
-        }
+        whole = {name: -(-value // cores.replicas) * cores.replicas for name, value in others}
+        return flags.changed(self, **{n: size for n, size in whole.items() if not self.is_given(n)})
 
     def check_divides(self, num_replicas: int, source: str, batches: tuple[str, ...]) -> None:
         """Checks that batches divide by replicas, and a replica's batch by its micro-batches;

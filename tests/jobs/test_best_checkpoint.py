@@ -260,14 +260,13 @@ PLACES = [
 
 def kills(run, monkeypatch, place, at_step):
     """Has a run killed at a place of the evaluation of a step, if it comes there."""
-    copy, replace, remove = shutil.copy, os.replace, os.remove
+    copy, replace, remove = shutil.copyfileobj, os.replace, os.remove
 
     def killing(where, function, is_there=lambda *paths: True):
         def killed(*paths):
             if where == place and run.step == at_step and is_there(*paths):
                 if function is copy:
-                    with open(paths[1], "w") as writer:
-                        writer.write("half")
+                    paths[1].write(b"half")
                 raise Killed
             return function(*paths)
 
@@ -281,7 +280,7 @@ def kills(run, monkeypatch, place, at_step):
         return target.endswith("best.json")
 
     def is_index(source, target):
-        return source.endswith(".index")
+        return source.name.endswith(".index")
 
     copy_last = killing("in the copy's last file", copy, is_index)
     copied = killing("in the copy's first file", copy_last)
@@ -295,7 +294,7 @@ def kills(run, monkeypatch, place, at_step):
             kill("after best.json is there")
 
     run.kill = kill
-    monkeypatch.setattr(best_checkpoint.shutil, "copy", copied)
+    monkeypatch.setattr(best_checkpoint.shutil, "copyfileobj", copied)
     monkeypatch.setattr(best_checkpoint.os, "replace", after)
     monkeypatch.setattr(best_checkpoint.os, "remove", killing("while others are removed", remove))
 

@@ -8,6 +8,7 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.jobs.groups import Cores
 from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.jobs.pretraining import pretraining_config
 
@@ -164,10 +165,14 @@ def test_bad_values(changes, message):
 def test_batches_that_no_flag_gives_become_multiples_of_the_cores():
     sizes = dict(eval_batch_size=8, predict_batch_size=24)
     config = flags.build(ClassificationConfig, sizes)
-    assert config.whole_batches(8) == sizes
-    assert config.whole_batches(3) == {"eval_batch_size": 9, "predict_batch_size": 24}
     given = flags.changed(config, sources={"predict_batch_size": provenance.FLAG})
-    assert given.whole_batches(2048) == {"eval_batch_size": 2048}
+    for before, replicas, expected in (
+        (config, 8, (8, 24)),
+        (config, 3, (9, 24)),
+        (given, 2048, (2048, 24)),
+    ):
+        fitted = before.fitted(Cores("", replicas, "some cores"))
+        assert fitted.batch_sizes() == dict(zip(config.batch_sizes(), (32, *expected), strict=True))
     assert (config.fixed_batches(), given.fixed_batches()) == ((), ("predict_batch_size",))
     training = flags.changed(given, do_train=True)
     assert training.fixed_batches() == ("train_batch_size", "predict_batch_size")

@@ -304,24 +304,18 @@ class PretrainingConfig(JobConfig):
 
     def _check_input(self):
         if not self.embedded:
-            # --compile_only does not read records; a recipe has a network of its own.
-            values = {
-                "input_file": self.data.input_file,
-                "bert_config_file": self.network.bert_config_file,
-            }
-            is_unneeded = {
-                "input_file": self.plan.compile_only,
-                # A checkpoint may have the file beside it, and a run that is evaluated has it.
-                "bert_config_file": self.bert_config
-                or self.network.init_checkpoint
-                or self.sources["input_file"] == provenance.RUN,
-            }
             rule = (
                 f"is needed: {' and '.join('--' + n for n in _INPUT_FLAGS)} go together. "
                 "Without both of them, the embedded corpus is used"
             )
-            for name, value in values.items():
-                flags.check(value or is_unneeded[name], name, value, rule)
+            # --compile_only does not read records.
+            files, network = self.data.input_file, self.network
+            flags.check(files or self.plan.compile_only, "input_file", files, rule)
+            # A recipe has a network of its own, a checkpoint may have the file beside it, and a run
+            # that is evaluated has it.
+            is_known = self.bert_config or network.init_checkpoint or network.bert_config_file
+            is_known = is_known or self.sources["input_file"] == provenance.RUN
+            flags.check(is_known, "bert_config_file", network.bert_config_file, rule)
         self.data.check_files(self.embedded)
 
 
