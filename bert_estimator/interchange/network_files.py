@@ -78,18 +78,7 @@ def name_of_vocabulary(vocab_file: str) -> str:
 
 def task_of_source(source: Source) -> dict[str, Any]:
     """Returns what task.json says of a source."""
-    return {
-        "kind": source.kind,
-        "labels": list(source.labels),
-        "output_names": list(source.output_names),
-        "is_pair": source.is_pair,
-        "do_lower_case": source.do_lower_case,
-        "strip_accents": source.strip_accents,
-        "max_seq_length": source.max_seq_length,
-        "pooling": source.pooling,
-        "is_normalized": source.is_normalized,
-        "version_2_with_negative": source.version_2_with_negative,
-    }
+    return {key: getattr(source, key) for key in (*_KEYS, *_LISTS)}
 
 
 def _read_task(folder):

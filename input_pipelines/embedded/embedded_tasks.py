@@ -14,7 +14,6 @@ Questions, the default of run_squad.py: which part of a docstring answers them?
 """
 
 import ast
-import dataclasses
 import hashlib
 import itertools
 import random
@@ -32,11 +31,6 @@ from input_pipelines.tasks.task_data import EmbeddedTask
 
 _WORDS_OF_SENTENCE = range(5, 23)  # the sequences of pretraining have 32 tokens
 _HELD_OUT_MODULES = 0.1
-
-
-def load_task(name: str) -> EmbeddedTask[Example]:
-    """Makes a task by its name, one of TASKS; the same Python gives the same task."""
-    return TASKS[name]()
 
 
 def word_order() -> EmbeddedTask[Example]:
@@ -77,6 +71,7 @@ def summary() -> EmbeddedTask[Example]:
     )
 
 
+# Functions that make the tasks; the same Python makes the same task.
 TASKS: dict[str, Callable[[], EmbeddedTask[Example]]] = dict(
     zip(EMBEDDED_TASKS, (word_order, summary), strict=True)
 )
@@ -184,35 +179,28 @@ _KINDS = {
 _PATTERNS = {question: re.compile(pattern) for question, pattern in _KINDS.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class EmbeddedQuestions:
-    """Holds the questions to train on and the questions held out."""
-
-    train: list[Question]
-    held_out: list[Question]
-
-
-def load_questions() -> EmbeddedQuestions:
-    """Makes the questions; the same Python gives the same questions."""
-    questions = EmbeddedQuestions([], [])
+def load_questions() -> tuple[list[Question], list[Question]]:
+    """Returns the questions to train on and the questions held out; the same Python gives the same
+    questions."""
+    train, held_out = [], []
     root = embedded_corpus.directory_of_sources()
     seen: set[str] = set()
     for path in embedded_corpus.sources(root):
         module = path.relative_to(root).as_posix()
         is_held_out = _share(module) < _HELD_OUT_MODULES
-        side = questions.held_out if is_held_out else questions.train
+        side = held_out if is_held_out else train
         for name, text in _texts(embedded_corpus.parse(path)):
             # Texts are split by module, and a text counts once, so no text of the held-out
             # questions was trained on.
             if text not in seen:
                 seen.add(text)
                 side += _questions(f"{module}:{name}:{len(seen)}", name, text)
-    if not questions.train or not questions.held_out:
+    if not train or not held_out:
         raise FileNotFoundError(
             f"the standard library at {root} has no docstrings to ask about: this Python lacks "
             "them or its sources. Name your own files, or use a complete Python."
         )
-    return questions
+    return train, held_out
 
 
 def nearest_sentences(questions: Sequence[Question]) -> dict[str, str]:

@@ -47,7 +47,8 @@ class PretrainingFeatures:
         by_token = ("int64_list", max_seq_length, "max_seq_length")
         by_prediction = (max_predictions_per_seq, "max_predictions_per_seq")
         token = _ids(vocab_size, "vocab_size")
-        self._features = {
+        # For `check_kinds`.
+        self.kinds = {
             "input_ids": Feature(*by_token, *token),
             "input_mask": Feature(*by_token, 1),
             "segment_ids": Feature(*by_token, *_ids(type_vocab_size, "type_vocab_size")),
@@ -66,18 +67,14 @@ class PretrainingFeatures:
         dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
         return {
             name: tf.io.FixedLenFeature([feature.length], dtypes[feature.kind])
-            for name, feature in self._features.items()
+            for name, feature in self.kinds.items()
         }
-
-    def kinds(self) -> dict[str, Feature]:
-        """Returns the features for `check_kinds`."""
-        return dict(self._features)
 
     def check_values(
         self, records: RecordFiles, numbers: np.ndarray, values: Mapping[str, np.ndarray]
     ) -> None:
         """Raises RecordError if a value of B records, [B, length] by name, is out of its range."""
-        for name, feature in self._features.items():
+        for name, feature in self.kinds.items():
             check_range(records, numbers, name, values[name], feature.last, feature.reason)
 
 
@@ -170,7 +167,7 @@ def open_pretraining_records(
         else:
             # The records of a file are alike; `PretrainingReader` checks each as it is read.
             example, location = records.read(first_record), records.location(first_record)
-            check_kinds(example, location, features.kinds())
+            check_kinds(example, location, features.kinds)
         first_record += num_records
     if not records.num_records:
         raise RecordError(f"{', '.join(records.files)}: no records. Create the data again.")

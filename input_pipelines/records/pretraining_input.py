@@ -60,7 +60,7 @@ class PretrainingReader:
         self._at_once = max(1, _RECORDS_AT_ONCE // batch_size) if batch_size else 1
         self._masker = masker
         self._bad_records = bad_records
-        self._kinds = unmasked_records.FEATURES if masker else features.kinds()
+        self._kinds = unmasked_records.FEATURES if masker else features.kinds
         outputs = {name: (spec.shape, spec.dtype) for name, spec in features.spec().items()}
         outputs["is_real_example"] = ([], tf.int64)
         # Values are checked as int64: a cast to int32 would bring some back into their range.

@@ -9,7 +9,6 @@ the FineWeb paper (Penedo et al., 2024): 14 bands of 8 hashes. Of the pairs of d
 import hashlib
 import zlib
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -24,13 +23,6 @@ _FEWEST_SLOTS = 1024
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Duplicates(Protocol):
-    """Remembers documents; `ExactDuplicates` and `NearDuplicates` implement it."""
-
-    def is_new(self, document: Sequence[str]) -> bool:
-        """Remembers a document, a sequence of sentences; returns False if it has come before."""
-
-
 class ExactDuplicates:
     """Remembers documents by hashes of 8 bytes of their words, whatever their case and spaces: at
     most 32 bytes of memory for each."""
@@ -39,6 +31,7 @@ class ExactDuplicates:
         self._hashes = HashSet()
 
     def is_new(self, document: Sequence[str]) -> bool:
+        """Remembers a document, a sequence of sentences; returns False if it has come before."""
         text = " ".join(_words(document))
         # Among 10 million documents, one is mistaken for another with a probability of 3 in a
         # million.
@@ -55,6 +48,7 @@ class NearDuplicates:
         self._multipliers = multipliers | np.uint64(1)
 
     def is_new(self, document: Sequence[str]) -> bool:
+        """Remembers a document; returns False if it, or one much like it, has come before."""
         signature = self.signature(document).reshape(_BANDS, _ROWS)
         bands = [_band_hash(band) for band in signature]
         # All bands are remembered, also if the first one is known: `all` of a generator would stop.

@@ -42,7 +42,7 @@ def test_create(text_file, tmp_path, vocab_file):
     assert flag_values.settings.random_seed == 12345
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
-    lengths = record_lengths.read(records, PretrainingFeatures(16, 4).kinds())
+    lengths = record_lengths.read(records, PretrainingFeatures(16, 4).kinds)
     assert 0.5 < lengths.token_share < 1
     manifest = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
     cut = manifest.corpus["in_no_example"]

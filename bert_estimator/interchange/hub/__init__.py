@@ -1,1 +1,1 @@
-"""TF Hub's modules, read and written."""
+"""TF Hub's modules, which are read."""

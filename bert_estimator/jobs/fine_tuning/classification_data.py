@@ -225,7 +225,7 @@ def _flag_at_fault(config, error):
 def _read_embedded(config, bert_config, tokenizer):
     if config.data.task_name in EMBEDDED_TAGGING_TASKS:
         return _read_embedded_tags(config, bert_config, tokenizer)
-    task = embedded_tasks.load_task(config.data.task_name)
+    task = embedded_tasks.TASKS[config.data.task_name]()
     asked = config.data
     data = task_data.of_embedded(task, tokenizer, asked.vocab_file, asked.max_seq_length)
     (held_out,) = data.evaluate.values()

@@ -94,10 +94,9 @@ def _read_files(config, bert_config, tokenizer):
 
 
 def _read_embedded(config, bert_config, tokenizer):
-    questions = embedded_tasks.load_questions()
     train, held_out = (
         _windows(config.data, side, tokenizer, "the embedded questions")
-        for side in (questions.train, questions.held_out)
+        for side in embedded_tasks.load_questions()
     )
     start = config.network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
     print(

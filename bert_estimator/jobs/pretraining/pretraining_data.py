@@ -140,7 +140,7 @@ def _lengths(config, records):
         kept_in = os.path.join(config.directory_to_write(), "record_lengths.npz")
     expected = pretraining_features.PretrainingFeatures(
         asked.max_seq_length, asked.max_predictions_per_seq
-    ).kinds()
+    ).kinds
     with flags.named("input_file"):
         return record_lengths.read(records, expected, kept_in, asked.max_bad_records)
 

@@ -13,7 +13,7 @@ def tasks(corpus):
     """Returns the tasks by name."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(embedded_corpus, "load", lambda: corpus)
-        return {name: embedded_tasks.load_task(name) for name in embedded_tasks.TASKS}
+        return {name: make() for name, make in embedded_tasks.TASKS.items()}
 
 
 @pytest.mark.parametrize("name", embedded_tasks.TASKS)
@@ -61,9 +61,9 @@ def test_a_task_is_the_same_every_time(monkeypatch):
     """A part of the standard library is enough to show it."""
     sources = embedded_corpus.sources
     monkeypatch.setattr(embedded_corpus, "sources", lambda root: sources(root)[::8])
-    task = embedded_tasks.load_task("summary")
+    task = embedded_tasks.TASKS["summary"]()
     assert len(task.train) > 100 and task.held_out
-    assert embedded_tasks.load_task("summary") == task
+    assert embedded_tasks.TASKS["summary"]() == task
 
 
 @pytest.mark.parametrize(

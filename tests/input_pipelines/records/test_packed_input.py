@@ -35,7 +35,7 @@ def static(files, tokenizer, vocab_file, documents, **settings):
 
 
 def input_fn(files, packs=None, **options):
-    lengths = record_lengths.read(RecordFiles(files), PretrainingFeatures(F, P).kinds())
+    lengths = record_lengths.read(RecordFiles(files), PretrainingFeatures(F, P).kinds)
     return input_fn_builder(files, F, P, True, packs=packs, lengths=lengths, **options)
 
 
@@ -140,7 +140,7 @@ def test_hosts_read_their_own_slots(files, monkeypatch):
 
 
 def test_shapes_are_those_of_batches(files):
-    lengths = record_lengths.read(RecordFiles(files), PretrainingFeatures(F, P).kinds())
+    lengths = record_lengths.read(RecordFiles(files), PretrainingFeatures(F, P).kinds)
     packs = Packs(9, micro_batch_size=2)
     with tf.Graph().as_default():
         zeros = shapes_input_fn(F, P, "bfloat16", packs, lengths)({"batch_size": BATCH})

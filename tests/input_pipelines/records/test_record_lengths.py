@@ -12,7 +12,7 @@ from input_pipelines.records import record_lengths
 from input_pipelines.records.pretraining_features import PretrainingFeatures
 from input_pipelines.records.record_reader import RecordError, RecordFiles
 
-EXPECTED = PretrainingFeatures(16, 4).kinds()
+EXPECTED = PretrainingFeatures(16, 4).kinds
 
 
 @pytest.fixture
