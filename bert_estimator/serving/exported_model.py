@@ -24,7 +24,7 @@ from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
 from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.answers import Search
-from input_pipelines.tasks.features import BatchesOfLength
+from input_pipelines.tasks.features import Batches
 
 ENDS = ("start_logits", "end_logits")  # the outputs of a network for answers
 
@@ -201,7 +201,7 @@ class OpenModel(NamedTuple):
     # possible take sequences of one length.
     pads_to_longest: bool
 
-    def run(self, features: BatchesOfLength, batch_size: int) -> dict[str, list[np.ndarray]]:
+    def run(self, features: Batches, batch_size: int) -> dict[str, list[np.ndarray]]:
         """Returns output name -> the row of each example, in order; `batch_size` is the most
         examples that are computed at a time."""
         rows: dict[str, list[Any]] = {name: [None] * len(features) for name in self.outputs}

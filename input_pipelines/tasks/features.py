@@ -18,25 +18,53 @@ from input_pipelines.tasks.tag_files import Sentence
 
 
 class Batches(Protocol):
-    """What batches are drawn from."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns features, int32 [number, length] each, of numbered examples; -1 gives zeros."""
-
-
-class BatchesOfLength(Batches, Protocol):
-    """`Batches` that can be padded to a length: `Features`, `TagFeatures` or `Windows`."""
+    """What batches are drawn from: `Features`, `TagFeatures`, `Windows`, or these in another
+    order."""
 
     lengths: np.ndarray  # int64 [number of examples], tokens with [CLS] and [SEP]
     max_seq_length: int  # the greatest length
 
+    def __len__(self) -> int: ...
+
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns features, int32 [number, length], as `Batches.batch` does, padded to a length."""
+        """Returns features, int32 [number, length] each, of numbered examples, padded to a length;
+        -1 gives zeros."""
 
 
-class Features:
+class _FlatIds:
+    """Holds the ids of examples in one array: padded to F, a large task would take several times
+    the memory."""
+
+    def _hold(self, ids, lengths, unk_id):
+        self._ids = np.array(ids, np.int32)
+        self.unknown_share = np.count_nonzero(self._ids == unk_id) / max(len(ids), 1)
+        self.lengths = np.array(lengths, np.int64)
+        self._ends = np.cumsum(lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def _batch(self, numbers, length):
+        """Returns (the features that all examples have, the numbers with 0 for -1, the places of
+        the ids [B, F])."""
+        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
+        numbers = np.where(is_real, numbers, 0)
+        positions = np.arange(length)
+        mask = positions < np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
+        # Any id may be read for positions beyond an example's end, since these are masked.
+        starts = (self._ends - self.lengths)[numbers][:, np.newaxis]
+        places = np.minimum(starts + positions, len(self._ids) - 1)
+        features = {
+            "input_ids": np.where(mask, self._ids[places], 0).astype(np.int32),
+            "input_mask": mask.astype(np.int32),
+            "segment_ids": np.zeros(mask.shape, np.int32),
+            "unique_ids": unique_ids,
+            "is_real_example": is_real.astype(np.int32),
+        }
+        return features, numbers, places
+
+
+class Features(_FlatIds):
     """Holds the features of examples, all of them or none with labels; batches add the padding."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int):
@@ -53,15 +81,8 @@ class Features:
             ids += first + second
             first_lengths.append(len(first))
             lengths.append(len(first) + len(second))
-        # One array for all: padded to F, a large task would take several times the memory.
-        self._ids = np.array(ids, np.int32)
-        self.unknown_share = np.count_nonzero(self._ids == tokenizer.unk_id) / max(len(ids), 1)
-        self._ends = np.cumsum(lengths)
-        self.lengths = np.array(lengths, np.int64)
+        self._hold(ids, lengths, tokenizer.unk_id)
         self._first_lengths = np.array(first_lengths, np.int64)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
 
     def digest(self) -> bytes:
         """Returns a hash of ids, segments and labels."""
@@ -89,22 +110,10 @@ class Features:
         least the longest example's (None for max_seq_length): [B, F], and [B] for `unique_ids` (the
         numbers) and `is_real_example`; `label_ids` if labels are known. The number -1 gives a
         padding of zeros."""
-        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
-        numbers = np.where(is_real, numbers, 0)
-        places = np.arange(length or self.max_seq_length)
-        lengths = np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
-        mask = places < lengths
-        # Any id may be read for places beyond an example's end, since these places are masked.
-        starts = (self._ends - self.lengths)[numbers][:, np.newaxis]
-        ids = self._ids[np.minimum(starts + places, len(self._ids) - 1)]
-        second = mask & (places >= self._first_lengths[numbers][:, np.newaxis])
-        features = {
-            "input_ids": np.where(mask, ids, 0).astype(np.int32),
-            "input_mask": mask.astype(np.int32),
-            "segment_ids": second.astype(np.int32),
-            "unique_ids": unique_ids,
-            "is_real_example": is_real.astype(np.int32),
-        }
+        features, numbers, _ = self._batch(numbers, length or self.max_seq_length)
+        mask, is_real = features["input_mask"], features["is_real_example"]
+        in_second = np.arange(mask.shape[1]) >= self._first_lengths[numbers][:, np.newaxis]
+        features["segment_ids"] = mask * in_second
         if self.labels is not None:
             shape = [-1] + [1] * (self.labels.ndim - 1)
             labels = np.where(is_real.reshape(shape), self.labels[numbers], 0)
@@ -128,7 +137,7 @@ class Features:
 _NOT_FIRST = -1  # at a piece that is not the first piece of a word
 
 
-class TagFeatures:
+class TagFeatures(_FlatIds):
     """Holds the features of tagged sentences, all or none with tags; batches add the padding.
 
     The first piece of a word carries the word's tag (Devlin et al., 2018, section 5.3). A sentence
@@ -163,15 +172,9 @@ class TagFeatures:
                 words.append(_NOT_FIRST)
                 lengths.append(sum(map(len, window)) + 2)
                 continues.append(place > 0)
-        self._ids = np.array(ids, np.int32)
-        self.unknown_share = np.count_nonzero(self._ids == tokenizer.unk_id) / max(len(ids), 1)
+        self._hold(ids, lengths, tokenizer.unk_id)
         self._words = np.array(words, np.int32)
-        self.lengths = np.array(lengths, np.int64)
-        self._ends = np.cumsum(lengths)
         self._continues = np.array(continues, np.int32)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
 
     def digest(self) -> bytes:
         """Returns a hash of ids, words and tags."""
@@ -193,24 +196,10 @@ class TagFeatures:
         """Returns what `Features.batch` does for the windows with these numbers, with the tags at
         first pieces as `label_ids` [B, F], and int32 `label_mask` [B, F], 1 at first pieces, and
         `continues_sentence` [B], 1 if the sentence began in the window with the number before."""
-        is_real, unique_ids = numbers >= 0, numbers.astype(np.int32)
-        numbers = np.where(is_real, numbers, 0)
-        positions = np.arange(length or self.max_seq_length)
-        mask = positions < np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
-        # Any id may be read for positions beyond a window's end, since these are masked.
-        starts = (self._ends - self.lengths)[numbers][:, np.newaxis]
-        places = np.minimum(starts + positions, len(self._ids) - 1)
-        words = np.where(mask, self._words[places], _NOT_FIRST)
-        ids = np.where(mask, self._ids[places], 0).astype(np.int32)
-        features = {
-            "input_ids": ids,
-            "input_mask": mask.astype(np.int32),
-            "segment_ids": np.zeros_like(ids),
-            "label_mask": (words != _NOT_FIRST).astype(np.int32),
-            "unique_ids": unique_ids,
-            "continues_sentence": np.where(is_real, self._continues[numbers], 0).astype(np.int32),
-            "is_real_example": is_real.astype(np.int32),
-        }
+        features, numbers, places = self._batch(numbers, length or self.max_seq_length)
+        words = np.where(features["input_mask"], self._words[places], _NOT_FIRST)
+        features["label_mask"] = (words != _NOT_FIRST).astype(np.int32)
+        features["continues_sentence"] = features["is_real_example"] * self._continues[numbers]
         if self.labels is not None:
             labels = np.where(words != _NOT_FIRST, self.labels[words], 0)
             features["label_ids"] = labels.astype(np.int32)

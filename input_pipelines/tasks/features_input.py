@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from input_pipelines.records.order import BatchOrder
 from input_pipelines.records.packed_rows import Packs
 from input_pipelines.records.pretraining_input import deployment, prefetched
-from input_pipelines.tasks.features import Batches, BatchesOfLength
+from input_pipelines.tasks.features import Batches
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
 # In training, lengths are multiples of at least 8, and there are at most 16 of them.
@@ -38,7 +38,7 @@ def input_fn_builder(
     examples of zeros, whose `is_real_example` is 0.
 
     Args:
-      features: the examples; `BatchesOfLength` for the last two arguments.
+      features: the examples.
       is_training: True for training, False for evaluation and prediction.
       random_seed: seed of the order of training.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
@@ -100,7 +100,7 @@ def input_fn_builder(
     return input_fn
 
 
-def row_length_of(features: BatchesOfLength) -> int:
+def row_length_of(features: Batches) -> int:
     """Returns the length of packed rows: room for the longest example and several usual ones."""
     # Longer rows would only add products between tokens of different examples.
     longest = max(int(features.lengths.max(initial=0)), _USUAL_ROW)
@@ -145,16 +145,16 @@ _TOGETHER = 16
 
 
 class ReorderedBatches:
-    """Has the examples of a `BatchesOfLength` in another order, part by part.
+    """Has the examples of a `Batches` in another order, part by part.
 
     In each part, the longest come first, so that a batch has examples of about one length; or all
     batches have about the same number of tokens, so that a few packed rows suffice for any.
 
     Attributes:
-      lengths, max_seq_length: as `BatchesOfLength` has them, in this order.
+      lengths, max_seq_length: as `Batches` has them, in this order.
     """
 
-    def __init__(self, examples: BatchesOfLength, batch_size: int, is_balanced: bool = False):
+    def __init__(self, examples: Batches, batch_size: int, is_balanced: bool = False):
         """Finds the order.
 
         Args:

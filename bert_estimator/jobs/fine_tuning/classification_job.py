@@ -25,7 +25,7 @@ from bert_estimator.model_fns import (
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 from input_pipelines.tasks import tag_files
-from input_pipelines.tasks.features import BatchesOfLength
+from input_pipelines.tasks.features import Batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Classification(FineTuning):
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
             print(f"Predictions: {remote.shown(path)} ({what})")
 
-    def examples(self) -> list[BatchesOfLength]:
+    def examples(self) -> list[Batches]:
         task = self.data.task
         sets = task.train, *task.evaluate.values(), *task.predict.values()
         return [features for features in sets if features]

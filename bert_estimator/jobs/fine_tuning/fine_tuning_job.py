@@ -28,7 +28,7 @@ from bert_estimator.system import disk_files
 from bert_estimator.tokenization import Casing
 from input_pipelines.records.packed_rows import Filling, Packs
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features import Batches, BatchesOfLength
+from input_pipelines.tasks.features import Batches
 from input_pipelines.tasks.features_input import ReorderedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
@@ -43,8 +43,7 @@ class FineTuning(abc.ABC):
     directory: RunDirectory | None = None  # None if the step is only compiled
     master: str = ""
 
-    # Whether the results are the same if examples have less padding; the data is `BatchesOfLength`
-    # then.
+    # Whether the results are the same if examples have less padding.
     IGNORES_PADDING = True
 
     @staticmethod
@@ -90,7 +89,7 @@ class FineTuning(abc.ABC):
         alone; prints which; raises FlagError if it cannot do as asked."""
 
     @abc.abstractmethod
-    def examples(self) -> Sequence[BatchesOfLength]:
+    def examples(self) -> Sequence[Batches]:
         """Returns all that was read of the task's files."""
 
     @abc.abstractmethod

@@ -24,7 +24,7 @@ from bert_estimator.interchange.source import KINDS
 from bert_estimator.storage import remote
 from bert_estimator.system import lock
 from bert_estimator.system.errors import listed
-from input_pipelines.tasks.features import BatchesOfLength
+from input_pipelines.tasks.features import Batches
 
 # How many examples of the task's files are compared, and how many are computed at a time.
 _COMPARED, _BATCH = 256, 32
@@ -56,7 +56,7 @@ def write(
     base: str,
     source: interchange.Source,
     task: Mapping[str, Any],
-    sets: Sequence[BatchesOfLength],
+    sets: Sequence[Batches],
     score: Callable[[Answer], tuple[str, float]] | None,
 ) -> None:
     """Writes an ONNX model below `base`, prints where it is, and leaves nothing behind if it fails.
@@ -88,7 +88,7 @@ def write(
 
 
 def answered(
-    answer: Answer, examples: BatchesOfLength
+    answer: Answer, examples: Batches
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
     """Yields the numbers of examples, their features and a model's outputs, batch by batch."""
     for numbers in np.array_split(np.arange(len(examples)), -(-len(examples) // _BATCH)):
@@ -128,7 +128,7 @@ def _new_directory(base: str) -> Iterator[tuple[str, str]]:
         raise
 
 
-def _batches(sets: Sequence[BatchesOfLength]) -> Iterator[dict[str, np.ndarray]]:
+def _batches(sets: Sequence[Batches]) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of examples from all places of sets, and of the longest example of each."""
     for examples in sets:
         most = min(len(examples), -(-_COMPARED // len(sets)))

@@ -19,7 +19,7 @@ from bert_estimator.model_fns import fine_tuning, question_answering, update
 from bert_estimator.storage import remote
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Search
-from input_pipelines.tasks.features import BatchesOfLength
+from input_pipelines.tasks.features import Batches
 from input_pipelines.tasks.windows import Windows
 
 
@@ -75,7 +75,7 @@ class QuestionAnswering(FineTuning):
     def head(self) -> tuple[str, ...]:
         return (f"{ANSWER}/output_weights",)
 
-    def examples(self) -> list[BatchesOfLength]:
+    def examples(self) -> list[Batches]:
         sets = self.data.train, self.data.evaluate, self.data.predict
         # Evaluation and prediction may have the same windows.
         return list({id(windows): windows for windows in sets if windows}.values())
