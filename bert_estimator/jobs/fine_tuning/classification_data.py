@@ -223,30 +223,18 @@ def _flag_at_fault(config, error):
 
 
 def _read_embedded(config, bert_config, tokenizer):
-    if config.data.task_name in EMBEDDED_TAGGING_TASKS:
-        return _read_embedded_tags(config, bert_config, tokenizer)
-    task = embedded_tasks.TASKS[config.data.task_name]()
     asked = config.data
-    data = task_data.of_embedded(task, tokenizer, asked.vocab_file, asked.max_seq_length)
-    (held_out,) = data.evaluate.values()
+    is_tagging = asked.task_name in EMBEDDED_TAGGING_TASKS
+    make = embedded_tasks.load_tags if is_tagging else embedded_tasks.TASKS[asked.task_name]
+    of_embedded = task_data.of_embedded_tags if is_tagging else task_data.of_embedded
+    task = make()
+    data = of_embedded(task, tokenizer, asked.vocab_file, asked.max_seq_length)
+    what = "sentences" if is_tagging else "examples"
     print(
-        f"Task: {task.question} {len(data.train)} examples to train on, {len(held_out)} held out. "
-        f"Start: {_start(config.network)}."
+        f"Task: {task.question} {len(task.train)} {what} to train on, {len(task.held_out)} held "
+        f"out. Start: {opened_network.start_in_words(config)}."
     )
-
+    if is_tagging:
+        return _with_usual_tags(bert_config, data, task.train, task.held_out)
     baselines = functools.partial(_baselines, data, bert_config.vocab_size)
     return ClassificationData(bert_config, data, baselines)
-
-
-def _read_embedded_tags(config, bert_config, tokenizer):
-    task, asked = embedded_tasks.load_tags(), config.data
-    data = task_data.of_embedded_tags(task, tokenizer, asked.vocab_file, asked.max_seq_length)
-    print(
-        f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
-        f"out. Start: {_start(config.network)}."
-    )
-    return _with_usual_tags(bert_config, data, task.train, task.held_out)
-
-
-def _start(network):
-    return network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"

@@ -75,6 +75,11 @@ def completed(config: FineTuningConfig) -> FineTuningConfig:
     return flags.changed(config, vocab_file=source.vocab_file)
 
 
+def start_in_words(config: FineTuningConfig) -> str:
+    """Returns what the training of an embedded task starts from."""
+    return config.network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
+
+
 def of_embedded(config: FineTuningConfig, bert_config: BertConfig) -> str:
     """Returns an embedded task's vocabulary, which training copies into the run's directory."""
     named = config.data.vocab_file

@@ -98,10 +98,9 @@ def _read_embedded(config, bert_config, tokenizer):
         _windows(config.data, side, tokenizer, "the embedded questions")
         for side in embedded_tasks.load_questions()
     )
-    start = config.network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
     print(
         f"Questions on docstrings: {len(train.questions)} to train on, {len(held_out.questions)} "
-        f"held out. Start: {start}."
+        f"held out. Start: {opened_network.start_in_words(config)}."
     )
 
     def baselines():
