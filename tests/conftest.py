@@ -53,7 +53,7 @@ LONG_FILES = (
     "journeys/test_tagging_runs.py",
     "journeys/test_padding.py",
     "test_modeling.py",
-    "serving/graph/test_text_model.py",
+    "jobs/fine_tuning/test_text_exports.py",
     "input_pipelines/embedded/test_embedded_tasks.py",
     "robustness/test_broken_disks.py",
     "robustness/test_cut_vocabularies.py",

@@ -8,10 +8,10 @@ import random
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph.graph_wordpiece import GraphWordPiece
+from bert_estimator.serving.graph_wordpiece import GraphWordPiece
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 
-GOLDENS = pathlib.Path(__file__).parent.parent.parent / "tokenization" / "goldens" / "tokens.json"
+GOLDENS = pathlib.Path(__file__).parent.parent / "tokenization" / "goldens" / "tokens.json"
 NASTY = json.loads(GOLDENS.read_text(encoding="ascii"))
 
 

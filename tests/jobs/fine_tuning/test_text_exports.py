@@ -15,12 +15,11 @@ from tiny_run import classifier_flags, pairs
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs.fine_tuning import export
-from bert_estimator.serving.graph import text_model
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
-from tests.serving.graph.test_graph_wordpiece import NASTY
+from tests.serving.test_graph_wordpiece import NASTY
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_features_are_those_of_training(tokenizer, is_pair, length):
     columns = [strings, others] if is_pair else [strings]
     with tf.Graph().as_default(), tf.Session() as session:
         texts = [tf.constant([text.encode() for text in column]) for column in columns]
-        found = session.run(text_model.features_of(tokenizer, texts, length))
+        found = session.run(export.features_of(tokenizer, texts, length))
     assert set(found) == {"input_ids", "input_mask", "segment_ids"}
     longest = expected["input_mask"].sum(axis=1).max()
     for name, value in found.items():
@@ -58,14 +57,12 @@ def test_features_are_those_of_training(tokenizer, is_pair, length):
 
 def test_a_text_whose_tokens_differ_is_shown(tokenizer, monkeypatch):
     texts = [f"text {number}" for number in range(300)]
-    assert text_model.check_texts(tokenizer, texts) == 300
-    assert text_model.check_texts(tokenizer, []) == 0
+    assert export.check_texts(tokenizer, texts) == 300
+    assert export.check_texts(tokenizer, []) == 0
     monkeypatch.setattr(tokenizer, "encode", lambda text: [7] if text == "text 299" else None)
-    monkeypatch.setattr(text_model, "_BATCH", 299)
-    with pytest.raises(
-        text_model.TextDifferenceError, match=r"^the graph .* the text 'text 0' into"
-    ):
-        text_model.check_texts(tokenizer, texts)
+    monkeypatch.setattr(export, "_BATCH", 299)
+    with pytest.raises(FlagError, match=r": the graph .* the text 'text 0' into"):
+        export.check_texts(tokenizer, texts)
 
 
 # Exported by the script
