@@ -16,7 +16,7 @@ from bert_estimator.command_line.choices import QUESTION_ANSWERING, TASK_KINDS
 from bert_estimator.interchange import network_files, network_variables, opening, weights
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.layers import primitives
-from bert_estimator.model_fns import classification, fine_tuning, question_answering, tagging
+from bert_estimator.model_fns import classification, fine_tuning, question_answering
 from bert_estimator.serving.exported_model import ENDS, OpenModel, TextTask, check_network
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
@@ -103,5 +103,5 @@ def _precision(checkpoint):
 def _model_fn(network, task):
     if task.kind == QUESTION_ANSWERING:
         return question_answering.model_fn_builder(network)
-    make = tagging.TaggingHead if task.kind == "tagging" else classification.Head
+    make = classification.TaggingHead if task.kind == "tagging" else classification.Head
     return classification.model_fn_builder(network, make(task.kind, len(task.labels) or 1))

@@ -7,7 +7,7 @@ import sklearn.metrics
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import choices
-from bert_estimator.model_fns import classification, metrics, tagging
+from bert_estimator.model_fns import classification, metrics
 from input_pipelines.tasks import task_table
 
 BATCH = 7
@@ -46,7 +46,7 @@ ORACLES = {
 
 
 def test_tasks_name_metrics_of_their_kinds():
-    of_tags = [*metrics.METRICS_OF_KIND["classification"], *tagging.ENTITY_METRICS]
+    of_tags = [*metrics.METRICS_OF_KIND["classification"], *classification.ENTITY_METRICS]
     of_kind = {**metrics.METRICS_OF_KIND, "tagging": of_tags}
     lists = [(task.kind, task.metrics) for task in task_table.TASKS.values()]
     lists += [*task_table.OWN_METRICS.items(), ("tagging", task_table.ENTITY_METRICS)]

@@ -14,7 +14,6 @@ from bert_estimator.model_fns import (
     fine_tuning,
     pretraining,
     question_answering,
-    tagging,
     update,
 )
 from bert_estimator.optimization import WarmupPolynomialDecay
@@ -95,7 +94,7 @@ def model_fn_of(task, rule=RULE, config=CONFIG, **options):
     if task == "answers":
         return question_answering.model_fn_builder(network, rule)
     if task == "tagging":
-        head = tagging.TaggingHead(task, 3, ("accuracy",), labels=("O", "B-A", "I-A"))
+        head = classification.TaggingHead(task, 3, ("accuracy",), labels=("O", "B-A", "I-A"))
     else:
         head = classification.Head(task, 1 if task == "regression" else 3)
     return classification.model_fn_builder(network, head, rule)

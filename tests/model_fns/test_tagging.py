@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.model_fns import classification, fine_tuning, metrics, tagging
+from bert_estimator.model_fns import classification, fine_tuning, metrics
 from bert_estimator.tokenization import entities
 from bert_estimator.tpu.replicas.replica import Replica
 from tests.model_fns.test_classification import CONFIG, B, F, check_micro_batches, one_step
@@ -27,8 +27,8 @@ FEATURES = {
 WEIGHTS = (FEATURES["label_mask"] * FEATURES["is_real_example"][:, None]).astype(np.float64)
 
 
-def head_of(metrics=(*tagging.ENTITY_METRICS, "accuracy", "macro_f1"), **options):
-    return tagging.TaggingHead("tagging", 3, metrics, labels=LABELS, **options)
+def head_of(metrics=(*classification.ENTITY_METRICS, "accuracy", "macro_f1"), **options):
+    return classification.TaggingHead("tagging", 3, metrics, labels=LABELS, **options)
 
 
 def build(mode, rule=None, head=None, rows=slice(None), **options):
@@ -66,7 +66,7 @@ def test_evaluation():
     guesses = values["logits"].argmax(axis=-1)
     right = guesses == FEATURES["label_ids"]
     assert found["accuracy"] == pytest.approx((right * WEIGHTS).sum() / WEIGHTS.sum())
-    assert list(found) == [*tagging.ENTITY_METRICS, "accuracy", "macro_f1", "mean_loss"]
+    assert list(found) == [*classification.ENTITY_METRICS, "accuracy", "macro_f1", "mean_loss"]
     # Rows 0 and 1 are one sentence, and row 3 only pads.
     sentences = [
         [
@@ -92,7 +92,7 @@ def test_scores_do_not_depend_on_the_batch(batch, order):
     columns = [column[order] for column in columns]
     # Labelled are [1, 4), [5, 6), [6, 7) of the first sentence and [0, 2) of the second.
     expected = {"entity_precision": 2 / 5, "entity_recall": 2 / 4, "entity_f1": 4 / 9}
-    head, total = head_of(tagging.ENTITY_METRICS), {}
+    head, total = head_of(classification.ENTITY_METRICS), {}
     for first in range(0, 5, batch):
         metrics.add(total, head.count(*(column[first : first + batch] for column in columns)))
     assert head.values_of(total) == pytest.approx(expected)

@@ -15,13 +15,7 @@ from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs.fine_tuning import classification_data, export, onnx_export
 from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, write_lines
-from bert_estimator.model_fns import (
-    classification,
-    classification_report,
-    fine_tuning,
-    tagging,
-    update,
-)
+from bert_estimator.model_fns import classification, classification_report, fine_tuning, update
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 from input_pipelines.tasks import tag_files
@@ -65,7 +59,7 @@ class Classification(FineTuning):
         positive = 1 if task.positive is None else task.labels.index(task.positive)
         of_head = (task.kind, num_labels, task.metrics, weights or None, reports, positive)
         if task.kind == "tagging":
-            return tagging.TaggingHead(*of_head, labels=task.labels)
+            return classification.TaggingHead(*of_head, labels=task.labels)
         return classification.Head(*of_head)
 
     def task(self) -> dict[str, Any]:
