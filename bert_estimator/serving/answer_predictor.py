@@ -1,21 +1,21 @@
 """Answers questions on texts with a fine-tuned model of run_squad.py, as prediction does."""
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
-from bert_estimator.serving import exported_model, task_model
-from bert_estimator.serving.commands import BATCH_SIZE, Text, check_batch_size, example_of
+from bert_estimator.serving import exported_model
+from bert_estimator.serving.commands import BATCH_SIZE, Text, check_list, example_of
+from bert_estimator.serving.task_model import TaskPredictor
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Prediction
 from input_pipelines.tasks.squad_files import Question
 from input_pipelines.tasks.windows import Windows
 
 
-class AnswerPredictor:
+class AnswerPredictor(TaskPredictor):
     """Opens a model that answers questions. An exported one needs no code of the model.
 
     ```
@@ -24,30 +24,17 @@ class AnswerPredictor:
     ```
 
     Calls may come from several threads at a time. `path` and the errors are as for `Predictor`;
-    `batch_size` is the most windows of contexts that are computed at a time.
+    `batch_size` is the most windows of contexts that are computed at a time, and `max_seq_length` a
+    window's tokens: longer contexts are split, and none of their words is lost.
     """
 
-    kind, is_pair = QUESTION_ANSWERING, True
+    kind, is_pair, answers_questions = QUESTION_ANSWERING, True, True
 
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
-        check_batch_size(batch_size)
-        self.batch_size = batch_size
-        self.export_dir = task_model.find(path)  # or the checkpoint
-        task = exported_model.read_task(self.export_dir)
-        if task.reading is None:
-            raise ValueError(
-                f"{self.export_dir}: the model's task is {task.kind}, and not to answer questions"
-            )
-        self._doc_stride, self.search = task.reading.doc_stride, task.reading.search
-        self._tokenizer = task.open_tokenizer()
-        # Tokens of a window; longer contexts are split, and none of their words is lost.
-        self.max_seq_length: int = task.max_seq_length
-        # Tokens to which questions are cut; `num_cut` counts the questions that have been cut so
-        # far.
-        self.max_query_length: int = task.reading.max_query_length
-        self._model = task_model.open_session(self.export_dir, task, batch_size)
-        self.num_cut = 0
-        self._counting = threading.Lock()
+        super().__init__(path, batch_size)
+        self._doc_stride, self.search = self._task.reading.doc_stride, self._task.reading.search
+        # Tokens to which questions are cut; `num_cut` counts those that have been cut so far.
+        self.max_query_length: int = self._task.reading.max_query_length
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
         """Answers pairs of strings, a question and its context.
@@ -61,8 +48,7 @@ class AnswerPredictor:
 
     def predict(self, texts: Iterable[Text]) -> list[Prediction]:
         """Returns the `Prediction` of each question; see `__call__`."""
-        if isinstance(texts, str):
-            raise ValueError(f"texts must be a list of pairs, not the one text {texts!r}")
+        check_list(texts)
         what = "a pair of strings, a question and its context"
         pairs = [example_of(number, text, True, what) for number, text in enumerate(texts)]
         questions = [
@@ -81,13 +67,8 @@ class AnswerPredictor:
         logits = list(zip(*map(outputs.get, exported_model.ENDS), strict=True))
         if not all(np.isfinite(rows).all() for rows in logits):
             raise ValueError("the model's output is not finite")
-        with self._counting:
-            self.num_cut += windows.num_cut
+        self._count(windows.num_cut)
         return list(answers.predict(windows, logits, self.search))
-
-    def close(self) -> None:
-        """Closes the model; it cannot be called after that."""
-        self._model.session.close()
 
     def _answer(self, prediction):
         span, probability = prediction.given()

@@ -24,7 +24,6 @@ before it writes the next line. No line ends the service.
 
 import json
 import sys
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, TextIO
 
@@ -33,14 +32,8 @@ import numpy as np
 from bert_estimator.command_line import console
 from bert_estimator.serving import commands, exported_model, task_model
 from bert_estimator.serving.answer_predictor import AnswerPredictor
-from bert_estimator.serving.commands import (
-    BATCH_SIZE,
-    BATCHES_TOGETHER,
-    Text,
-    check_batch_size,
-    check_characters,
-    example_of,
-)
+from bert_estimator.serving.commands import BATCH_SIZE, Text, check_characters, example_of
+from bert_estimator.serving.task_model import TaskPredictor
 from bert_estimator.system import memory
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks import tag_files
@@ -49,7 +42,7 @@ from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 
 
-class Predictor:
+class Predictor(TaskPredictor):
     """Opens a fine-tuned classifier for raw texts. An exported one needs TensorFlow, but no code of
     the model.
 
@@ -82,22 +75,10 @@ class Predictor:
     """
 
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
-        check_batch_size(batch_size)
-        self.batch_size = batch_size
-        self.export_dir = task_model.find(path)
-        task = exported_model.read_task(self.export_dir)
-        if task.reading is not None:
-            raise ValueError(f"{self.export_dir} answers questions: open it as an AnswerPredictor")
-        self.kind: str = task.kind
-        self.labels: tuple[str, ...] = task.labels
-        self.is_pair: bool = task.is_pair
-        self._words = task.words
-        self._tokenizer = task.open_tokenizer()
-        self.max_seq_length: int = task.max_seq_length
-        self._model = task_model.open_session(self.export_dir, task, batch_size)
-        self.num_cut = 0
-        # `+=` of several threads would lose counts.
-        self._counting = threading.Lock()
+        super().__init__(path, batch_size)
+        self.kind: str = self._task.kind
+        self.labels: tuple[str, ...] = self._task.labels
+        self.is_pair: bool = self._task.is_pair
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
         """Answers texts like the command line; see `predict` for the texts.
@@ -138,9 +119,7 @@ class Predictor:
           ValueError: a text is not a string, or not a pair of strings if the task is about pairs;
             the message says which text. Or an output is not finite.
         """
-        # A string is iterable, too: its characters would be answered as texts.
-        if isinstance(texts, str):
-            raise ValueError(f"texts must be a list of texts, not the one text {texts!r}")
+        commands.check_list(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts)]
         make = TagFeatures if self.kind == "tagging" else Features
         features = make(examples, self._tokenizer, self.max_seq_length)
@@ -152,8 +131,7 @@ class Predictor:
             # Finite weights can give this, too: their products may overflow.
             if not np.isfinite(row).all():
                 raise ValueError(f"the model's output is not finite: {np.asarray(row).tolist()}")
-        with self._counting:
-            self.num_cut += features.num_cut
+        self._count(features.num_cut)
         if self.kind == "tagging":
             return outputs
         shape = [len(examples), len(self.labels) or 1]
@@ -161,11 +139,7 @@ class Predictor:
 
     def words_of(self, text: str | Sequence[str]) -> list[str]:
         """Returns the words of a text to tag, as they were in training; or a list as it is."""
-        return tag_files.words_of(text, self._words) if isinstance(text, str) else list(text)
-
-    def close(self) -> None:
-        """Closes the model; it cannot be called after that."""
-        self._model.session.close()
+        return tag_files.words_of(text, self._task.words) if isinstance(text, str) else list(text)
 
     def _example(self, number: int, text: Text) -> Example | Sentence:
         if self.kind == "tagging":
@@ -211,7 +185,7 @@ class Predictor:
 
 def open_predictor(path: str, batch_size: int = BATCH_SIZE) -> Predictor | AnswerPredictor:
     """Returns the predictor of a model, for its task; see `Predictor`."""
-    check_batch_size(batch_size)
+    commands.check_batch_size(batch_size)
     export_dir = task_model.find(path)
     task = exported_model.read_task(export_dir)
     return (AnswerPredictor if task.reading else Predictor)(export_dir, batch_size)
@@ -230,7 +204,7 @@ def answer_lines(predictor: Predictor | AnswerPredictor, reader: BinaryIO, write
       The number of lines that got an error.
     """
     errors = 0
-    together = BATCHES_TOGETHER * predictor.batch_size
+    together = commands.BATCHES_TOGETHER * predictor.batch_size
     for answers in commands.answered(reader, together, predictor.is_pair, predictor):
         for answer, error in answers:
             errors += error is not None

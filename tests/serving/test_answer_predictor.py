@@ -198,12 +198,12 @@ def test_the_command_answers_lines(export, tmp_path, capsys):
             [("w3 what", "w1"), "w3"],
             r"texts\[1\] is 'w3'; it must be a pair of strings, a question",
         ),
-        ("w3", "texts must be a list of pairs, not the one text 'w3'"),
+        ("w3", "texts is a single string; give a list of texts"),
         ([("\ud800", "w1")], r"texts\[0\] holds half of a character"),
     ):
         with pytest.raises(ValueError, match=message):
             opened(texts)
-    with pytest.raises(ValueError, match=r"answers questions: open it as an AnswerPredictor"):
+    with pytest.raises(ValueError, match=r"which is not for Predictor; predictor\.open_pred"):
         Predictor(model)
     opened.close()
 
@@ -215,7 +215,10 @@ def test_the_command_answers_lines(export, tmp_path, capsys):
         ({"max_query_length": 13}, "must have room for a question, 3 special tokens and a token"),
         ({"n_best_size": "3"}, "n_best_size: must be a whole number, not"),
         ({"null_score_diff_threshold": "a"}, "null_score_diff_threshold: must be a finite number"),
-        ({"kind": "regression", "is_pair": True, "labels": []}, "is regression, and not to answer"),
+        (
+            {"kind": "regression", "is_pair": True, "labels": []},
+            "is regression, which is not for AnswerPredictor",
+        ),
         ({"kind": "pretraining"}, "names no kind of a task, so that the model gives vectors alone"),
         ({"kind": "x"}, "kind must be one of classification, .*, question_answering, not 'x'"),
         ({"do_lower_case": None}, "the key 'do_lower_case' is missing. Export the model again"),

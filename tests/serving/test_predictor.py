@@ -212,7 +212,7 @@ def test_no_part_of_the_model_is_compiled(cased):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("a text", "texts must be a list of texts, not the one text 'a text'"),
+        ("a text", "texts is a single string; give a list of texts"),
         ([("a", "b"), "c"], r"texts\[1\] is 'c'; it must be a pair of strings, like the texts"),
         ([("a", None)], r"texts\[0\] is \('a', None\); it must be a pair of strings"),
         ([("a", "b", "c")], r"texts\[0\] is \('a', 'b', 'c'\); it must be a pair"),
