@@ -75,15 +75,6 @@ class ExampleFlags(TextFlags):
         f"{_one_of(TAG_FORMATS)} file. It may be compressed, as .gz.",
         flags.check_file,
     )
-    eval_file: str | None = flags.field(
-        None, "Evaluate on the examples of such a file.", flags.check_file, may_differ=True
-    )
-    predict_file: str | None = flags.field(
-        None,
-        "Predict for the examples of such a file; it does not need labels.",
-        flags.check_file,
-        may_differ=True,
-    )
     encoding: str = flags.field(
         "utf-8",
         "Read your own files in this encoding, such as cp1252 (Windows) or utf-16.",

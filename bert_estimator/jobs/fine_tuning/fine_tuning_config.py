@@ -38,10 +38,13 @@ class TextFlags(DataFlags):
 
     train_file: str | None = flags.field(None, "Train on this file.", flags.check_file)
     eval_file: str | None = flags.field(
-        None, "Evaluate on this file.", flags.check_file, may_differ=True
+        None, "Evaluate on such a file.", flags.check_file, may_differ=True
     )
     predict_file: str | None = flags.field(
-        None, "Predict for this file.", flags.check_file, may_differ=True
+        None,
+        "Predict for such a file; it needs no labels and no answers.",
+        flags.check_file,
+        may_differ=True,
     )
     vocab_file: str | None = flags.field(
         None,

@@ -36,15 +36,6 @@ class QuestionFlags(TextFlags):
         flags.check_file,
         may_differ=flags.EVALUATING,
     )
-    eval_file: str | None = flags.field(
-        None, "Evaluate on the questions of such a file.", flags.check_file, may_differ=True
-    )
-    predict_file: str | None = flags.field(
-        None,
-        "Predict the answers of such a file; it needs no answers.",
-        flags.check_file,
-        may_differ=True,
-    )
     version_2_with_negative: bool = flags.field(
         False, "Allow questions without answer, as SQuAD 2.0 has them.", heading=flags.DATA
     )
