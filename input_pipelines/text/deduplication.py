@@ -19,7 +19,7 @@ _WORDS = 5
 _BANDS, _ROWS = 14, 8
 _SEED = 0x3149_4A54
 _AT_ONCE = 4096  # hashes that are in memory together, besides what is remembered
-_FEWEST_SLOTS = 1024
+_FEWEST, _SHARE = 1024, 16  # so many hashes, and one of so many, are in a set
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -73,46 +73,29 @@ class NearDuplicates:
 
 
 class HashSet:
-    """Holds random 64-bit hashes, in 0.2 MB and at most 32 bytes for each, also while it grows."""
+    """Holds 64-bit hashes, in at most 32 bytes for each beside 0.2 MB, also while it grows."""
 
     def __init__(self):
-        self._slots = np.zeros(_FEWEST_SLOTS, np.uint64)  # 0 is an empty slot
-        self._number = 0
+        self._sorted, self._latest = np.zeros(0, np.uint64), set()
 
     def __len__(self) -> int:
-        return self._number
+        return len(self._sorted) + len(self._latest)
 
     def add(self, value: int) -> bool:
         """Adds a hash; returns whether it is new."""
-        # 0 stands for an empty slot.
-        value = value or 1
-        # Then the slots and twice as many, in which they grow, are 4 slots for each hash.
-        if 4 * self._number >= 3 * len(self._slots):
-            self._grow()
-        place = self._place(value)
-        if self._slots[place]:
+        key = np.uint64(value)
+        place = self._sorted.searchsorted(key)
+        is_sorted = place < len(self._sorted) and self._sorted[place] == key
+        if is_sorted or value in self._latest:
             return False
-        self._slots[place] = value
-        self._number += 1
+        self._latest.add(value)
+        # A set takes ten times the memory of an array.
+        if len(self._latest) > _FEWEST + len(self._sorted) // _SHARE:
+            latest = np.sort(np.fromiter(self._latest, np.uint64, len(self._latest)))
+            self._latest.clear()
+            self._sorted = np.concatenate([self._sorted, latest])
+            self._sorted.sort(kind="stable")  # which is fast for two sorted parts
         return True
-
-    def _place(self, value):
-        """Returns the slot of a hash, or the empty slot that it would take."""
-        slots = self._slots
-        mask = len(slots) - 1
-        place = value & mask
-        while (stored := int(slots[place])) and stored != value:
-            place = (place + 1) & mask
-        return place
-
-    def _grow(self):
-        before = self._slots
-        self._slots = np.zeros(2 * len(before), np.uint64)
-        for start in range(0, len(before), _AT_ONCE):
-            # A list takes five times the memory of an array.
-            for value in before[start : start + _AT_ONCE].tolist():
-                if value:
-                    self._slots[self._place(value)] = value
 
 
 def _band_hash(values: np.ndarray) -> int:
