@@ -6,7 +6,6 @@ under the same paths: on a network disk, or a mounted bucket. The machines need 
 Apache Beam, but not TensorFlow.
 """
 
-import contextlib
 import functools
 import multiprocessing
 import multiprocessing.connection
@@ -15,8 +14,9 @@ import pickle
 import signal
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from types import ModuleType
 from typing import Any
 
@@ -38,111 +38,59 @@ class WorkerPool:
     """Runs functions on tasks in this many processes, or in this process itself if it is 0."""
 
     def __init__(self, num_workers: int):
-        self._num_workers = num_workers
-        self._workers: dict[Any, Any] = {}  # connection -> process
+        self._executor = None
+        if num_workers:
+            # Processes are started afresh, so they have neither TensorFlow nor the memory of this
+            # one.
+            context = multiprocessing.get_context("spawn")
+            ends, self._ours = context.Pipe(duplex=False)
+            self._executor = ProcessPoolExecutor(num_workers, context, _set_up_worker, (ends,))
 
     def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *_) -> None:
-        for connection, process in self._workers.items():
-            connection.close()
-            process.terminate()
-        for process in self._workers.values():
-            process.join()
-        self._workers.clear()
+        if self._executor is not None:
+            self._ours.close()
+            self._executor.shutdown(cancel_futures=True)
 
     def run(
         self, function: Callable[[Any], Any], tasks: Sequence[Any], describe: Callable[[Any], str]
     ) -> Iterator[tuple[int, Any]]:
         """Calls a function with each task; yields (number of the task, result) as they are ready.
         Function, tasks and results are pickled, so they must be small."""
-        if not self._num_workers:
+        if self._executor is None:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return
-        # Tasks are popped from the end, so in their order.
-        waiting = list(enumerate(tasks))[::-1]
-        while len(self._workers) < min(self._num_workers, len(tasks)):
-            self._start_worker()
-        busy: dict[Any, int] = {}
-        for connection in self._workers:
-            self._send(connection, function, waiting, busy)
-        while busy:
-            for connection in multiprocessing.connection.wait(list(busy)):
-                number = busy.pop(connection)
-                result = self._result(connection, describe(tasks[number]))
-                self._send(connection, function, waiting, busy)
-                yield number, result
-
-    def _start_worker(self) -> None:
-        # Processes are started afresh, so they have neither TensorFlow nor the memory of this one.
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), name="worker", daemon=True)
-        process.start()
-        # Else the end of the worker would not be seen: this process would hold the pipe open.
-        theirs.close()
-        self._workers[ours] = process
-
-    def _send(self, connection, function, waiting, busy) -> None:
-        if waiting:
-            number, task = waiting.pop()
-            # If the worker has just ended, `_result` says so.
-            with contextlib.suppress(BrokenPipeError):
-                connection.send((function, task))
-            busy[connection] = number
-
-    def _result(self, connection, what: str) -> Any:
-        try:
-            succeeded, result, text = connection.recv()
-        # The kernel may have killed it. Its exit code is known only once it has been joined.
-        except (EOFError, ConnectionResetError):
-            process = self._workers[connection]
-            process.join()
-            raise WorkerError(
-                f"the worker that was {what} has ended (exit code {process.exitcode}). If it was "
-                "killed because memory ran out, use fewer workers, then run the command again: "
-                "it resumes."
-            ) from None
-        if succeeded:
-            return result
-        # These are the user's errors: wrong text or a full disk, which need no traceback.
-        if isinstance(result, (ValueError, OSError)):
-            raise result
-        raise WorkerError(f"the worker that was {what} failed:\n{text}")
+        numbers = {self._executor.submit(function, task): n for n, task in enumerate(tasks)}
+        for future in as_completed(numbers):
+            number = numbers[future]
+            try:
+                result = future.result()
+            except BrokenProcessPool as error:
+                raise WorkerError(
+                    f"a worker has ended ({error.__cause__ or 'killed, or crashed'}). If it was "
+                    "killed because memory ran out, use fewer workers, then run the command "
+                    "again: it resumes."
+                ) from None
+            except (ValueError, OSError):
+                raise  # the user's errors: wrong text or a full disk, which need no traceback
+            except Exception as error:
+                what = describe(tasks[number])
+                raise WorkerError(f"the worker that was {what} failed:{error.__cause__}") from None
+            yield number, result
 
 
-def _work(connection) -> None:
-    """Does tasks until this process is terminated, or the process that started it has ended."""
+def _set_up_worker(ends):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one acts
-    # A killed parent cannot terminate its workers, which would go on with the task, and write.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        try:
-            function, task = connection.recv()
-        except (EOFError, ConnectionResetError):
-            return
-        try:
-            answer = (True, function(task), "")
-        except Exception as error:
-            answer = (False, _sendable(error), traceback.format_exc())
-        with contextlib.suppress(BrokenPipeError):
-            connection.send(answer)
+    # A worker that goes on with its task would write: it ends at once when the first process closes
+    # its pool, or is killed.
+    threading.Thread(target=_end_with, args=(ends,), daemon=True).start()
 
 
-def _sendable(error: Exception) -> Exception | None:
-    """Returns an error that the other process can read, or None."""
-    try:
-        # An error with arguments of its own may be written, and fail only when it is read.
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return None
-    return error
-
-
-def _end_with_parent() -> None:
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+def _end_with(ends):
+    multiprocessing.connection.wait([ends])
     os._exit(1)
 
 
