@@ -281,7 +281,7 @@ class RunDirectory:
             evaluations = [r for r in kept if {"step", "eval_loss"} <= r.keys() & record.keys()]
             if record["step"] <= step and not any(_agree(r, text) for r in evaluations):
                 kept.append(record)
-        self._write_metrics(kept)
+        _write(self.metrics_path, "".join(json.dumps(r) + "\n" for r in kept))
 
     def add_metrics(self, record: Mapping[str, float]) -> None:
         """Appends a line to metrics.jsonl: a dict with at least `step`."""
@@ -324,9 +324,6 @@ class RunDirectory:
                 if line.endswith(b"}\n"):
                     records.append(_metrics_of(line, f"{self.metrics_path}:{number}"))
         return records
-
-    def _write_metrics(self, records):
-        _write(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
 
     def write_curves(self) -> str:
         """Draws loss, scores and learning rate into curves.svg; returns its path, or why there is

@@ -50,16 +50,14 @@ def find(path: str, reads_all: bool = True) -> str | None:
     name = opening.checkpoint_wanted(folder)
     wanted = name and os.path.join(folder, name)
     checkpoint = tf1_checkpoint.find(folder) if reads_all else wanted
-    if None not in (wanted, checkpoint) and not os.path.samefile(*_indexes(wanted, checkpoint)):
+    if None not in (wanted, checkpoint) and not os.path.samefile(
+        f"{wanted}.index", f"{checkpoint}.index"
+    ):
         print(
             f"{remote.shown(wanted)} is damaged; {remote.shown(checkpoint)} is used.",
             file=sys.stderr,
         )
     return checkpoint
-
-
-def _indexes(*prefixes):
-    return [f"{prefix}.index" for prefix in prefixes]
 
 
 def open_session(checkpoint: str, task: TextTask, batch_size: int) -> OpenModel:
