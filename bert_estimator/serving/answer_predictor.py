@@ -33,7 +33,7 @@ class AnswerPredictor(TaskPredictor):
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
         super().__init__(path, batch_size)
         self._doc_stride, self.search = self._task.reading.doc_stride, self._task.reading.search
-        # Tokens to which questions are cut; `num_cut` counts those that have been cut so far.
+        # Tokens to which questions are cut; `num_cut` counts the questions that were cut.
         self.max_query_length: int = self._task.reading.max_query_length
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
