@@ -22,7 +22,6 @@ from bert_estimator.storage import remote
 from bert_estimator.system import paths
 from input_pipelines.tasks.features import Features
 
-_IDS = ("input_ids", "input_mask", "segment_ids")
 _LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 _VECTORS, _TOKENS = "vectors", "tokens"  # what is fetched from an ONNX model
 
@@ -212,7 +211,7 @@ class Embedder:
                 f"layers: {self._source.path} is an ONNX model, which gives its last layer alone, "
                 f"-1 or {last}. For other layers, open the model that it was made from"
             )
-        self._inputs = {name: name for name in _IDS}
+        self._inputs = {name: name for name in runtime.FEATURES}
         self._vectors, self._token_vectors = _VECTORS, _TOKENS
 
         def run(fetch: str, feed: Mapping[str, np.ndarray]) -> np.ndarray | list[np.ndarray]:
@@ -237,7 +236,7 @@ class Embedder:
 
     def _graph(self):
         """Adds the network to the current graph: (inputs, vectors [B, width], layers [B, F, H])."""
-        inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in _IDS}
+        inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in runtime.FEATURES}
         with primitives.portable():  # batches of all shapes, none of which has to be compiled
             model = modeling.BertModel(
                 self._config,

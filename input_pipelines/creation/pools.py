@@ -40,8 +40,7 @@ class WorkerPool:
     def __init__(self, num_workers: int):
         self._executor = None
         if num_workers:
-            # Processes are started afresh, so they have neither TensorFlow nor the memory of this
-            # one.
+            # Processes are started afresh, without TensorFlow and the memory of this one.
             context = multiprocessing.get_context("spawn")
             ends, self._ours = context.Pipe(duplex=False)
             self._executor = ProcessPoolExecutor(num_workers, context, _set_up_worker, (ends,))

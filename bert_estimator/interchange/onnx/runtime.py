@@ -10,12 +10,12 @@ import numpy as np
 
 FILE = "model.onnx"
 
-# Of a model: its inputs, in the order of `_FEATURES`; and its outputs, which `network_graph` makes.
+# Of a model: its inputs, in the order of `FEATURES`; and its outputs, which `network_graph` makes.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS, ENDS = "logits", ("start_logits", "end_logits")
 HIDDEN, POOLED = "last_hidden_state", "pooler_output"
 
-_FEATURES = ("input_ids", "input_mask", "segment_ids")
+FEATURES = ("input_ids", "input_mask", "segment_ids")
 _ERROR = 3  # onnxruntime's level of the messages that it prints
 
 
@@ -81,7 +81,7 @@ class Model:
         `segment_ids`, integers [B, F], and any other features."""
         inputs = {
             name: features[feature].astype(np.int64)
-            for name, feature in zip(INPUTS, _FEATURES, strict=True)
+            for name, feature in zip(INPUTS, FEATURES, strict=True)
         }
         outputs = list(outputs or self.outputs)
         return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))

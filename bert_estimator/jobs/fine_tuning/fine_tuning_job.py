@@ -26,12 +26,10 @@ from bert_estimator.model_fns import fine_tuning, update
 from bert_estimator.storage import staging
 from bert_estimator.system import disk_files
 from bert_estimator.tokenization import Casing
-from input_pipelines.records.packed_rows import Filling, Packs
+from input_pipelines.records.packed_rows import TOKEN_FEATURES, Filling, Packs
 from input_pipelines.tasks import features_input
 from input_pipelines.tasks.features import Batches
 from input_pipelines.tasks.features_input import ReorderedBatches
-
-_IDS = ("input_ids", "input_mask", "segment_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,7 +373,7 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
 
 def _receive_ids():
     """Is the `serving_input_receiver_fn` of an export that takes ids."""
-    ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in _IDS}
+    ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in TOKEN_FEATURES}
     return tpu.serving.ServingInputReceiver(ids, ids)
 
 
