@@ -38,14 +38,16 @@ class WorkerPool:
     """Runs functions on tasks in this many processes, or in this process itself if it is 0."""
 
     def __init__(self, num_workers: int):
-        self._executor = None
-        if num_workers:
+        self._num_workers, self._executor = num_workers, None
+
+    def __enter__(self) -> "WorkerPool":
+        if self._num_workers:
             # Processes are started afresh, without TensorFlow and the memory of this one.
             context = multiprocessing.get_context("spawn")
             ends, self._ours = context.Pipe(duplex=False)
-            self._executor = ProcessPoolExecutor(num_workers, context, _set_up_worker, (ends,))
-
-    def __enter__(self) -> "WorkerPool":
+            self._executor = ProcessPoolExecutor(
+                self._num_workers, context, _set_up_worker, (ends,)
+            )
         return self
 
     def __exit__(self, *_) -> None:
