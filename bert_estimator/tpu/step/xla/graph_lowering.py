@@ -80,6 +80,33 @@ def read_before_gathering(graph_def: tf.GraphDef) -> None:
             node.attr["Tparams"].type = dtype
 
 
+def call_gradients(graph_def: tf.GraphDef) -> None:
+    """Calls the gradient that a function brings with it, as `Defun(grad_func=...)` does: a graph's
+    own list says which function has one, and the compiler does not get this list."""
+    library = graph_def.library
+    gradient_of = {each.function_name: each.gradient_func for each in library.gradient}
+    if not gradient_of:
+        return
+    del library.gradient[:]
+    functions = {function.signature.name: function.node_def for function in library.function}
+
+    def calls_one(name):
+        called = [f.name for node in functions[name] for f in called_by(node)]
+        called += [node.op for node in functions[name] if node.op in functions]
+        return any(each in gradient_of or calls_one(each) for each in called if each != name)
+
+    for nodes in (graph_def.node, *functions.values()):
+        for node in nodes:
+            name = node.attr["f"].func.name if node.op == "SymbolicGradient" else ""
+            if name in gradient_of:
+                node.op, node.attr["f"].func.name = "PartitionedCall", gradient_of[name]
+            elif name and calls_one(name):
+                raise RuntimeError(
+                    f"The gradient of the function {name} needs the grad_func of a function that "
+                    "it calls, which cores do not find: call that function from model_fn itself"
+                )
+
+
 def called_by(node: node_def_pb2.NodeDef) -> Iterator[attr_value_pb2.NameAttrList]:
     """Yields the functions in an operation's attributes, in the same order in each process."""
     for _, attribute in sorted(node.attr.items()):

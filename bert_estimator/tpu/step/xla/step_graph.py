@@ -302,6 +302,7 @@ class StepGraph:
         graph_def.node.extend(kept)
         replica_operations.check(graph_def)
         graph_lowering.read_before_gathering(graph_def)
+        graph_lowering.call_gradients(graph_def)
         kept = list(graph_def.node)
         library = variable_versions.Library(graph_def.library)
         dtypes = {name: v.dtype.base_dtype.as_datatype_enum for name, v in variable_of.items()}

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 import toy
+from tensorflow.python.framework import function
 
 from bert_estimator import tpu
 from bert_estimator.tpu.program import lowered_step
@@ -158,6 +159,38 @@ def test_the_variables_of_an_imported_graph(tmp_path):
         estimator.train(toy.input_fn, max_steps=1)
 
 
+@function.Defun(tf.float32, tf.float32)
+def halving(x, gradient):
+    return gradient / 2
+
+
+@function.Defun(tf.float32, grad_func=halving)
+def same(x):
+    return x + 0
+
+
+@function.Defun(tf.float32)
+def around(x):
+    return same(x) + 0
+
+
+def test_a_gradient_that_only_a_session_finds(tmp_path):
+    """The compiler alone would take the gradient of `x + 0`."""
+
+    def model_fn(features, mode, params):
+        variable = tf.get_variable("v", initializer=1.0)
+        (gradient,) = tf.gradients(around(variable), variable)
+        train_op = tf.group(variable.assign_sub(gradient), tf.train.get_global_step().assign_add(1))
+        return tpu.TPUEstimatorSpec(mode, loss=tf.reduce_sum(features["x"]), train_op=train_op)
+
+    estimator = toy.make_estimator(tmp_path / "session", model_fn)
+    estimator.train(toy.input_fn, max_steps=1)
+    assert estimator.get_variable_value("v") == 0.5
+    estimator = toy.make_estimator(tmp_path / "cores", model_fn, master="rehearse:1")
+    with pytest.raises(RuntimeError, match=r"function around_\w+ needs the grad_func of"):
+        estimator.train(toy.input_fn, max_steps=1)
+
+
 PAIRS = [[0, 1], [2, 0], [0, 1]]
 # Function of a variable [3, 2] that looks at a part of it.
 LOOKS = {
@@ -177,6 +210,10 @@ LOOKS = {
         maximum_iterations=3,
     )[1],
     "in a function": lambda v: tf2.function(lambda: tf.gather_nd(v, PAIRS))(),
+    "with its own gradient": same,
+    "with its own gradient in a condition": lambda v: tf.cond(
+        tf.reduce_sum(v) > 0, lambda: tf.ensure_shape(same(v), [3, 2]), lambda: v
+    ),
 }
 
 
