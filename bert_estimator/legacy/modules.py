@@ -1,6 +1,7 @@
 """Makes modules of TensorFlow 1 that no longer exist, from the table in `names.py`."""
 
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -10,6 +11,8 @@ import re
 import sys
 import types
 from typing import Any
+
+from tensorflow.python.util import tf_export
 
 from bert_estimator.legacy import names, paths, wheel
 from bert_estimator.legacy.paths import IMPORTABLE, REMOVED
@@ -22,6 +25,11 @@ _OF_BOTH = ("tensorflow.compat", "tensorflow.python")
 _ALIASED = ("keras.", "tensorflow.", "tensorflow_estimator.")
 
 
+_DICT = vars(types.ModuleType)["__dict__"]
+# For example, tensorflow.contrib.layers.python.layers; the modules are in it.
+_PYTHON_FOLDER = r"(tensorflow\.contrib\.\w+)\.python\b(\.[a-z_0-9]+)?"
+
+
 class NotInTable(AttributeError):
     """A module of the table does not have a name."""
 
@@ -32,12 +40,12 @@ class LegacyModule(types.ModuleType):
     def __getattr__(self, name):
         path = f"{self.__name__}.{name}"
         if name == "__all__":  # which `from module import *` asks for; it takes no packages
-            listed = names_of(canonical(self.__name__), packages=False)
+            listed = names_of(_in_table(self.__name__), packages=False)
             return sorted(each for each in listed if hasattr(self, each))
         if canonical(path) in _PACKAGES:
             return importlib.import_module(path)
         try:
-            value = look_up(canonical(self.__name__), name)
+            value = look_up(_in_table(self.__name__), name)
         except NotInTable as error:
             if path in sys.modules:  # for example, after `import tensorflow.python.framework.ops`
                 return sys.modules[path]
@@ -50,13 +58,26 @@ class LegacyModule(types.ModuleType):
         return value
 
     def __dir__(self):
-        return sorted({*super().__dir__(), *names_of(canonical(self.__name__))})
+        return sorted({*_DICT.__get__(self), *names_of(_in_table(self.__name__))})
+
+    @property
+    def __dict__(self):
+        """All names, which some scripts look up here: `tf.logging.__dict__[level]`."""
+        for name in self.__all__:
+            getattr(self, name)
+        return _DICT.__get__(self)
+
+    def __call__(self, *args, **kwargs):
+        """Raises TypeError: `from module import name` imports a module if the name is missing."""
+        raise TypeError(_why_missing(self.__name__))
 
 
 def canonical(path: str) -> str:
     """Returns the table's name for a module path: tensorflow.compat.v1.X is tensorflow.X, and in a
     script of TensorFlow 2, tensorflow.X is tensorflow.compat.v2.X."""
     path = re.sub(r"^tensorflow\.compat\.v[12]\.compat\b", "tensorflow.compat", path)
+    if _is_below(path, _OLD_WHEEL):
+        path = wheel.PACKAGE + path.removeprefix(_OLD_WHEEL)
     if _is_below(path, "keras"):
         # The package that old scripts mean was Keras 2, which goes on as tf_keras.
         if is_of_2():
@@ -69,6 +90,15 @@ def canonical(path: str) -> str:
     elif is_of_2() and _is_below(path, "tensorflow") and not path.startswith(_OF_BOTH):
         return _V2 + path.removeprefix("tensorflow")
     return paths.PATHS.get(path, path)
+
+
+def _in_table(path):
+    """Returns the table's name for a module; the modules in the folder `python` of a package of
+    tf.contrib, where its code was, have the names of the package."""
+    path = canonical(path)
+    found = re.match(_PYTHON_FOLDER, path)
+    is_in_folder = found and re.fullmatch(r"(\.[a-z_0-9]+)?", path[found.end() :])
+    return found[1] if is_in_folder and path not in names.MODULES else path
 
 
 def means_keras_alone() -> bool:
@@ -97,6 +127,8 @@ def _own_name(path):
     """Returns the path by which a module is loaded: its package may be known by several names."""
     if _is_below(path, "tensorflow_core"):  # where TensorFlow 1.15 had its code
         return path.replace("_core", "", 1)
+    if _is_below(path, _OLD_WHEEL):
+        return wheel.PACKAGE + path.removeprefix(_OLD_WHEEL)
     package, _, name = path.rpartition(".")
     loaded = sys.modules.get(package)
     if not package.startswith(_ALIASED) or loaded is None or isinstance(loaded, LegacyModule):
@@ -108,23 +140,32 @@ def look_up(module: str, name: str) -> Any:
     """Returns the object behind a name of a module of the table, or raises a `NotInTable`."""
     if f"{module}.{name}" in REMOVED:
         raise NotInTable(f"module {module!r} has no attribute {name!r} here")
-    # The first row that has the name wins: what replaces a name stands before TensorFlow's rows.
-    for home, given in names.MODULES.get(module, ()):
+    for value in _in_rows(names.MODULES.get(module, ()), module, name):
+        return value
+    if module not in _PACKAGES and importlib.util.find_spec(_behind(module)) is not None:
+        with contextlib.suppress(AttributeError):
+            return _member(_behind(module), name)
+    raise NotInTable(f"module {module!r} has no attribute {name!r}")
+
+
+def _in_rows(rows, module, name):
+    """Yields what rows of the table have for a name of a module.
+
+    The first row wins: what replaces a name stands before TensorFlow's rows.
+    """
+    for home, given in rows:
         for entry in given.split():
             old, _, new = entry.partition("=")
             if old == name:
                 if wheel.lacks(home):
                     raise NotInTable(f"{module}.{name} {wheel.INSTALL}")
-                return _member(home, new or old)
+                yield _member(home, new or old)
         if _gives_all(given, name):
             try:
-                return _member(home, name)
+                value = _member(home, name)
             except AttributeError:
                 continue
-    if module not in _PACKAGES and importlib.util.find_spec(_behind(module)) is not None:
-        with contextlib.suppress(AttributeError):
-            return _member(_behind(module), name)
-    raise NotInTable(f"module {module!r} has no attribute {name!r}")
+            yield value
 
 
 def _gives_all(given, name):
@@ -244,12 +285,11 @@ def _packages():
 
 
 _PACKAGES = _packages()
-_OLD_WHEEL = "tensorflow.python.estimator."  # tensorflow_estimator's place in TensorFlow 1.12
+_OLD_WHEEL = "tensorflow.python.estimator"  # tensorflow_estimator's place in TensorFlow 1.12
 # Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
 _GONE = (
     "tensorflow.contrib.",
     "tensorflow_estimator.",
-    _OLD_WHEEL,
     _KERAS_TREE + ".",
 )
 
@@ -260,7 +300,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if canonical(fullname) in _PACKAGES:
+        is_package = re.fullmatch(_PYTHON_FOLDER, fullname) and _in_table(fullname) in _PACKAGES
+        if canonical(fullname) in _PACKAGES or is_package:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         parent, _, name = fullname.rpartition(".")
         package, member = sys.modules.get(parent), None
@@ -280,11 +321,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         spec = wheel.spec_of(fullname)
         if spec is not None:
             return spec
-        if fullname.startswith(_OLD_WHEEL) and wheel.folder() is not None:
-            current = fullname.replace(_OLD_WHEEL, wheel.PACKAGE + ".", 1)
-            if importlib.util.find_spec(current) is not None:
-                member = importlib.import_module(current)
-                return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
+        if member is None and _in_table(fullname) in _PACKAGES:
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         known_as = canonical(fullname)
         in_2 = isinstance(sys.modules.get(parent), LegacyModule) and _has(
             names.V2, known_as.removeprefix("tensorflow")
@@ -292,7 +330,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         gone = known_as in REMOVED or canonical(parent) in IMPORTABLE or known_as.startswith(_GONE)
         if member is None and (gone or (in_2 and not is_of_2())):
             # The error has no name=fullname, because `from a import b` swallows an error for a.b.
-            if wheel.lacks(fullname.replace(_OLD_WHEEL, wheel.PACKAGE + ".", 1)):
+            if wheel.lacks(known_as):
                 raise ModuleNotFoundError(f"{fullname} {wheel.INSTALL}")
             raise ModuleNotFoundError(_why_missing(fullname))
         return None
@@ -310,13 +348,38 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def put_back_moved_names() -> None:
-    """Puts names that TensorFlow moved out of its inner modules back into these modules."""
-    for path, sources in names.MOVED.items():
+    """Has TensorFlow's inner modules give the names that TensorFlow moved out of them."""
+    for path, rows in names.MOVED.items():
         module = importlib.import_module(path)
-        for home, given in sources:
+        for home, given in rows:
             for name in given.split():
-                old, _, new = name.partition("=")
-                setattr(module, old, _member(home, new or old))
+                if name in vars(module):  # It is replaced.
+                    setattr(module, name, _member(home, name))
+    for path, module in list(sys.modules.items()):
+        if path.startswith("tensorflow.python.") and type(module) is types.ModuleType:
+            vars(module).setdefault("__getattr__", functools.partial(_moved, path))
+
+
+def _moved(path, name):
+    """Returns what a name of an inner module is that today's module lacks: what the table has for
+    it, or what a module of its package, or one of the same name elsewhere, defines by this name."""
+    found = {}
+    if not name.startswith("__"):
+        for value in _in_rows(names.MOVED.get(path, ()), path, name):
+            return value
+        package, _, last = path.rpartition(".")
+        for other, module in list(sys.modules.items()):
+            other_package, _, other_last = other.rpartition(".")
+            is_beside = other_package == package and not other_last.startswith("gen_")
+            if is_beside or (other_last == last and _is_below(other_package, "tensorflow.python")):
+                value = vars(module).get(name) if type(module) is types.ModuleType else None
+                if getattr(value, "__module__", None) == other:
+                    found[other] = value
+    if len(found) > 1:  # The name that TensorFlow exports is the one that programs know.
+        found = {path: value for path, value in found.items() if tf_export.get_v1_names(value)}
+    if len(found) != 1:
+        raise AttributeError(f"module {path!r} has no attribute {name!r}")
+    return found.popitem()[1]
 
 
 def put_in_place(tf2: bool = False) -> None:

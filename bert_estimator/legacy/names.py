@@ -35,6 +35,7 @@ _RNN_CELLS = (
 # tf.contrib.rnn has this base class of the cells with weights, too.
 _BASE_CELL = ("tf_keras.src.layers.rnn.legacy_cells", "LayerRNNCell")
 _WHEEL = "tensorflow_estimator.python.estimator"
+_FEATURE_LAYERS = "tf_keras.src.feature_column"
 
 
 def _canned(suffix=""):
@@ -100,6 +101,10 @@ _ESTIMATOR = [
         "_ContinuousEvalListener=ContinuousEvalListener _EvalResult=EvalResult",
     ),
     ("bert_estimator.tpu.train_eval.exporters", "_SavedModelExporter"),
+    (
+        "bert_estimator.tpu.base_estimator",
+        "maybe_overwrite_model_dir_and_session_config=with_model_dir",
+    ),
     *_HEADS,
     (
         V1 + ".train",
@@ -212,7 +217,35 @@ MODULES = {
         f"tensorflow.contrib.tpu.proto.{module}": [(f"tensorflow.core.protobuf.tpu.{module}", "*")]
         for module in _TPU_PROTOS.split()
     },
-    "tensorflow.contrib.autograph": [(V1 + ".autograph", "*")],
+    "tensorflow.contrib.autograph": [
+        (V1 + ".autograph", "*"),
+        ("tensorflow.python.autograph", "operators utils"),
+        ("tensorflow.python.autograph.core.converter", "ConversionOptions Feature"),
+        (
+            "tensorflow.python.autograph.impl.api",
+            "AutoGraphError convert converted_call do_not_convert",
+        ),
+        (
+            "tensorflow.python.autograph.lang.directives",
+            "set_element_type set_loop_options",
+        ),
+        ("tensorflow.python.autograph.lang.special_functions", "stack"),
+    ],
+    "tensorflow.contrib.checkpoint": [
+        (V1 + ".train", "CheckpointManager"),
+        (
+            "tensorflow.core.protobuf.trackable_object_graph_pb2",
+            "CheckpointableObjectGraph=TrackableObjectGraph",
+        ),
+        (
+            "tensorflow.python.checkpoint.checkpoint",
+            "capture_dependencies list_objects object_metadata",
+        ),
+        ("tensorflow.python.trackable.autotrackable", "Checkpointable=AutoTrackable"),
+        ("tensorflow.python.trackable.base", "CheckpointableBase=Trackable"),
+        ("tensorflow.python.trackable.data_structures", "List Mapping NoDependency"),
+        ("tensorflow.python.trackable.python_state", "PythonStateWrapper=PythonState"),
+    ],
     "tensorflow.contrib.cluster_resolver": [
         ("bert_estimator.tpu.config", "TPUClusterResolver"),
         (
@@ -238,16 +271,7 @@ MODULES = {
             "bert_estimator.legacy.stand_ins.data",
             "batch_and_drop_remainder padded_batch_and_drop_remainder sloppy_interleave",
         ),
-        (
-            V1 + ".data.experimental",
-            "AUTOTUNE Counter CsvDataset Optional RandomDataset Reducer SqlDataset "
-            "TFRecordWriter bucket_by_sequence_length choose_from_datasets copy_to_device "
-            "dense_to_sparse_batch enumerate_dataset get_next_as_optional get_single_element "
-            "group_by_reducer group_by_window ignore_errors make_batched_features_dataset "
-            "make_csv_dataset make_saveable_from_iterator map_and_batch parallel_interleave "
-            "parse_example_dataset prefetch_to_device rejection_resample sample_from_datasets "
-            "scan shuffle_and_repeat unbatch unique",
-        ),
+        (V1 + ".data.experimental", "*"),
     ],
     "tensorflow.contrib.distributions": [(V1 + ".distributions", "*")],
     "tensorflow.contrib.estimator": [
@@ -264,7 +288,18 @@ MODULES = {
         (f"{_WHEEL}.canned.dnn_linear_combined", "DNNLinearCombinedEstimator"),
         (f"{_WHEEL}.canned.linear", "LinearEstimator linear_logit_fn_builder"),
     ],
+    "tensorflow.contrib.feature_column": [
+        ("bert_estimator.legacy.stand_ins.shapes", "sequence_input_layer"),
+        (
+            V1 + ".feature_column",
+            "sequence_categorical_column_with_hash_bucket "
+            "sequence_categorical_column_with_identity "
+            "sequence_categorical_column_with_vocabulary_file "
+            "sequence_categorical_column_with_vocabulary_list sequence_numeric_column",
+        ),
+    ],
     "tensorflow.contrib.framework": [
+        ("bert_estimator.legacy.stand_ins.shapes", "with_same_shape with_shape"),
         ("tensorflow.python.util", "nest"),  # with the names that tf.nest lacks
         (V1, "TensorSpec argsort convert_to_tensor_or_sparse_tensor is_tensor sort"),
         (V1 + ".train", "get_global_step get_or_create_global_step"),
@@ -318,20 +353,12 @@ MODULES = {
             "HashTable MutableDenseHashTable MutableHashTable index_table_from_tensor "
             "index_to_string_table_from_tensor",
         ),
-        (V1 + ".lookup", "KeyValueTensorInitializer TextFileIndex TextFileInitializer"),
-        (
-            "tensorflow.python.ops.lookup_ops",
-            "IdTableWithHashBuckets TextFileIdTableInitializer TextFileStringTableInitializer "
-            "index_table_from_file index_to_string_table_from_file",
-        ),
+        ("tensorflow.python.ops.lookup_ops", "*"),
     ],
     "tensorflow.contrib.losses": [("tf_slim.losses", "*")],
     "tensorflow.contrib.metrics": [
         (V1, "confusion_matrix"),
-        (
-            V1 + ".sets",
-            "set_difference set_intersection set_size set_union",
-        ),
+        (V1 + ".sets", "*"),
         ("tf_slim.metrics", "*"),
     ],
     "tensorflow.contrib.mixed_precision": [
@@ -355,7 +382,7 @@ MODULES = {
             "bert_estimator.legacy.stand_ins.rnn",
             "FusedRNNCell FusedRNNCellAdaptor GRUBlockCell GRUBlockCellV2 LSTMBlockCell "
             "LSTMBlockFusedCell LSTMBlockWrapper LayerNormBasicLSTMCell TimeReversedFusedRNN "
-            "stack_bidirectional_dynamic_rnn stack_bidirectional_rnn",
+            "_linear=linear stack_bidirectional_dynamic_rnn stack_bidirectional_rnn",
         ),
         (V1 + ".nn", "static_bidirectional_rnn static_rnn static_state_saving_rnn"),
         ("tensorflow.python.ops.rnn", "transpose_batch_time=_transpose_batch_time"),
@@ -373,11 +400,7 @@ MODULES = {
     "tensorflow.contrib.summary": [
         (
             "tensorflow.python.ops.summary_ops_v2",
-            "SummaryWriter all_summary_ops=all_v2_summary_ops always_record_summaries audio "
-            "create_file_writer create_summary_file_writer eval_dir flush generic graph=graph_v1 "
-            "histogram image import_event initialize never_record_summaries "
-            "record_summaries_every_n_global_steps scalar should_record_summaries "
-            "summary_writer_initializer_op",
+            "* all_summary_ops=all_v2_summary_ops graph=graph_v1",
         ),
     ],
     "tensorflow.contrib.predictor": [
@@ -401,6 +424,10 @@ MODULES = {
     "tensorflow_estimator.python.estimator.estimator_export": [
         ("bert_estimator.legacy.wheel", "estimator_export"),
     ],
+    **{
+        f"tensorflow.python.feature_column.{module}": [(f"{_FEATURE_LAYERS}.{module}", "**")]
+        for module in ("dense_features", "dense_features_v2")
+    },
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),
     ],
@@ -441,57 +468,43 @@ MODULES = {
     **python_keras.MODULES,
 }
 
-# An inner module of TensorFlow -> where names are that old scripts (and tf_slim) import from it,
-# and that TensorFlow has moved or this package replaces; in the form of `MODULES`.
+# An inner module of TensorFlow -> names that old scripts (and tf_slim) import from it, which have
+# another name or place today, or which this package replaces; in the form of `MODULES`. A name that
+# moved within its package, or to a module of the same name, is found without an entry.
 MOVED = {
+    "tensorflow.python.feature_column.feature_column_lib": [
+        (f"{_FEATURE_LAYERS}.dense_features", "DenseFeatures"),
+        (f"{_FEATURE_LAYERS}.sequence_feature_column", "SequenceFeatures"),
+        (f"{_WHEEL}.canned.linear", "LinearModel"),
+    ],
     "tensorflow.python.feature_column.feature_column_v2": [
-        ("tensorflow.python.feature_column.feature_column_v2_types", "FeatureColumn"),
+        (f"{_WHEEL}.canned.linear", "LinearModel"),
+    ],
+    "tensorflow.python.feature_column.sequence_feature_column": [
+        (f"{_FEATURE_LAYERS}.sequence_feature_column", "SequenceFeatures"),
     ],
     "tensorflow.python.tpu.ops.tpu_ops": [("bert_estimator.tpu", "cross_replica_sum")],
     "tensorflow.python.tpu.tpu_optimizer": [("bert_estimator.tpu", "CrossShardOptimizer")],
-    "tensorflow.python.framework.graph_util": [
+    "tensorflow.python.framework.common_shapes": [
         (
-            V1 + ".graph_util",
-            "convert_variables_to_constants extract_sub_graph remove_training_nodes",
+            "bert_estimator.legacy.stand_ins.shapes",
+            "has_fully_defined_shape no_outputs rank scalar_shape unchanged_shape "
+            "unchanged_shape_with_rank unchanged_shape_with_rank_at_least "
+            "unchanged_shape_with_rank_at_most unknown_shape",
         ),
     ],
-    "tensorflow.python.framework.graph_util_impl": [
-        (V1 + ".graph_util", "convert_variables_to_constants"),
+    "tensorflow.python.framework.ops": [(V1, "NoGradient NotDifferentiable")],
+    "tensorflow.python.framework.tensor_shape": [
+        ("bert_estimator.legacy.stand_ins.shapes", "matrix=shape scalar=shape vector=shape"),
     ],
-    "tensorflow.python.framework.ops": [
-        (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
-    ],
-    "tensorflow.python.saved_model.utils_impl": [
-        (
-            "tensorflow.python.saved_model.path_helpers",
-            "get_assets_dir get_variables_dir get_variables_path",
-        ),
-    ],
+    "tensorflow.python.ops.nn": [("tensorflow.python.ops", "rnn_cell")],
     "tensorflow.python.ops.variable_scope": [(V1, "variable=Variable")],
-    "tensorflow.python.util.tf_export": [
-        ("bert_estimator.legacy.wheel", "estimator_export"),
-    ],
-    "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],
-    "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
-    "tensorflow.python.ops.nn": [
-        (
-            V1 + ".nn",
-            "bidirectional_dynamic_rnn dynamic_rnn raw_rnn static_bidirectional_rnn static_rnn "
-            "static_state_saving_rnn",
-        ),
-    ],
-    "tensorflow.python.ops.variables": [
-        ("tensorflow.python.ops.ref_variable", "RefVariable"),
-        (V1, "VariableV1=Variable"),
-    ],
+    "tensorflow.python.util.tf_export": [("bert_estimator.legacy.wheel", "estimator_export")],
     **{
         f"tensorflow.python.{package}.nest": [
             (f"tensorflow.python.{package}.nest", "is_sequence=is_nested"),
         ]
         for package in ("util", "data.util")
     },
-    "tensorflow.python.ops.resource_variable_ops": [
-        ("tensorflow.python.ops.ref_variable", "_from_proto_fn _to_proto_fn"),
-    ],
     "tensorflow.python.pywrap_tensorflow": [(V1 + ".train", "NewCheckpointReader")],
 }

@@ -3,61 +3,24 @@
 The table in `names.py` has the modules.
 """
 
+from bert_estimator.legacy.wheel import PACKAGE
+
 # An import path -> the module of the table that it imports.
 PATHS = {
     "tensorflow_estimator.estimator": "tensorflow.estimator",
     "tensorflow_estimator.estimator.experimental": "tensorflow.estimator.experimental",
     "tensorflow_estimator.estimator.export": "tensorflow.estimator.export",
     "tensorflow_estimator.estimator.tpu": "tensorflow.estimator.tpu",
-    "tensorflow.contrib.framework.python.framework": "tensorflow.contrib.framework",
-    "tensorflow.contrib.framework.python.ops": "tensorflow.contrib.framework",
-    "tensorflow.contrib.framework.python.ops.variables": "tensorflow.contrib.framework",
-    "tensorflow.contrib.layers.python.layers": "tensorflow.contrib.layers",
-    "tensorflow.contrib.layers.python.layers.layers": "tensorflow.contrib.layers",
-    "tensorflow.contrib.layers.python.layers.optimizers": "tensorflow.contrib.layers",
     "tensorflow.contrib.summary.summary": "tensorflow.contrib.summary",
     "tensorflow.contrib.summary.summary_ops": "tensorflow.contrib.summary",
-    "tensorflow.contrib.crf.python.ops.crf": "tensorflow.contrib.crf",
     "tensorflow.contrib.lookup.lookup_ops": "tensorflow.contrib.lookup",
-    "tensorflow.contrib.metrics.python.ops.metric_ops": "tensorflow.contrib.metrics",
-    **{
-        f"tensorflow.contrib.rnn.python.ops.{module}": "tensorflow.contrib.rnn"
-        for module in (
-            "core_rnn",
-            "core_rnn_cell",
-            "fused_rnn_cell",
-            "gru_ops",
-            "lstm_ops",
-            "rnn",
-            "rnn_cell",
-        )
-    },
     "tensorflow.contrib.keras": "tensorflow.keras",
     "tensorflow.contrib.keras.api.keras": "tensorflow.keras",
     "tensorflow.python.keras.api.keras": "tensorflow.keras",
     "tensorflow.python.keras.api._v1.keras": "tensorflow.keras",
-    "tensorflow.contrib.slim.python.slim": "tensorflow.contrib.slim",
-    "tensorflow.contrib.slim.python.slim.nets": "tensorflow.contrib.slim.nets",
-    "tensorflow.contrib.image.python.ops.image_ops": "tensorflow.contrib.image",
     "tensorflow.contrib.learn.python.learn.datasets.base": "tensorflow.contrib.learn.datasets.base",
     **{
-        f"tensorflow.contrib.mixed_precision.python.{module}": "tensorflow.contrib.mixed_precision"
-        for module in ("loss_scale_manager", "loss_scale_optimizer")
-    },
-    "tensorflow.contrib.opt.python.training.lars_optimizer": "tensorflow.contrib.opt",
-    "tensorflow.contrib.opt.python.training.moving_average_optimizer": "tensorflow.contrib.opt",
-    "tensorflow.contrib.opt.python.training.lazy_adam_optimizer": "tensorflow.contrib.opt",
-    "tensorflow.contrib.opt.python.training.weight_decay_optimizers": "tensorflow.contrib.opt",
-    "tensorflow.contrib.training.python.training.evaluation": "tensorflow.contrib.training",
-    "tensorflow.contrib.training.python.training.hparam": "tensorflow.contrib.training",
-    "tensorflow.contrib.training.python.training.training": "tensorflow.contrib.training",
-    "tensorflow.contrib.data.python.ops.batching": "tensorflow.contrib.data",
-    "tensorflow.contrib.data.python.ops.grouping": "tensorflow.contrib.data",
-    "tensorflow.contrib.data.python.ops.interleave_ops": "tensorflow.contrib.data",
-    "tensorflow.contrib.data.python.ops.shuffle_ops": "tensorflow.contrib.data",
-    **{
-        f"{package}.{module}": "tensorflow.estimator"
-        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
+        f"{PACKAGE}.{module}": "tensorflow.estimator"
         for module in (
             "estimator",
             "estimator_lib",
@@ -72,55 +35,29 @@ PATHS = {
         )
     },
     **{
-        f"tensorflow_estimator.python.estimator.inputs.{module}": "tensorflow.estimator.inputs"
+        f"{PACKAGE}.inputs.{module}": "tensorflow.estimator.inputs"
         for module in ("inputs", "numpy_io", "pandas_io")
     },
-    "tensorflow.contrib.estimator.python.estimator.early_stopping": "tensorflow.contrib.estimator",
-    "tensorflow_estimator.python.estimator.early_stopping": "tensorflow.estimator.experimental",
+    f"{PACKAGE}.early_stopping": "tensorflow.estimator.experimental",
+    f"{PACKAGE}.hooks.hooks": "tensorflow.estimator.experimental",
     **{
-        f"{package}.hooks.hooks": "tensorflow.estimator.experimental"
-        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
-    },
-    **{
-        f"{package}.export.{module}": "tensorflow.estimator.export"
-        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
+        f"{PACKAGE}.export.{module}": "tensorflow.estimator.export"
         for module in ("export", "export_lib", "export_output")
     },
     **{
         f"{package}.{module}": "tensorflow.contrib.tpu"
-        for package in (
-            "tensorflow.contrib.tpu.python.tpu",
-            "tensorflow.python.tpu",
-            "tensorflow_estimator.python.estimator.tpu",
-        )
+        for package in ("tensorflow.python.tpu", f"{PACKAGE}.tpu")
         for module in ("tpu_config", "tpu_context", "tpu_estimator")
     },
     "tensorflow.python.tpu.async_checkpoint": "tensorflow.contrib.tpu",
     "tensorflow.python.training.distribution_strategy_context": (
         "tensorflow.python.distribute.distribution_strategy_context"
     ),
-    **{
-        f"tensorflow.contrib.tpu.python.tpu.{module}": "tensorflow.contrib.tpu"
-        for module in (
-            "async_checkpoint",
-            "bfloat16",
-            "tpu",
-            "tpu_optimizer",
-            "tpu_sharding",
-            "training_loop",
-        )
-    },
     **{  # of TensorFlow 1.13
         f"tensorflow.python.training.checkpointable.{module}": (
             f"tensorflow.python.training.tracking.{module}"
         )
         for module in ("base", "data_structures", "layer_utils", "tracking", "util")
-    },
-    **{
-        f"tensorflow.contrib.cluster_resolver.python.training.{module}": (
-            "tensorflow.contrib.cluster_resolver"
-        )
-        for module in ("cluster_resolver", "tpu_cluster_resolver")
     },
 }
 
@@ -151,9 +88,9 @@ _OF_CONTRIB_LEARN = (
 )
 
 _IMPORTABLE_OF_CONTRIB = (
-    "all_reduce batching bayesflow bigtable boosted_trees checkpoint cloud "
+    "all_reduce batching bayesflow bigtable boosted_trees cloud "
     "constrained_optimization copy_graph cudnn_rnn decision_trees deprecated distribute eager "
-    "factorization feature_column ffmpeg fused_conv graph_editor grid_rnn hadoop hooks ignite "
+    "factorization ffmpeg fused_conv graph_editor grid_rnn hadoop hooks ignite "
     "input_pipeline integrate kafka kernel_methods kinesis labeled_tensor legacy_seq2seq "
     "libsvm linear_optimizer lite memory_stats meta_graph_transform model_pruning "
     "nearest_neighbor nn optimizer_v2 periodic_resample proto quantization quantize "
@@ -162,29 +99,10 @@ _IMPORTABLE_OF_CONTRIB = (
     "tensorboard tensorrt testing text tfprof timeseries"
 )
 
-# Packages among them -> their modules.
-_IMPORTABLE_BELOW = {
-    "cudnn_rnn.python.layers": "cudnn_rnn",
-    "cudnn_rnn.python.ops": "cudnn_rnn_ops",
-    "distribute.python": "collective_all_reduce_strategy mirrored_strategy monitor "
-    "one_device_strategy parameter_server_strategy tpu_strategy",
-    "eager.python": "datasets metrics metrics_impl network parameter_server saver tfe",
-    "quantize.python": "common fold_batch_norms graph_matcher input_to_ops quant_ops quantize "
-    "quantize_graph",
-    "seq2seq.python.ops": "attention_wrapper basic_decoder beam_search_decoder beam_search_ops "
-    "decoder helper loss sampler",
-    "tensorrt.python": "trt_convert",
-}
-
 # Modules that can be imported, because many scripts import them and use nothing of them: using a
 # name of such a module is the error.
 IMPORTABLE = (
     *(f"tensorflow.contrib.{name}" for name in _IMPORTABLE_OF_CONTRIB.split()),
-    *(
-        f"tensorflow.contrib.{package}.{module}"
-        for package, modules in _IMPORTABLE_BELOW.items()
-        for module in modules.split()
-    ),
     *(
         f"tensorflow.{package}.{module}"
         for package in ("contrib.tpu.python.tpu", "python.tpu")

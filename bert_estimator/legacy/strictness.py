@@ -50,6 +50,17 @@ _NUMPY_NAMES = {
     "trapz": "trapezoid",
     "in1d": lambda ar1, ar2, *args, **kwargs: np.isin(np.ravel(ar1), ar2, *args, **kwargs),
     "asfarray": lambda a, dtype=np.float64: np.asarray(a, dtype),
+    "mat": "asmatrix",
+    "msort": lambda a: np.sort(a, axis=0),
+}
+
+# A function of NumPy -> an argument's name, and its name today; False is None today.
+_ARGUMENTS = {
+    "array": ("copy", "copy"),
+    **dict.fromkeys(
+        ("percentile", "quantile", "nanpercentile", "nanquantile"), ("interpolation", "method")
+    ),
+    **dict.fromkeys(("histogram2d", "histogramdd"), ("normed", "density")),
 }
 
 
@@ -66,6 +77,9 @@ def relax() -> None:
     if not hasattr(np.fromstring, "__wrapped__"):
         np.fromstring = _reading_bytes(np.fromstring)
         np.sum = _of_generators(np.sum)
+        np.histogram = _normed(np.histogram)
+        for name, (old, new) in _ARGUMENTS.items():
+            setattr(np, name, _taking(getattr(np, name), old, new))
     # Python 3.10 removed these names.
     for name in collections.abc.__all__:
         if not hasattr(collections, name):
@@ -98,6 +112,31 @@ def _of_generators(of_array):
         if isinstance(a, types.GeneratorType):
             return sum(a)
         return of_array(a, *args, **kwargs)
+
+    return function
+
+
+def _taking(today, old, new):
+    """Returns a function that also takes an argument by its old name."""
+
+    @functools.wraps(today)
+    def function(*args, **kwargs):
+        if old in kwargs:
+            kwargs[new] = kwargs.pop(old) or None
+        return today(*args, **kwargs)
+
+    return function
+
+
+def _normed(histogram):
+    """Returns np.histogram that takes `normed`, which is not `density` if bins differ in width."""
+
+    @functools.wraps(histogram)
+    def function(a, bins=10, range=None, normed=None, weights=None, density=None):
+        values, edges = histogram(a, bins, range, density, weights)
+        if normed and density is None:
+            values = values / (values * np.diff(edges)).sum()
+        return values, edges
 
     return function
 

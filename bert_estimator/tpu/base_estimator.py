@@ -62,7 +62,7 @@ class Estimator:
         call.check_model_fn(model_fn, params)
         self._warm_start = warm_start.settings_of(warm_start_from)
         self._model_fn = model_fn
-        self._config = _with_model_dir(config, model_dir)
+        self._config = with_model_dir(config, model_dir)
         self._params = copy.deepcopy(params if params is not None else {})
 
     @property
@@ -343,8 +343,9 @@ def _runtime(job):
     return SessionStep if job.tpu_rules else LocalStep
 
 
-def _with_model_dir(config, model_dir):
+def with_model_dir(config, model_dir):
     """Returns the config with the estimator's model_dir."""
+    config = base_config.RunConfig() if config is None else config
     if model_dir and config.model_dir and model_dir != config.model_dir:
         raise ValueError(
             f"model_dir={model_dir!r} differs from config.model_dir={config.model_dir!r}: give one"

@@ -30,6 +30,7 @@ def run(folder, text, *arguments, command=_RUNNER, flags=(), process=forked.run,
     return done
 
 
-def run_on_tensorflow_1(folder, text):
+def run_on_tensorflow_1(folder, text, **options):
     """Does the same on TF115_PYTHON."""
-    return run(folder, text, command=[os.environ["TF115_PYTHON"]], process=subprocess.run)
+    command = [os.environ["TF115_PYTHON"]]
+    return run(folder, text, command=command, process=subprocess.run, **options)

@@ -434,3 +434,28 @@ def _stacked(layer, cells_fw, cells_bw, outputs, states_fw, states_bw, scope):
                 last.append(states)
     states_fw, states_bw = zip(*last, strict=True)
     return outputs, states_fw, states_bw
+
+
+def linear(
+    args: Any,
+    output_size: int,
+    bias: bool,
+    bias_initializer: Any = None,
+    kernel_initializer: Any = None,
+) -> tf.Tensor:
+    """Returns the product of tensors [B, C], side by side, and a new weight, and adds a bias if it
+    is asked for."""
+    args = list(args) if isinstance(args, list | tuple) else [args]
+    if not args or args[0] is None:
+        raise ValueError("`args` must be specified")
+    if not all(x.shape.rank == 2 and x.shape.as_list()[1] for x in args):
+        raise ValueError(f"linear is expecting 2D arguments of known size: {args}")
+    size, dtype = sum(x.shape.as_list()[1] for x in args), args[0].dtype
+    weight = tf.get_variable("kernel", [size, output_size], dtype, kernel_initializer)
+    product = tf.concat(args, 1) @ weight
+    if not bias:
+        return product
+    with tf.variable_scope(tf.get_variable_scope()) as scope:
+        scope.set_partitioner(None)
+        start = bias_initializer or tf.zeros_initializer()
+        return product + tf.get_variable("bias", [output_size], dtype, start)
