@@ -125,10 +125,9 @@ def _behind(module):
 
 def _own_name(path):
     """Returns the path by which a module is loaded: its package may be known by several names."""
-    if _is_below(path, "tensorflow_core"):  # where TensorFlow 1.15 had its code
-        return path.replace("_core", "", 1)
-    if _is_below(path, _OLD_WHEEL):
-        return wheel.PACKAGE + path.removeprefix(_OLD_WHEEL)
+    for former, today in _FORMER_PLACES.items():
+        if _is_below(path, former):
+            return today + path.removeprefix(former)
     package, _, name = path.rpartition(".")
     loaded = sys.modules.get(package)
     if not package.startswith(_ALIASED) or loaded is None or isinstance(loaded, LegacyModule):
@@ -286,6 +285,11 @@ def _packages():
 
 _PACKAGES = _packages()
 _OLD_WHEEL = "tensorflow.python.estimator"  # tensorflow_estimator's place in TensorFlow 1.12
+_FORMER_PLACES = {
+    _OLD_WHEEL: wheel.PACKAGE,
+    "tensorflow.contrib.tpu.proto": "tensorflow.core.protobuf.tpu",  # in TensorFlow 1.13
+    "tensorflow_core": "tensorflow",  # where TensorFlow 1.15 had its code
+}
 # Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
 _GONE = (
     "tensorflow.contrib.",
@@ -375,7 +379,7 @@ def _moved(path, name):
                 value = vars(module).get(name) if type(module) is types.ModuleType else None
                 if getattr(value, "__module__", None) == other:
                     found[other] = value
-    if len(found) > 1:  # The name that TensorFlow exports is the one that programs know.
+    if len(found) > 1:  # Programs know what TensorFlow exports.
         found = {path: value for path, value in found.items() if tf_export.get_v1_names(value)}
     if len(found) != 1:
         raise AttributeError(f"module {path!r} has no attribute {name!r}")

@@ -138,10 +138,6 @@ _EXPORT = [
     ),
 ]
 
-_TPU_PROTOS = (
-    "compilation_result_pb2 dynamic_padding_pb2 optimization_parameters_pb2 topology_pb2 "
-    "tpu_embedding_configuration_pb2"
-)
 _TPU_MODULES = "device_assignment tensor_tracer topology tpu_feed tpu_function tpu_system_metadata"
 
 # A module of TF1 -> a list of (new module, names); a name comes from the first new module that has
@@ -213,22 +209,12 @@ MODULES = {
         f"tensorflow.contrib.tpu.python.tpu.{module}": [(f"tensorflow.python.tpu.{module}", "*")]
         for module in _TPU_MODULES.split()
     },
-    **{  # of TensorFlow 1.13; 1.15 has them in tensorflow.core.protobuf.tpu
-        f"tensorflow.contrib.tpu.proto.{module}": [(f"tensorflow.core.protobuf.tpu.{module}", "*")]
-        for module in _TPU_PROTOS.split()
-    },
     "tensorflow.contrib.autograph": [
         (V1 + ".autograph", "*"),
         ("tensorflow.python.autograph", "operators utils"),
         ("tensorflow.python.autograph.core.converter", "ConversionOptions Feature"),
-        (
-            "tensorflow.python.autograph.impl.api",
-            "AutoGraphError convert converted_call do_not_convert",
-        ),
-        (
-            "tensorflow.python.autograph.lang.directives",
-            "set_element_type set_loop_options",
-        ),
+        ("tensorflow.python.autograph.impl.api", "*"),
+        ("tensorflow.python.autograph.lang.directives", "*"),
         ("tensorflow.python.autograph.lang.special_functions", "stack"),
     ],
     "tensorflow.contrib.checkpoint": [

@@ -208,7 +208,7 @@ def test_the_table_is_of_tensorflow_1(tmp_path):
 
 
 def test_a_missing_function_says_so_when_it_is_called(tmp_path):
-    """Importing it makes a module of the name, as of all modules where tf.contrib had its code."""
+    """Importing it makes a module of the name, as it does for modules of tf.contrib."""
     script = """
 from tensorflow.contrib.layers.python.layers import batch_norm, encode_all
 try:
