@@ -85,7 +85,9 @@ def with_shape(expected_shape: Any, tensor: tf.Tensor) -> tf.Tensor:
     fits = tf.reduce_all(tf.equal(sizes, -1) | tf.equal(sizes, actual))
     message = f"Wrong shape for {tensor.name} [expected] [actual]."
     with tf.control_dependencies([tf.Assert(fits, [message, sizes, actual])]):
-        return tf.ensure_shape(tensor, expected)
+        checked = tf.identity(tensor)
+    checked.set_shape(expected)
+    return checked
 
 
 def sequence_input_layer(
