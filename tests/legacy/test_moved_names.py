@@ -95,7 +95,7 @@ GIVEN = {
         " [0.0, 0.0, 0.0, 0.0]]], [2, 1]]"
     ),
     "sequences() and [v.name for v in tf.get_default_graph().get_collection('variables')][-1]": (
-        "sequence_input_layer/b_embedding/embedding_weights:0"
+        "sequence_input_layer_2/b_embedding/embedding_weights:0"
     ),
     # The rest of tf.contrib and tf.estimator.
     "tf.contrib.checkpoint.CheckpointManager is tf.train.CheckpointManager": "True",
