@@ -12,8 +12,6 @@ import sys
 import types
 from typing import Any
 
-from tensorflow.python.util import tf_export
-
 from bert_estimator.legacy import names, paths, wheel
 from bert_estimator.legacy.paths import IMPORTABLE, REMOVED
 
@@ -380,7 +378,9 @@ def _moved(path, name):
                 if getattr(value, "__module__", None) == other:
                     found[other] = value
     if len(found) > 1:  # Programs know what TensorFlow exports.
-        found = {path: value for path, value in found.items() if tf_export.get_v1_names(value)}
+        # It is loaded: this module, which the runner needs first, does not load TensorFlow.
+        names_of_api = sys.modules["tensorflow.python.util.tf_export"].get_v1_names
+        found = {path: value for path, value in found.items() if names_of_api(value)}
     if len(found) != 1:
         raise AttributeError(f"module {path!r} has no attribute {name!r}")
     return found.popitem()[1]
