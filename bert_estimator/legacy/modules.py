@@ -60,7 +60,7 @@ class LegacyModule(types.ModuleType):
 
     @property
     def __dict__(self):
-        """All names, which some scripts look up here: `tf.logging.__dict__[level]`."""
+        """Holds all names, since some scripts look them up here: `tf.logging.__dict__[level]`."""
         for name in self.__all__:
             getattr(self, name)
         return _DICT.__get__(self)

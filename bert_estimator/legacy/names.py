@@ -275,7 +275,7 @@ MODULES = {
         (f"{_WHEEL}.canned.linear", "LinearEstimator linear_logit_fn_builder"),
     ],
     "tensorflow.contrib.feature_column": [
-        ("bert_estimator.legacy.stand_ins.shapes", "sequence_input_layer"),
+        ("bert_estimator.legacy.stand_ins.feature_columns", "sequence_input_layer"),
         (
             V1 + ".feature_column",
             "sequence_categorical_column_with_hash_bucket "
