@@ -213,7 +213,7 @@ def positive_int(value, name: str) -> int:
 
 def all_of(kind: type, given, name: str) -> tuple:
     """Returns an iterable of objects of a class, or None, as a tuple; `name` says in an error what
-    they are, such as "EvalSpec: training_hooks"."""
+    they are, such as "EvalSpec.hooks"."""
     plural = re.split(r"\W|_", name)[-1]
     try:
         given = tuple(given or ())

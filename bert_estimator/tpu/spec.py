@@ -350,8 +350,7 @@ def _check_host_pair(pair, name):
     except TypeError:
         raise RuntimeError(
             f"In TPUEstimatorSpec.{name}, length of tensors {len(tensors)} does not match method "
-            f"args of the function {_name(function)}{signature}, which takes "
-            f"{len(signature.parameters)}"
+            f"args of the function {_name(function)}{signature}"
         ) from None
 
 

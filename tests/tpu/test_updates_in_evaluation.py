@@ -2,6 +2,7 @@
 time."""
 
 import contextlib
+import functools
 import hashlib
 import os
 
@@ -206,11 +207,13 @@ def local(name):
     return tf.get_variable(name, [], initializer=tf.zeros_initializer(), collections=collections)
 
 
-def metric_fn(**values):
+def metric_fn(is_exported=False, **values):
     """The mean of each program's value; and metrics with updates of their own, on the host."""
     metrics = {name: tf.metrics.mean(value) for name, value in values.items()}
     batches, seen = local("batches"), local("seen")
-    metrics["batches"] = batches + 0.0, tf.assign_add(batches, 1.0)
+    # An export refuses a variable as a value.
+    value = batches + 0.0 if is_exported else batches
+    metrics["batches"] = value, tf.assign_add(batches, 1.0)
     metrics["seen"] = tf.metrics.mean(after([tf.assign_add(seen, 1.0)], 2 * seen))
     return metrics
 
@@ -233,7 +236,7 @@ def model_fn_of(programs):
         return tpu.TPUEstimatorSpec(
             mode,
             loss=tf.add_n([tf.reduce_mean(value) for value in values.values()]),
-            eval_metrics=(metric_fn, values),
+            eval_metrics=(functools.partial(metric_fn, is_exported=labels is not None), values),
             predictions=values,
         )
 

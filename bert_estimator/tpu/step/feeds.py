@@ -33,7 +33,7 @@ class EndOfInput(Exception):
 
 
 class _Worker:
-    """Has a thread of its own, which a subclass's `_run` is."""
+    """Runs a subclass's `_run` on a thread of its own."""
 
     def __init__(self, name: str):
         self._stopping = threading.Event()

@@ -70,11 +70,11 @@ class HostSide:
     def _add_functions(self, spec):
         mode = self._job.mode
         if spec.host_call is not None and len(spec.host_call[1]):
-            self._host_function("host_call", spec.host_call)
+            self._add_host_function("host_call", spec.host_call)
             self.scalars = scalar_tensors(spec.host_call)
         if mode == ModeKeys.EVAL and spec.eval_metrics is not None:
             pair = with_metric_pairs(spec.eval_metrics)
-            function = self._host_function("eval_metrics", pair)
+            function = self._add_host_function("eval_metrics", pair)
             self.metric_values, function.operations = split_metrics(function.result)
             # Metrics that are read after the last step must not wait for another update.
             variable_versions.order(
@@ -85,7 +85,7 @@ class HostSide:
             self.predicted = predictions.waiting
             self.functions.append(predictions)
 
-    def _host_function(self, name, pair):
+    def _add_host_function(self, name, pair):
         replicas = 1 if self._job.same_batch else self._job.num_replicas
         self.functions.append(feeds.HostFunction(name, pair, self._placeholders, replicas))
         return self.functions[-1]

@@ -30,8 +30,8 @@ class LoopResult(NamedTuple):
 
 
 class Step:
-    """Says what a `LocalStep`, a `SessionStep` and an `XlaStep` can do, and does what needs no
-    threads.
+    """Says what a `LocalStep`, a `SessionStep` and an `XlaStep` can do, and holds what several
+    of them do alike.
 
     A verb makes one in a graph with a global step: `StepClass(job, input_fn, start_step)`. The
     constructor calls the `input_fn` and the `model_fn`. Then the verb calls, in this order:

@@ -123,10 +123,10 @@ def order(fetches, updates_first=False, apart=()):
 
 
 def may_wait_in(runs):
-    """Returns whether an operation may wait for another one, as a function of both: not if one of
-    these runs, each given by its fetches, has the first alone, and would get the second, too."""
+    """Returns a function of (waiting, awaited): whether the one may wait for the other. It may not
+    if one of the runs, each given by its fetches, has `waiting` without `awaited`."""
     ours = [set(graph_walk.all_before(graph_walk.operations_of(fetches))) for fetches in runs]
-    return lambda waiting, first: all(first in run or waiting not in run for run in ours)
+    return lambda waiting, awaited: all(awaited in run or waiting not in run for run in ours)
 
 
 def _edges_between_frames(uses, graph):

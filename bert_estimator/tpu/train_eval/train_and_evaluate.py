@@ -132,8 +132,8 @@ class TrainSpec(NamedTuple):
         _check_input_fn(self.input_fn)
         if self.max_steps is not None and self.max_steps <= 0:
             raise ValueError(f"TrainSpec: max_steps must be positive, not {self.max_steps}")
-        listeners = call.listeners(self.saving_listeners, "TrainSpec: saving_listeners")
-        return {"hooks": call.hooks(self.hooks, "TrainSpec: hooks"), "saving_listeners": listeners}
+        listeners = call.listeners(self.saving_listeners, "TrainSpec.saving_listeners")
+        return {"hooks": call.hooks(self.hooks, "TrainSpec.hooks"), "saving_listeners": listeners}
 
 
 @call.checked
@@ -167,14 +167,14 @@ class EvalSpec(NamedTuple):
             if getattr(self, key) < 0:
                 raise ValueError(f"EvalSpec: {key} must be 0 or more, not {getattr(self, key)}")
         given = [self.exporters] if isinstance(self.exporters, Exporter) else self.exporters
-        exporters = call.all_of(Exporter, given, "EvalSpec: exporters")
+        exporters = call.all_of(Exporter, given, "EvalSpec.exporters")
         names = [exporter.name for exporter in exporters]
         are_texts = all(isinstance(name, str) and name for name in names)
         if not are_texts or len(set(names)) < len(names):
             raise ValueError(
                 f"EvalSpec: exporters must have distinct names, which are texts, not {names}"
             )
-        return {"hooks": call.hooks(self.hooks, "EvalSpec: hooks"), "exporters": exporters}
+        return {"hooks": call.hooks(self.hooks, "EvalSpec.hooks"), "exporters": exporters}
 
 
 EvalResult = collections.namedtuple("EvalResult", ["status", "metrics", "checkpoint_path"])

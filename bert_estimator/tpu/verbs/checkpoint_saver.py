@@ -76,8 +76,9 @@ def delete(prefix: str) -> None:
     """Deletes the files of a checkpoint, the index first: without it, nobody takes the rest for a
     checkpoint."""
     folder, name = os.path.split(prefix)
+    files = checkpoints.names_in(folder)
     for ending in _IN_ORDER_OF_DELETION:
-        for file in checkpoints.names_in(folder):
+        for file in files:
             if re.fullmatch(re.escape(name) + ending, file):
                 file_io.delete_file(os.path.join(folder, file))
 

@@ -299,7 +299,7 @@ def remember(saver: tf.train.Saver, prefixes: list[str]) -> None:
     )
 
 
-def names_in(folder: str | None) -> list[str]:
+def names_in(folder: str) -> list[str]:
     """Returns the sorted names of what is in a directory; [] if there is no such directory."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
     return sorted(name.rstrip("/") for name in names)

@@ -149,7 +149,7 @@ def _order(signatures):
     for signature in signatures:
         # Metrics are read after the last batch, without an update.
         values = {n for n in signature.outputs if n.startswith("metrics") and n.endswith("/value")}
-        for names in (values, signature.outputs.keys() - values):
+        for names in filter(None, (values, signature.outputs.keys() - values)):
             runs.append(list(_operations({name: signature.outputs[name] for name in names})))
     for run in runs:
         put_updates_first(run, apart=runs)

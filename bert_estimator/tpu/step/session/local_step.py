@@ -272,6 +272,8 @@ def put_updates_first(fetches: Any, apart: Any) -> None:
         for update in updates:
             before = set(graph_walk.all_before([update]))
             pairs += [(update, r) for r in readers if r not in before and may_wait(r, update)]
+    if not pairs and not waiting:
+        return
     together = {operation: [*before, *waiting[operation]] for operation, before in sources.items()}
     for update, reader in pairs:
         together[reader].append(update)
@@ -279,7 +281,8 @@ def put_updates_first(fetches: Any, apart: Any) -> None:
     circles = variable_uses.in_circles(together)
     for update, reader in pairs:
         first, second = (reader, update) if reader in circles else (update, reader)
-        waiting[second].append(first)
+        if may_wait(second, first):
+            waiting[second].append(first)
     _wait(sources, waiting)
 
 
