@@ -76,7 +76,10 @@ BAD_FILES = {
         (b"x" * 9, ": record 0 (byte 0) goes on beyond the end of the file (9 bytes): the file"),
         (b"\xff" * 999, ": record 0 (byte 0): the record's length is damaged, or this is not a"),
         (b"\0" * 999, ": record 0 (byte 0): the record's length is damaged, or this is not a TF"),
-        (gzip.compress(b"a" * 999, mtime=0), ": is compressed (GZIP), but records are read in any order. "),
+        (
+            gzip.compress(b"a" * 999, mtime=0),
+            ": is compressed (GZIP), but records are read in any order. ",
+        ),
     ],
     ("pretraining", "output/config.json"): [
         (b'{"flags": 3}', ": flags: must be an object, not 3"),
