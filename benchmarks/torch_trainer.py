@@ -1,0 +1,52 @@
+"""Fine-tunes a network with transformers' Trainer, and predicts, for `benchmarks.public_record`.
+
+    python -m benchmarks.torch_trainer MODEL DIRECTORY KIND --output_dir=RUN ...
+
+MODEL is a directory of Hugging Face's files, DIRECTORY has train.csv and test.csv, KIND is
+regression or classification, and the flags are those of TrainingArguments. It writes
+RUN/test_results.tsv as `run_classifier.py` does, but of labels their logits. This module only needs
+torch and transformers.
+"""
+
+import csv
+import sys
+
+LENGTH = 128  # the default of `run_classifier.py`
+
+
+def main(model: str, directory: str, kind: str, *flags: str) -> None:
+    import transformers
+
+    (arguments,) = transformers.HfArgumentParser(
+        transformers.TrainingArguments
+    ).parse_args_into_dataclasses([*flags])
+    transformers.set_seed(arguments.seed)
+    tables = {}
+    for name in ("train", "test"):
+        with open(f"{directory}/{name}.csv", newline="", encoding="utf-8") as reader:
+            tables[name] = list(csv.DictReader(reader))
+    names = sorted({row["label"] for row in tables["train"]}) if kind == "classification" else []
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model, num_labels=len(names) or 1
+    )
+
+    def examples(rows):
+        for row in rows:
+            label = names.index(row["label"]) if names else float(row["label"])
+            yield {**tokenizer(row["text"], truncation=True, max_length=LENGTH), "label": label}
+
+    trainer = transformers.Trainer(
+        network,
+        arguments,
+        data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        train_dataset=list(examples(tables["train"])),
+    )
+    trainer.train()
+    outputs = trainer.predict(list(examples(tables["test"]))).predictions
+    with open(f"{arguments.output_dir}/test_results.tsv", "w", encoding="utf-8") as writer:
+        writer.writelines("\t".join(map(str, row)) + "\n" for row in outputs.tolist())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
