@@ -31,7 +31,6 @@ _SIDES = {
     "Hugging Face, float32": ("Hugging Face on torch", ORANGE),
     "Hugging Face, bfloat16": ("Hugging Face, weights in bfloat16", ORANGE),
     "Hugging Face, autocast": ("Hugging Face, autocast", ORANGE),
-    "TensorFlow 1.15": ("google-research/bert on TensorFlow 1.15", ORANGE),
     "products by TensorFlow": ("the matrix products alone", GREY),
 }
 _USEFUL_SIDES = {

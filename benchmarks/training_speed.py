@@ -1,17 +1,17 @@
-"""How fast a CPU trains BERT: this project, Hugging Face on torch, BERT on TensorFlow 1.15.
+"""How fast a CPU trains BERT: this project, and Hugging Face on torch.
 
     python -m benchmarks.training_speed
 
-For each network, length and precision this runs `run_pretraining.py` and the same work of the
-others, in turn, each time in a process of its own, for several rounds; of a side's rounds the best
-counts. In the same rounds TensorFlow and torch time the step's matrix products alone: a step of
-nothing else is the roofline. The last line is JSON, of which the first keys are about the last
-network at the first length in the last precision.
+For each network, length and precision this runs `run_pretraining.py` and the same work in torch, in
+turn, each time in a process of its own, for several rounds; of a side's rounds the best counts. In
+the same rounds TensorFlow and torch time the step's matrix products alone: a step of nothing else
+is the roofline. The last line is JSON, of which the first keys are about the last network at the
+first length in the last precision.
 
-TRANSFORMERS_PYTHON names a Python with torch and transformers, and TF115_PYTHON a Python with
-TensorFlow 1.15; a side whose Python is not named is left out. All get the same batches of the
-embedded corpus, dropout 0.1, and clipping by the global norm; only the masked positions go through
-the vocabulary's matrix. This project updates with LAMB, the others with AdamW. The examples have
+TRANSFORMERS_PYTHON names a Python with torch and transformers; without it, these sides are left
+out. All get the same batches of the embedded corpus, dropout 0.1, and clipping by the global norm;
+only the masked positions go through the vocabulary's matrix. This project updates with LAMB, torch
+with AdamW. The examples have
 the lengths that the documents give; with --packed, this project also packs them into rows, as many
 as a batch needs, and with --use_tpu as many as the fullest batch needs; and torch also gets them
 joined and cut into full rows, in which texts see each other. Every measurement is a row of
@@ -50,7 +50,7 @@ COLUMNS = [
 ]  # fmt: skip
 _VOCAB_SIZE = 30522
 _WARMUP_LOOPS, _LOOPS = 1, 3
-_BATCHES = 4  # different batches, of which the others' steps take one after the other
+_BATCHES = 4  # different batches, of which torch's steps take one after the other
 # The torch variants of a step in bfloat16; a step in float32 has one.
 _TORCH = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
 
@@ -187,7 +187,7 @@ class Cell:
     def sides(self, precision: str, steps: int, is_packed: bool = False) -> dict[str, Any]:
         """Returns a dict of a side's name -> the function that measures it; if `is_packed`, packed
         and joined rows are sides, too."""
-        torch, tf1 = (os.environ.get(name) for name in ("TRANSFORMERS_PYTHON", "TF115_PYTHON"))
+        torch = os.environ.get("TRANSFORMERS_PYTHON")
         sides = {
             "ours": lambda: self.ours(precision, steps, "--use_tpu"),
             "products by TensorFlow": lambda: self.roofline(
@@ -207,11 +207,6 @@ class Cell:
             ):
                 name = f"Hugging Face, {variant}{', joined' if rows == 'joined' else ''}"
                 sides[name] = lambda given=(variant, rows): self.other([*command, *given])
-        if tf1 and precision == "float32":
-            script = os.path.join(main_job.ROOT, "benchmarks", "tf1_bert.py")
-            sides["TensorFlow 1.15"] = lambda: self.other(
-                [tf1, script, self.directory, str(_LOOPS * steps)]
-            )
         return sides
 
 
@@ -261,8 +256,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Returns:
       A dict of the settings and `examples_per_second`; `roofline_share`, of the products by
       TensorFlow; `ratio_to_huggingface`, of examples per second, to the best of its variants (None
-      if none was measured); `ratio_to_tensorflow_1`; `wait_share`, `first_step_seconds`,
-      `peak_gib` and `cpu_seconds` of a step.
+      if none was measured); `wait_share`, `first_step_seconds`, `peak_gib` and `cpu_seconds` of a
+      step.
     """
 
     ours = min((row for row in rows if row["side"] == "ours"), key=lambda row: float(row["secs"]))
@@ -277,7 +272,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "examples_per_second": round(float(rows[0]["batch"]) / secs, 3),
         "roofline_share": ratio("products by TensorFlow"),
         "ratio_to_huggingface": ratio("Hugging Face"),
-        "ratio_to_tensorflow_1": ratio("TensorFlow 1.15"),
         "wait_share": float(ours["wait_share"]),
         "first_step_seconds": float(ours["first_step_secs"]),
         "peak_gib": float(ours["peak_gib"]),

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import csv_rows, matrix_products, torch_bert, training_speed
 from bert_estimator.bert_config import BertConfig
-from tests.support.fixtures import needs_tensorflow_1, needs_transformers
+from tests.support.fixtures import needs_transformers
 
 CELL = {"network": "base", "length": 128, "batch": 32, "precision": "bfloat16"}
 
@@ -42,7 +42,6 @@ def test_the_summary_is_about_the_fastest_rounds():
         "examples_per_second": 8.0,
         "roofline_share": 0.25,
         "ratio_to_huggingface": 2.5,
-        "ratio_to_tensorflow_1": None,
         "wait_share": 0.01,
         "first_step_seconds": 40.0,
         "peak_gib": 8.0,
@@ -146,7 +145,6 @@ def test_joined_texts_fill_rows_with_the_same_tokens():
 
 @pytest.mark.slow
 @needs_transformers
-@needs_tensorflow_1
 def test_all_sides_train_the_same_network(tmp_path):
     command = [sys.executable, "-m", "benchmarks.training_speed", "--networks=tiny", "--rounds=1"]
     command += ["--lengths=32", "--tokens=64", "--steps=2"]
@@ -161,6 +159,6 @@ def test_all_sides_train_the_same_network(tmp_path):
     assert 0 <= result["wait_share"] < 1
     assert result["first_step_seconds"] > 0 and result["peak_gib"] > 0
     in_float32 = result["cells"][0]
-    assert in_float32["precision"] == "float32" and in_float32["ratio_to_tensorflow_1"] > 0
+    assert in_float32["precision"] == "float32" and in_float32["ratio_to_huggingface"] > 0
     assert "| Hugging Face, autocast, joined |" in done.stdout
     assert "| ours, packed |" in done.stdout and "| ours, packed, --use_tpu |" in done.stdout
