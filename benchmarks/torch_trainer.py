@@ -3,7 +3,7 @@
     python -m benchmarks.torch_trainer MODEL DIRECTORY KIND --output_dir=RUN ...
 
 MODEL is a directory of Hugging Face's files, DIRECTORY has train.csv and test.csv, KIND is
-regression or classification, and the flags are those of TrainingArguments. It writes
+regression or classification, and TrainingArguments names the flags. It writes
 RUN/test_results.tsv as `run_classifier.py` does, but of labels their logits. This module only needs
 torch and transformers.
 """
