@@ -121,7 +121,7 @@ def test_the_page_has_the_figures_and_the_picture_of_the_results():
 @fixtures.needs_transformers
 @pytest.mark.parametrize("data", ["films", public_record.CLASSES])
 @pytest.mark.parametrize(
-    "side", ["this project --warmup_proportion=0", "transformers --fp16=False"]
+    "side", ["this project --max_seq_length=16", "transformers --adam_epsilon=1e-6"]
 )
 def test_both_sides_train_and_predict(cache, side, data):
     model = os.path.join(cache, *NETWORK)
