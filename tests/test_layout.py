@@ -300,7 +300,7 @@ BUDGETS = {
     "bert_estimator.bert_config": 230,
     "bert_estimator.memory_needed": 180,
     "bert_estimator.precision": 120,
-    "bert_estimator.optimization": 1580,
+    "bert_estimator.optimization": 1640,
     "bert_estimator.recipes": 330,
     "input_pipelines": 900,
     "input_pipelines.embedded": 750,
