@@ -63,13 +63,14 @@ class UpdateRule:
         shards = tpu.update_shards() if optimizer.takes_parts else None
         gradients = [_summed(gradient, variable, shards) for gradient, variable in used]
         variables = [variable for _, variable in used]
-        gradients, gradient_norm = optimization.clip_by_global_norm(gradients, _CLIP_NORM)
+        scale, gradient_norm = optimization.clipping_scale(gradients, _CLIP_NORM)
         # `after` has what is reported and reads weights, which it reads as they were before the
         # update. What is computed from these tensors or from gradients need not be listed.
         train_op = optimizer.apply_gradients(
             zip(gradients, variables, strict=True),
             global_step=global_step,
             after=[step, loss, *sums.values()],
+            scale=scale,
         )
         report = {"loss": loss, **sums, "learning_rate": rate, "gradient_norm": gradient_norm}
         return tpu.TPUEstimatorSpec(

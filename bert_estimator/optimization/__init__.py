@@ -12,7 +12,7 @@ In a `model_fn`:
 """
 
 from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
-from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm
+from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm, clipping_scale
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,
@@ -60,6 +60,7 @@ __all__ = [
     "WarmupPolynomialDecay",
     "accumulate",
     "clip_by_global_norm",
+    "clipping_scale",
     "create_optimizer",
     "to_dense_float32",
 ]

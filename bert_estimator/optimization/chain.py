@@ -2,7 +2,8 @@
 
 `apply_gradients` sees all variables of a step. It collects how each is updated (`_Update`),
 computes all new values, and assigns them. The pieces run in `_run`, directly or within a function
-that all variables of a kind share (`_traced`).
+that all variables of a kind share: `_traced` returns new values, and `_in_place` writes them where
+the old ones are.
 """
 
 import functools
@@ -17,11 +18,11 @@ from bert_estimator.graph.graph_walk import in_xla_program
 from bert_estimator.optimization.parts import Part, Shards
 from bert_estimator.optimization.piece import Piece, Slot, UpdateStep
 
-# Each operation of an update reads and writes memory for every weight. As one XLA computation, the
-# elementwise pieces of LAMB read the gradient, the variable and its two moments once, and write two
-# moments and the update. For fewer weights than this, a computation saves less in a whole training
-# than it takes to compile it.
-_LEAST_ELEMENTS = 1 << 18
+# Each operation of an update reads and writes memory for every weight. Compiled by XLA, elementwise
+# pieces read and write a variable, its gradient and its slots a few times, and without new memory.
+# For fewer weights than this, a computation saves less in a whole training than it takes to compile
+# it.
+LEAST_ELEMENTS = 1 << 18
 
 Rate = float | tf.Tensor | tf.Variable
 LearningRate = Rate | Callable[[str], Rate]  # see `ChainOptimizer`
@@ -62,11 +63,23 @@ def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor
     )
 
 
+def before_cast(gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the bfloat16 tensor that a float32 gradient is a cast of, else the gradient.
+
+    A weight that is computed with in bfloat16 has such a gradient. What reads it casts it again
+    while it reads, so that a step does not write and read it in float32.
+    """
+    if tf.executing_eagerly() or gradient.op.type != "Cast":
+        return gradient
+    (source,) = gradient.op.inputs
+    return source if source.dtype == tf.bfloat16 else gradient
+
+
 def _dense_like(variable, gradient):
     """Returns `to_dense_float32` of a gradient, with the variable's static shape; or its `Part`."""
     if isinstance(gradient, Part):
         return gradient
-    dense = to_dense_float32(gradient)
+    dense = before_cast(to_dense_float32(gradient))
     # Pieces may ask for the shape, which Python functions and lookups of any number of rows hide.
     return dense if dense.shape.is_fully_defined() else tf.ensure_shape(dense, variable.shape)
 
@@ -99,8 +112,12 @@ def _read(variable):
     if not hasattr(variable, "handle"):
         return variable.read_value()
     # `read_value` adds an identity, and a network has many variables.
-    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-    value.set_shape(variable.shape)
+    return _read_handle(variable.handle, variable.shape, variable.dtype)
+
+
+def _read_handle(handle, shape, dtype):
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    value.set_shape(shape)
     return value
 
 
@@ -149,6 +166,7 @@ class ChainOptimizer(tf.train.Optimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
         after: Sequence[tf.Tensor] = (),
+        scale: tf.Tensor | None = None,
     ) -> tf.Operation:
         """Builds one update.
 
@@ -160,6 +178,8 @@ class ChainOptimizer(tf.train.Optimizer):
             incremented once. Bias correction and Adafactor need it.
           name: prefix of the operations' names; the optimizer's name by default.
           after: tensors to compute before the first variable changes, as all gradients are.
+          scale: float32 scalar, such as `clipping_scale` returns: every gradient is multiplied by
+            it. The update does so while it reads the gradient, which saves writing it again.
 
         Returns:
           The operation that runs the whole update.
@@ -184,12 +204,12 @@ class ChainOptimizer(tf.train.Optimizer):
                 number = tf.cast(global_step.read_value() + 1, tf.float32)
             updates = [self._update(_dense_like(v, gradient), v) for gradient, v in pairs]
             computed = tf.group(*map(_as_computed, [*(u.gradient for u in updates), *after]))
-            results = [_new_values(update, number) for update in updates]
             self.trust_ratios, assigned = {}, []
-            for update, (value, new) in zip(updates, results, strict=True):
-                if "trust_ratio" in new:
-                    self.trust_ratios[update.name] = new["trust_ratio"]
-                assigned += _assign(update, value, new, computed)
+            for update in updates:
+                operations, reports = _applied(update, number, scale, computed)
+                if "trust_ratio" in reports:
+                    self.trust_ratios[update.name] = reports["trust_ratio"]
+                assigned += operations
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
@@ -257,7 +277,7 @@ class _Update(NamedTuple):
 
     name: str  # of the variable
     pieces: tuple[Piece, ...]
-    gradient: tf.Tensor  # float32
+    gradient: tf.Tensor  # float32, or bfloat16 before a cast to float32
     variable: tf.Variable  # or, as the slots, what `Shards.hold_part` returns
     slots: dict[str, tf.Variable]
     rate: tf.Tensor
@@ -277,31 +297,58 @@ class _Subtract(Piece):
 _SUBTRACT = _Subtract()
 
 
-def _new_values(update, number):
-    """Returns the variable's new value, and its new slots and the pieces' reports by name."""
+def _applied(update, number, scale, computed):
+    """Returns operations that update a variable and its slots once `computed` has run, and the
+    pieces' reports by name."""
     pieces = (*update.pieces, _SUBTRACT)
+    others = update.rate, number, scale
+    if _is_compiled(update):
+        handles = [update.variable.handle, *(slot.handle for slot in update.slots.values())]
+        specs = _specs(update.gradient, *others, *handles)
+        shape, dtype = tuple(update.variable.shape.as_list()), update.variable.dtype.base_dtype
+        function = _in_place(pieces, shape, dtype, specs)
+        with tf.control_dependencies([computed]):
+            done, reports = function(update.gradient, *others, *handles)
+        return [done.op], reports
     value = tf.cast(_read(update.variable), tf.float32)
     slots = {name: tf.cast(_read(slot), tf.float32) for name, slot in update.slots.items()}
-    tensors = update.gradient, value, slots, update.rate, number
     if update.shards or tf.executing_eagerly():
-        return _run(pieces, update.size, *tensors, update.shards)
-    # TensorFlow takes much longer to make an operation from Python than to run a small one. A step
-    # of BERT-base updates 206 variables of few kinds: all updates of a kind are calls of one
-    # function, which is traced once.
-    compiles = update.size >= _LEAST_ELEMENTS and not in_xla_program()
-    tensors = update.gradient, value, update.rate, number, *slots.values()
-    specs = tuple(x if x is None else tf.TensorSpec(x.shape, x.dtype) for x in tensors)
-    return _traced(pieces, update.size, compiles, tuple(slots), specs)(*tensors)
+        total = [update.shards.sum] if update.shards else []
+        value, new = _run(pieces, update.size, update.gradient, value, slots, *others, *total)
+    else:
+        # TensorFlow takes much longer to make an operation from Python than to run a small one. A
+        # step of BERT-base updates 206 variables of few kinds: all updates of a kind are calls of
+        # one function, which is traced once.
+        tensors = update.gradient, value, *others, *slots.values()
+        value, new = _traced(pieces, update.size, tuple(slots), _specs(*tensors))(*tensors)
+    return _assign(update, value, new, computed), new
 
 
-def _run(pieces, size, update, value, slots, rate, number, shards=None):
-    """Passes an update through pieces; returns the last update, and by name the new slots, in the
-    dtypes in which they are stored, and the reports."""
-    total = shards.sum if shards else lambda scalar: scalar
-    new = {}
+def _is_compiled(update):
+    # A piece that takes parts sums apart from what else it computes. A reference variable has no
+    # handle.
+    return (
+        update.size >= LEAST_ELEMENTS
+        and all(piece.takes_parts for piece in update.pieces)
+        and not (update.shards or tf.executing_eagerly() or in_xla_program())
+        and hasattr(update.variable, "handle")
+    )
+
+
+def _specs(*tensors):
+    return tuple(x if x is None else tf.TensorSpec(x.shape, x.dtype) for x in tensors)
+
+
+def _run(pieces, size, update, value, slots, rate, number, scale, *sums):
+    """Scales an update, passes it through pieces; returns the last one, and by name the new slots,
+    in the dtypes in which they are stored, and the reports; sums are `total` and `half_square` of
+    the `UpdateStep`s, if they are not the usual ones."""
+    new, update = {}, tf.cast(update, tf.float32)
+    if scale is not None:
+        update = update * scale
     for piece in pieces:
         stored = piece.slots(tuple(value.shape.as_list()))
-        step = UpdateStep(rate, number, size, total, piece)
+        step = UpdateStep(rate, number, size, piece, *sums)
         update, of_piece = piece(update, value, slots, step)
         for name, tensor in of_piece.items():
             new[name] = tensor if name in piece.reports else tf.cast(tensor, stored[name].dtype)
@@ -309,28 +356,76 @@ def _run(pieces, size, update, value, slots, rate, number, shards=None):
 
 
 @functools.cache
-def _traced(pieces, size, compiles, slot_names, specs):
-    """Returns `_run` as a function of (update, value, rate, number, *slots), for a core that has
-    all of the variable."""
-    # The others are not compiled: what comes before the first sum over the weights has the most
-    # operations.
-    first = tuple(itertools.takewhile(lambda piece: compiles and piece.elementwise, pieces))
+def _traced(pieces, size, slot_names, specs):
+    """Returns `_run` as a function of (update, value, rate, number, scale, *slots), for a core that
+    has all of the variable."""
 
-    def run_first(*tensors):
-        return _run(first, size, *tensors)
-
-    def run(update, value, rate, number, *slots):
-        others = value, dict(zip(slot_names, slots, strict=True)), rate, number
-        new = {}
-        if first:
-            compiled = tf.function(run_first, jit_compile=True, autograph=False)
-            update, new = compiled(update, *others)
-        update, more = _run(pieces[len(first) :], size, update, *others)
-        return update, {**new, **more}
+    def run(update, value, rate, number, scale, *slots):
+        slots = dict(zip(slot_names, slots, strict=True))
+        return _run(pieces, size, update, value, slots, rate, number, scale)
 
     # Traced in a graph of its own. Otherwise the function would keep the graph of its first call.
     with tf.Graph().as_default():
         return tf.function(run, autograph=False).get_concrete_function(*specs)
+
+
+@functools.cache
+def _in_place(pieces, shape, dtype, specs):
+    """Returns a function of (gradient, rate, number, scale, handle of a variable, *handles of its
+    slots) that updates them, and returns a scalar and the pieces' reports by name."""
+    # XLA writes what a computation assigns where the old value was, if nothing else holds that. A
+    # computation ends before a piece that sums, with the addends of each sum. TensorFlow adds them,
+    # and the next computation begins with the piece.
+    stages = [[]]
+    for piece in pieces:
+        if not piece.elementwise:
+            stages.append([])
+        stages[-1].append(piece)
+    slots_of, size = _slots_of(pieces, shape), math.prod(shape)
+
+    def read(handle, *spec):
+        return tf.cast(_read_handle(handle, *spec), tf.float32)
+
+    def compute(stage, following, sums, update, rate, number, scale, handle, slots):
+        sums, asked = iter(sums), []
+        given = read(handle, shape, dtype), {k: read(slots[k], *slots_of[k]) for k in slots}, rate
+        update, new = _run(stage, size, update, *given, number, scale, lambda _: next(sums))
+
+        def ask(addends):
+            asked.append(addends)
+            return tf.constant(math.nan)  # for a sum that depends on another, see `takes_parts`
+
+        _run(following[:1], size, update, *given, number, None, ask, addends_of_squares)
+        for name in [name for name in slots if name in new]:
+            tf.raw_ops.AssignVariableOp(resource=slots[name], value=new.pop(name))
+        if following:
+            return update, asked, new
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.cast(update, dtype))
+        return None, [], new
+
+    def run(update, rate, number, scale, handle, *slots):
+        sums, reports, slots = [], {}, dict(zip(slots_of, slots, strict=True))
+        for stage, following in itertools.zip_longest(stages, stages[1:], fillvalue=()):
+            computation = functools.partial(compute, stage, following)
+            computation = tf.function(computation, jit_compile=True, autograph=False)
+            tensors = sums, update, rate, number, scale, handle, slots
+            update, asked, new = computation(*tensors)
+            sums, scale, reports = [*map(tf.reduce_sum, asked)], None, {**reports, **new}
+        return tf.constant(True), reports
+
+    with tf.Graph().as_default():
+        return tf.function(run, autograph=False).get_concrete_function(*specs)
+
+
+def addends_of_squares(x: tf.Tensor) -> tf.Tensor:
+    """Returns an eighth as many numbers, whose sum is half the sum of a float tensor's squares; for
+    computations by XLA on a CPU, of a static shape."""
+    # There XLA adds what is to become one number in one thread, and number by number. What it adds
+    # here are rows that follow each other in memory, in all threads, and several numbers at a time.
+    size = x.shape.num_elements()
+    rows = math.gcd(size, 8)
+    blocks = tf.reshape(tf.cast(x, tf.float32), [-1, rows, math.gcd(size // rows, 64)])
+    return 0.5 * tf.add_n([tf.square(row) for row in tf.unstack(blocks, axis=1)])
 
 
 def _assign(update, new_value, new, computed):

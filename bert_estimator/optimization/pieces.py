@@ -328,8 +328,7 @@ class ScaleByLearningRate(Piece):
 
 
 def _norm(x, step):
-    half = step.total(tf.nn.l2_loss(x))  # as in `clip_by_global_norm`
-    return tf.sqrt(2.0 * half)
+    return tf.sqrt(2.0 * step.total(step.half_square(x)))
 
 
 def _rms(x, step):

@@ -25,6 +25,13 @@ KERNEL = np.float32([[0.5, -0.25], [1.0, 2.0], [-1.5, 0.75]])
 TARGET = np.float32([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
 
 
+@pytest.fixture(params=["small", "large"])
+def of_any_size(request, monkeypatch):
+    """Updates all variables as small ones, and as large ones, which XLA writes in place."""
+    if request.param == "large":
+        monkeypatch.setattr(chain, "LEAST_ELEMENTS", 1)
+
+
 def test_rows_of_the_same_id_are_summed_in_float32():
     # In bfloat16, 256 + 1 + 1 is 256.
     with tf.Graph().as_default(), tf.Session() as session:
@@ -42,6 +49,7 @@ def test_sparse_gradient_without_a_shape_is_refused():
             to_dense_float32(sparse)
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_a_bfloat16_variable_is_updated_in_float32_and_stored_as_it_was():
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.get_variable("w", initializer=tf.constant([1.0, 2.0], tf.bfloat16))
@@ -74,6 +82,7 @@ def three_steps_in_a_session():
         return session.run(state)
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_three_compiled_steps_equal_three_plain_ones():
     expected = three_steps_in_a_session()
     state = optimizer_steps.state_after_compiled_steps(build_step)
@@ -104,6 +113,7 @@ def test_every_variable_is_assigned_after_every_gradient():
         assert {assign.name for assign in assigns} <= optimizer_steps.ancestors(train_op)
 
 
+@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("place", ["condition", "loop"])
 def test_gradients_from_outside_are_computed_before_the_first_update(place, version):
@@ -193,6 +203,7 @@ def test_a_checkpoint_of_any_program_with_these_names_restores(tmp_path):
     assert sorted(name for name, _ in tf.train.list_variables(path)) == names
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_the_global_step_counts_once_a_step_or_not_at_all():
     with tf.Graph().as_default(), tf.Session() as session:
         weights = [tf.get_variable(f"w{i}", initializer=[1.0]) for i in range(3)]
@@ -208,6 +219,7 @@ def test_the_global_step_counts_once_a_step_or_not_at_all():
         assert session.run(step) == 1
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_the_learning_rate_is_read_before_the_step_is_counted():
     """A rate of 0 in step 0 must not move anything, however the session orders its work."""
     with tf.Graph().as_default(), tf.Session() as session:
@@ -225,6 +237,7 @@ def test_the_learning_rate_is_read_before_the_step_is_counted():
     assert seen == [1.0, 0.0, -2.0]
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_a_sparse_gradient_equals_the_dense_one():
     values = {}
     for kind in ("sparse", "dense"):
@@ -355,12 +368,12 @@ def _directly(optimizer, *arguments, **keywords):
         return ChainOptimizer.apply_gradients(optimizer, *arguments, **keywords)
 
 
-def _not_traced(pieces, size, compiles, slot_names, specs):
+def _not_traced(pieces, size, slot_names, specs):
     """Stands for `chain._traced`."""
 
-    def run(update, value, rate, number, *slots):
+    def run(update, value, rate, number, scale, *slots):
         slots = dict(zip(slot_names, slots, strict=True))
-        return chain._run(pieces, size, update, value, slots, rate, number)
+        return chain._run(pieces, size, update, value, slots, rate, number, scale)
 
     return run
 
@@ -409,6 +422,7 @@ def state_builder(make):
     return build
 
 
+@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize(("name", "options"), CASES[:1] + CASES[-1:])
 def test_updates_by_functions_in_a_while_loop(name, options, version):
@@ -480,7 +494,7 @@ class DividedBySize(Piece):
 
 @pytest.mark.parametrize("least", [1, 100])
 def test_an_elementwise_piece_knows_the_size_of_the_variable(least, monkeypatch):
-    monkeypatch.setattr(chain, "_LEAST_ELEMENTS", least)
+    monkeypatch.setattr(chain, "LEAST_ELEMENTS", least)
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", initializer=[1.0, 2.0])
         optimizer = ChainOptimizer([DividedBySize(), ScaleByLearningRate()], 1.0, "Divided")
@@ -488,6 +502,51 @@ def test_an_elementwise_piece_knows_the_size_of_the_variable(least, monkeypatch)
         session.run(tf.global_variables_initializer())
         session.run(train_op)
         assert session.run(weight).tolist() == [-1.0, -2.0]
+
+
+class DividedByTwoSums(Piece):
+    """Is told that it takes parts, but its second sum depends on the first."""
+
+    takes_parts = True
+
+    def __call__(self, update, value, slots, step):
+        first = step.total(tf.reduce_sum(value))
+        return update / step.total(tf.reduce_sum(value - first)), {}
+
+
+def test_a_sum_that_depends_on_another_is_not_silently_wrong(monkeypatch):
+    monkeypatch.setattr(chain, "LEAST_ELEMENTS", 1)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", initializer=[1.0, 2.0])
+        optimizer = ChainOptimizer([DividedByTwoSums(), ScaleByLearningRate()], 1.0, "Divided")
+        train_op = optimizer.apply_gradients([(tf.constant([4.0, 8.0]), weight)])
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        assert np.isnan(session.run(weight)).all()
+
+
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_update_scales_and_casts_gradients(name):
+    found = []
+    for by_update in (False, True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            weight = tf.get_variable("w", initializer=tf.constant(KERNEL))
+            short = tf.constant(TARGET + 0.3, tf.bfloat16)
+            gradient, scale = tf.cast(short, tf.float32), tf.constant(0.25)
+            keywords = {"scale": scale} if by_update else {}
+            train_op = create_optimizer(name, 0.1).apply_gradients(
+                [(gradient if by_update else gradient * scale, weight)],
+                tf.train.create_global_step(),
+                **keywords,
+            )
+            casts = optimizer_steps.ancestors(train_op) & {gradient.op.name}
+            assert len(casts) == (not by_update)
+            session.run(tf.global_variables_initializer())
+            session.run(train_op)
+            found.append(session.run(tf.global_variables()))
+    for value, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_two_pieces_cannot_share_a_slot():
@@ -498,6 +557,7 @@ def test_two_pieces_cannot_share_a_slot():
             optimizer.apply_gradients([(tf.ones([2]), tf.get_variable("w", [2]))])
 
 
+@pytest.mark.usefixtures("of_any_size")
 def test_what_is_listed_is_computed_before_the_first_variable_changes():
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", initializer=1.0, use_resource=True)
@@ -520,9 +580,9 @@ def compiled(graph):
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_large_variables_are_updated_as_small_ones_are(name, options, monkeypatch):
-    """The first elementwise pieces of an update are one XLA computation if a variable is large."""
+    """Large variables are updated in place, by XLA computations between the sums of the pieces."""
     _, expected, _ = states_in_a_session(as_functions(name, **options))
-    monkeypatch.setattr(chain, "_LEAST_ELEMENTS", 6)
+    monkeypatch.setattr(chain, "LEAST_ELEMENTS", 6)
     names, found, _ = states_in_a_session(as_functions(name, **options))
     for (_, state), (_, wanted) in zip(found, expected, strict=True):
         for place, (value, other) in enumerate(zip(state, wanted, strict=True)):
@@ -538,12 +598,12 @@ def test_large_variables_are_updated_as_small_ones_are(name, options, monkeypatc
 
 @pytest.mark.parametrize(
     ("name", "shapes", "number"),
-    [("lamb", [[2, 3]] * 2, 1), ("lamb", [[2, 3], [3, 2]], 2), ("lamb", [[2, 2]], 0),
-     ("adafactor", [[2, 3]], 0)],
+    [("lamb", [[2, 3]] * 2, 2), ("lamb", [[2, 3], [3, 2]], 4), ("lamb", [[2, 2]], 0),
+     ("adamw", [[2, 3]], 1), ("adafactor", [[2, 3]], 0)],
 )  # fmt: skip
 def test_what_is_compiled(name, shapes, number, monkeypatch):
-    """Adafactor begins with means over a matrix, so nothing comes before them."""
-    monkeypatch.setattr(chain, "_LEAST_ELEMENTS", 6)
+    """LAMB is compiled before its norms and after them; Adafactor has means over a matrix."""
+    monkeypatch.setattr(chain, "LEAST_ELEMENTS", 6)
     with tf.Graph().as_default() as graph:
         variables = [tf.get_variable(f"w{i}", shape) for i, shape in enumerate(shapes)]
         optimizer = create_optimizer(name, 0.1)
@@ -553,7 +613,7 @@ def test_what_is_compiled(name, shapes, number, monkeypatch):
 
 
 def test_a_step_that_xla_compiles_as_a_whole_has_no_computation_of_its_own(monkeypatch):
-    monkeypatch.setattr(chain, "_LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(chain, "LEAST_ELEMENTS", 1)
     with tf.Graph().as_default() as graph:
         weight = tf.get_variable("w", [2, 3], use_resource=True)
         control_flow_ops.XLAControlFlowContext().Enter()

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
 from bert_estimator.layers.dropout import Dropout
+from bert_estimator.optimization import gradients
 from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm
 from bert_estimator.optimization.optimizers import LAMBOptimizer
 
@@ -417,9 +418,13 @@ def test_duplicate_rows_count_as_their_sum():
     np.testing.assert_allclose(clipped[0], [[0.0], [0.6]], rtol=1e-6)
 
 
-def test_bfloat16_gradients_are_measured_in_float32():
+@pytest.mark.parametrize("least_elements", [1, 10_000])
+@pytest.mark.parametrize("shape", [[1001], [77, 13], None])
+def test_bfloat16_gradients_are_measured_in_float32(shape, least_elements, monkeypatch):
+    monkeypatch.setattr(gradients, "LEAST_ELEMENTS", least_elements)
     with tf.Graph().as_default(), tf.Session() as session:
-        clipped, norm = clip_by_global_norm([tf.ones([1001], tf.bfloat16)], 1.0)
+        ones = tf.placeholder_with_default(tf.ones(shape or [1001], tf.bfloat16), shape)
+        clipped, norm = clip_by_global_norm([ones], 1.0)
         assert clipped[0].dtype == tf.float32 and norm.dtype == tf.float32
         assert session.run(norm) == pytest.approx(np.sqrt(1001), rel=1e-6)
 
