@@ -138,7 +138,7 @@ class ChainOptimizer(tf.train.Optimizer):
     Session, in a `tf.while_loop`, and compiled by XLA:
 
     1. Every gradient is computed before the first variable changes.
-    2. All new values of a variable and its slots are computed before the first of them is assigned.
+    2. Every new value of a variable and its slots is computed from their values before the update.
     3. The global step is incremented after everything else.
 
     Args:
