@@ -317,7 +317,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 # For example, `import tensorflow.gfile` imports the module tf.gfile.
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         own = _own_name(fullname)
-        if own != fullname:
+        if own != fullname and not wheel.lacks(own):
             member = importlib.import_module(own)
             return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         spec = wheel.spec_of(fullname)
