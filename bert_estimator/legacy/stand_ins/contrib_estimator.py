@@ -6,6 +6,7 @@ optimizer of `tf.train`, which canned estimators of TensorFlow 1 give them.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -84,9 +85,6 @@ class ModeKeys(tpu.ModeKeys):
     INFER = tpu.ModeKeys.PREDICT
 
 
-_FROM_STEPS = object()  # the default of save_checkpoints_secs: 600 if there are no steps
-
-
 class LearnRunConfig(RunConfig):
     """Says how a program runs, by the arguments that `tf.contrib.learn.RunConfig` has."""
 
@@ -97,33 +95,14 @@ class LearnRunConfig(RunConfig):
         log_device_placement: bool = False,
         gpu_memory_fraction: float = 1,
         tf_random_seed: int | None = None,
-        save_summary_steps: int | None = 100,
-        save_checkpoints_secs: Any = _FROM_STEPS,
-        save_checkpoints_steps: int | None = None,
-        keep_checkpoint_max: int | None = 5,
-        keep_checkpoint_every_n_hours: float = 10000,
-        log_step_count_steps: int | None = 100,
-        protocol: str | None = None,
+        *,
         evaluation_master: str = "",
-        model_dir: str | None = None,
-        session_config: tf.ConfigProto | None = None,
-        session_creation_timeout_secs: int = 7200,
+        save_checkpoints_steps: int | None = None,
+        **kwargs: Any,
     ):
-        if save_checkpoints_secs is _FROM_STEPS:
-            save_checkpoints_secs = 600 if save_checkpoints_steps is None else None
-        super().__init__(
-            tf_random_seed=tf_random_seed,
-            save_summary_steps=save_summary_steps,
-            save_checkpoints_secs=save_checkpoints_secs,
-            save_checkpoints_steps=save_checkpoints_steps,
-            keep_checkpoint_max=keep_checkpoint_max,
-            keep_checkpoint_every_n_hours=keep_checkpoint_every_n_hours,
-            log_step_count_steps=log_step_count_steps,
-            protocol=protocol,
-            model_dir=model_dir,
-            session_config=session_config,
-            session_creation_timeout_secs=session_creation_timeout_secs,
-        )
+        if save_checkpoints_steps is not None:  # None means the default here, every 600 s
+            kwargs["save_checkpoints_steps"] = save_checkpoints_steps
+        super().__init__(tf_random_seed=tf_random_seed, **kwargs)
         # Estimators of `tf.estimator` do not read this.
         self.tf_config = tf.ConfigProto(
             log_device_placement=log_device_placement,
@@ -214,15 +193,6 @@ def _multi_head():
     return MultiHead
 
 
-def _reduction(loss_reduction):
-    if loss_reduction not in _REDUCTIONS:
-        raise ValueError(
-            f"loss_reduction={loss_reduction!r} is not supported; it must be "
-            "tf.losses.Reduction.SUM or SUM_OVER_BATCH_SIZE"
-        )
-    return _REDUCTIONS[loss_reduction]
-
-
 def _either(optimizer, train_op_fn):
     """Returns the arguments of a head for an optimizer, which may be of `tf.train`."""
     if not isinstance(optimizer, tf.train.Optimizer):
@@ -231,93 +201,43 @@ def _either(optimizer, train_op_fn):
     return {"train_op_fn": lambda loss: optimizer.minimize(loss, global_step=step)}
 
 
-def multi_class_head(
-    n_classes: int,
-    weight_column: Any = None,
-    label_vocabulary: Any = None,
-    loss_reduction: str = _SUM_OVER_BATCH_SIZE,
-    loss_fn: Any = None,
-    name: str | None = None,
-) -> Any:
-    """Returns a head for labels of which one of `n_classes` holds."""
-    return _head("multi_class_head", "MultiClassHead")(
-        n_classes, weight_column, label_vocabulary, _reduction(loss_reduction), loss_fn, name
-    )
+def _head_function(module, name):
+    """Returns the function that makes a head of a class: it takes the class's arguments, but
+    TensorFlow 1's names of reductions."""
+
+    def head(*args, **kwargs):
+        given = inspect.signature(wheel.member(f"head.{module}", name)).bind(*args, **kwargs)
+        reduction = given.arguments.pop("loss_reduction", _SUM_OVER_BATCH_SIZE)
+        if reduction not in _REDUCTIONS:
+            raise ValueError(
+                f"loss_reduction={reduction!r} is not supported; it must be "
+                "tf.losses.Reduction.SUM or SUM_OVER_BATCH_SIZE"
+            )
+        return _head(module, name)(**given.arguments, loss_reduction=_REDUCTIONS[reduction])
+
+    return head
 
 
-def binary_classification_head(
-    weight_column: Any = None,
-    thresholds: Any = None,
-    label_vocabulary: Any = None,
-    loss_reduction: str = _SUM_OVER_BATCH_SIZE,
-    loss_fn: Any = None,
-    name: str | None = None,
-) -> Any:
-    """Returns a head for labels that are 0 or 1."""
-    return _head("binary_class_head", "BinaryClassHead")(
-        weight_column, thresholds, label_vocabulary, _reduction(loss_reduction), loss_fn, name
-    )
-
-
-def multi_label_head(
-    n_classes: int,
-    weight_column: Any = None,
-    thresholds: Any = None,
-    label_vocabulary: Any = None,
-    loss_reduction: str = _SUM_OVER_BATCH_SIZE,
-    loss_fn: Any = None,
-    classes_for_class_based_metrics: Any = None,
-    name: str | None = None,
-) -> Any:
-    """Returns a head for labels of which any of `n_classes` may hold."""
-    return _head("multi_label_head", "MultiLabelHead")(
-        n_classes,
-        weight_column,
-        thresholds,
-        label_vocabulary,
-        _reduction(loss_reduction),
-        loss_fn,
-        classes_for_class_based_metrics,
-        name,
-    )
+multi_class_head = _head_function("multi_class_head", "MultiClassHead")
+binary_classification_head = _head_function("binary_class_head", "BinaryClassHead")
+multi_label_head = _head_function("multi_label_head", "MultiLabelHead")
+logistic_regression_head = _head_function("regression_head", "LogisticRegressionHead")
+_regression_head = _head_function("regression_head", "RegressionHead")
+_poisson_regression_head = _head_function("regression_head", "PoissonRegressionHead")
 
 
 def regression_head(
-    weight_column: Any = None,
-    label_dimension: int = 1,
-    loss_reduction: str = _SUM_OVER_BATCH_SIZE,
-    loss_fn: Any = None,
-    inverse_link_fn: Any = None,
-    name: str | None = None,
+    weight_column: Any = None, label_dimension: int = 1, *args: Any, **kwargs: Any
 ) -> Any:
-    """Returns a head for numbers."""
-    return _head("regression_head", "RegressionHead")(
-        label_dimension, weight_column, _reduction(loss_reduction), loss_fn, inverse_link_fn, name
-    )
+    """Returns a head for numbers, whose class takes these two arguments in the other order."""
+    return _regression_head(label_dimension, weight_column, *args, **kwargs)
 
 
 def poisson_regression_head(
-    weight_column: Any = None,
-    label_dimension: int = 1,
-    loss_reduction: str = _SUM_OVER_BATCH_SIZE,
-    compute_full_loss: bool = True,
-    name: str | None = None,
+    weight_column: Any = None, label_dimension: int = 1, *args: Any, **kwargs: Any
 ) -> Any:
     """Returns a head for counts, whose logits are logarithms of their means."""
-    return _head("regression_head", "PoissonRegressionHead")(
-        label_dimension, weight_column, _reduction(loss_reduction), compute_full_loss, name
-    )
-
-
-def logistic_regression_head(
-    weight_column: Any = None,
-    loss_reduction: str = _SUM_OVER_BATCH_SIZE,
-    name: str | None = None,
-) -> Any:
-    """Returns a head for numbers from 0 to 1."""
-    return _head("regression_head", "LogisticRegressionHead")(
-        weight_column, _reduction(loss_reduction), name
-    )
+    return _poisson_regression_head(label_dimension, weight_column, *args, **kwargs)
 
 
 def multi_head(heads: Any, head_weights: Any = None) -> Any:
