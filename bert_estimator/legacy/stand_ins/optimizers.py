@@ -69,10 +69,10 @@ class DecoupledWeightDecayExtension:
 
     _given = None  # the decay_var_list of a call of minimize
 
-    def __init__(self, weight_decay: Any, **kwargs: Any):
+    def __init__(self, weight_decay: Any, *args: Any, **kwargs: Any):
         self._decayed_variables = None  # the names of the variables; None means all
         self._weight_decay = weight_decay
-        super().__init__(**kwargs)
+        super().__init__(*args, **kwargs)
 
     def minimize(self, loss, *args, decay_var_list=None, **kwargs):
         # TensorFlow 1's `minimize` ignored the list.
@@ -131,10 +131,7 @@ def extend_with_decoupled_weight_decay(base_optimizer: type) -> type:
     """Returns a class of optimizers that decay weights; its first argument is the decay."""
 
     class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
-        def __init__(self, weight_decay, *args, **kwargs):
-            self._decayed_variables = None
-            self._weight_decay = weight_decay
-            base_optimizer.__init__(self, *args, **kwargs)
+        """Decays weights before the update of its base."""
 
     return OptimizerWithDecoupledWeightDecay
 
@@ -151,14 +148,8 @@ class MomentumWOptimizer(DecoupledWeightDecayExtension, tf.train.MomentumOptimiz
         name: str = "MomentumW",
         use_nesterov: bool = False,
     ):
-        super().__init__(
-            weight_decay,
-            learning_rate=learning_rate,
-            momentum=momentum,
-            use_locking=use_locking,
-            name=name,
-            use_nesterov=use_nesterov,
-        )
+        arguments = learning_rate, momentum, use_locking, name, use_nesterov
+        super().__init__(weight_decay, *arguments)
 
 
 class AdamWOptimizer(DecoupledWeightDecayExtension, tf.train.AdamOptimizer):
@@ -174,15 +165,8 @@ class AdamWOptimizer(DecoupledWeightDecayExtension, tf.train.AdamOptimizer):
         use_locking: bool = False,
         name: str = "AdamW",
     ):
-        super().__init__(
-            weight_decay,
-            learning_rate=learning_rate,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            use_locking=use_locking,
-            name=name,
-        )
+        arguments = learning_rate, beta1, beta2, epsilon, use_locking, name
+        super().__init__(weight_decay, *arguments)
 
 
 class LazyAdamOptimizer(tf.train.AdamOptimizer):
