@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def relax() -> None:
         np.sum = _of_generators(np.sum)
         np.histogram = _normed(np.histogram)
         for name, (old, new) in _ARGUMENTS.items():
-            setattr(np, name, _taking(getattr(np, name), old, new))
+            setattr(np, name, taking(getattr(np, name), old, new))
     # Python 3.10 removed these names.
     for name in collections.abc.__all__:
         if not hasattr(collections, name):
@@ -116,13 +117,14 @@ def _of_generators(of_array):
     return function
 
 
-def _taking(today, old, new):
+def taking(today: Callable, old: str, new: str) -> Callable:
     """Returns a function that also takes an argument by its old name."""
 
     @functools.wraps(today)
     def function(*args, **kwargs):
         if old in kwargs:
-            kwargs[new] = kwargs.pop(old) or None
+            value = kwargs.pop(old)
+            kwargs[new] = None if value is False else value
         return today(*args, **kwargs)
 
     return function

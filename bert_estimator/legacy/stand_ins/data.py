@@ -16,6 +16,7 @@ from tensorflow.python.data.ops import dataset_ops, interleave_op
 from tensorflow.python.ops import lookup_ops
 
 from bert_estimator.graph import patches
+from bert_estimator.legacy.strictness import taking
 
 
 def put_back() -> None:
@@ -265,22 +266,10 @@ class MutableDenseHashTable(lookup_ops.DenseHashTable):
         super().__init__(key_dtype, value_dtype, default_value, *keys, name, checkpoint)
 
 
-def index_table_from_tensor(
-    mapping: tf.Tensor,
-    num_oov_buckets: int = 0,
-    default_value: int = -1,
-    hasher_spec: Any = lookup_ops.FastHashSpec,
-    dtype: tf.DType = tf.string,
-    name: str | None = None,
-) -> Any:
-    """Returns a table from each element of `mapping`, a tensor [size], to its index."""
-    return lookup_ops.index_table_from_tensor(
-        mapping, num_oov_buckets, default_value, hasher_spec, dtype, name
+index_table_from_tensor, index_to_string_table_from_tensor = (
+    taking(function, "mapping", "vocabulary_list")
+    for function in (
+        lookup_ops.index_table_from_tensor,
+        lookup_ops.index_to_string_table_from_tensor,
     )
-
-
-def index_to_string_table_from_tensor(
-    mapping: tf.Tensor, default_value: str = "UNK", name: str | None = None
-) -> Any:
-    """Returns a table from each index of `mapping`, a string tensor [size], to its element."""
-    return lookup_ops.index_to_string_table_from_tensor(mapping, default_value, name)
+)

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.util import nest
 
 from bert_estimator import tpu
+from bert_estimator.legacy.strictness import taking
 
 
 class TaskType:
@@ -106,21 +107,12 @@ def py_func(
     return packed
 
 
-def load_checkpoint(filepattern: str) -> Any:
-    """Returns a reader of a checkpoint, as `tf.train.load_checkpoint` does."""
-    return tf.train.load_checkpoint(filepattern)
-
-
-def load_variable(checkpoint_dir: str, name: str) -> Any:
-    """Returns the value of a variable of a checkpoint, as `tf.train.load_variable` does."""
-    return tf.train.load_variable(checkpoint_dir, name)
-
-
-def list_variables(checkpoint_dir: str) -> Any:
-    """Returns (name, shape) of a checkpoint's variables, as `tf.train.list_variables` does."""
-    return tf.train.list_variables(checkpoint_dir)
-
-
-def init_from_checkpoint(checkpoint_dir: str, assignment_map: Mapping[Any, Any]) -> None:
-    """Does what `tf.train.init_from_checkpoint` does."""
-    tf.train.init_from_checkpoint(checkpoint_dir, assignment_map)
+load_checkpoint = taking(tf.train.load_checkpoint, "filepattern", "ckpt_dir_or_file")
+load_variable, list_variables, init_from_checkpoint = (
+    taking(function, "checkpoint_dir", "ckpt_dir_or_file")
+    for function in (
+        tf.train.load_variable,
+        tf.train.list_variables,
+        tf.train.init_from_checkpoint,
+    )
+)
