@@ -43,6 +43,9 @@ _FIXED = {
     "remove_space": True,
 }
 _OTHER_TOKENS = "text would be cut into other tokens than the model knows"
+# Settings of tokenizer.json and of tokenizer_config.json: two names, and what to write there.
+_CASED = "lowercase", "do_lower_case", "how the model's text was cased"
+_STRIPPED = "strip_accents", "strip_accents", "whether the model's text lost its accents"
 # What another setting would change, if not the tokens.
 _REASONS = {
     "truncation_side": tokenizer_json.OTHER_END,
@@ -124,9 +127,11 @@ def read_settings(folder: str) -> tuple[Casing | None, int | None]:
     )
     # Without do_lower_case and strip_accents there, tokenizer.json's count.
     if whole is not None and tokenizer_json.is_wordpiece(whole):
-        lower = _lower_case(whole, folder, lower, name in _ANY_CLASSES)
+        is_any, in_whole = name in _ANY_CLASSES, tokenizer_json.lower_cases(whole)
+        lower = _agreed(_CASED, folder, in_whole, lower, True, is_any) is not False
         tokenizer_json.check(whole, os.path.join(folder, tokenizer_json.FILE), lower)
-        strips = _strips_accents(whole, folder, lower, strips, name in _ANY_CLASSES)
+        in_whole = tokenizer_json.strips_accents(whole)
+        strips = _agreed(_STRIPPED, folder, in_whole, strips, lower, is_any)
     if os.path.exists(os.path.join(folder, SENTENCE_PIECE)):
         strips = False if keeps else None
     elif strips is not None:
@@ -180,45 +185,22 @@ def _check_class(folder, values, path, has_whole):
     return name
 
 
-def _lower_case(whole, folder, recorded, is_any):
-    """Returns whether text is lower-cased, by a tokenizer.json and what tokenizer_config.json
-    says."""
-    # transformers' BertTokenizer takes it from tokenizer_config.json, and lower-cases if that does
-    # not say it. Its general classes (`is_any`) take it from tokenizer.json.
-    lower = tokenizer_json.lower_cases(whole)
-    if lower is None:
-        return recorded is not False
-    if lower == recorded or (recorded is None and (lower or is_any)):
-        return lower
-    if recorded is not None and not is_any:
+def _agreed(setting, folder, in_whole, recorded, usual, is_any):
+    """Returns a setting, or None for the usual one, from tokenizer.json (`in_whole`) and
+    tokenizer_config.json (`recorded`); raises ValueError if they differ."""
+    # transformers' BertTokenizer takes it from tokenizer_config.json, and does what is usual if
+    # that does not say it. Its general classes (`is_any`) take it from tokenizer.json.
+    if in_whole is None or in_whole == (usual if recorded is None else recorded):
         return recorded
-    said = "lacks it, which means true" if recorded is None else f"says {str(recorded).lower()}"
+    if is_any == (recorded is None):
+        return in_whole if is_any else recorded
+    said = f"says {str(recorded).lower()}"
+    if recorded is None:
+        said = f"lacks it, which means {str(usual).lower()}"
+    key, name, advice = setting
     raise ValueError(
-        f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: lowercase="
-        f"{str(lower).lower()}, but do_lower_case of {special_tokens.TOKENIZER} {said}. The two "
-        "must agree. Write there how the model's text was cased"
-    )
-
-
-def _strips_accents(whole, folder, lower, recorded, is_any):
-    """Returns whether accents are stripped, by a tokenizer.json and tokenizer_config.json."""
-    # transformers' BertTokenizer takes it from tokenizer_config.json, and strips accents with
-    # lower-casing if that does not say it; its general classes take it from tokenizer.json.
-    strips = tokenizer_json.strips_accents(whole)
-    usual = lower is not False
-    if strips is None or strips == (usual if recorded is None else recorded):
-        return recorded
-    if recorded is None and is_any:
-        return strips
-    if recorded is not None and not is_any:
-        return recorded
-    said = f"lacks it, which means {str(usual).lower()}"
-    if recorded is not None:
-        said = f"says {str(recorded).lower()}"
-    raise ValueError(
-        f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: strip_accents="
-        f"{str(strips).lower()}, but strip_accents of {special_tokens.TOKENIZER} {said}. The two "
-        "must agree. Write there whether the model's text lost its accents"
+        f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: {key}={str(in_whole).lower()}, "
+        f"but {name} of {special_tokens.TOKENIZER} {said}. The two must agree. Write there {advice}"
     )
 
 
