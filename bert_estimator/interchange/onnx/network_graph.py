@@ -46,7 +46,7 @@ def make(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Any:
     an encoder, with or without a pooler, and with at most one head, a classifier's or an
     answer's."""
     check_size(config)
-    onnx = runtime.load_onnx()
+    onnx = runtime.load("onnx")
     graph = _Graph(onnx, weights)
     outputs = _network(graph, config)
     inputs = [graph.described(name, ["B", "F"], "INT64") for name in runtime.INPUTS]

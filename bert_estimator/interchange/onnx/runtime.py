@@ -19,17 +19,8 @@ FEATURES = ("input_ids", "input_mask", "segment_ids")
 _ERROR = 3  # onnxruntime's level of the messages that it prints
 
 
-def load_onnx() -> Any:
-    """Returns the package onnx, or raises ValueError, which says what to install."""
-    return _load("onnx")
-
-
-def load_onnxruntime() -> Any:
-    """Returns the package onnxruntime, or raises ValueError, which says what to install."""
-    return _load("onnxruntime")
-
-
-def _load(name):
+def load(name: str) -> Any:
+    """Returns the package onnx or onnxruntime, or raises ValueError, which says what to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -49,7 +40,7 @@ class Model:
     be called from several threads at a time."""
 
     def __init__(self, folder: str):
-        onnxruntime = load_onnxruntime()
+        onnxruntime = load("onnxruntime")
         path = os.path.join(folder, FILE)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ERROR
@@ -101,8 +92,8 @@ class Session:
 
 def write_quantized(folder: str) -> None:
     """Rounds the products of a directory's model to int8; the embeddings stay float32."""
-    onnx, onnxruntime = load_onnx(), load_onnxruntime()
-    quantization = importlib.import_module("onnxruntime.quantization")
+    onnx, onnxruntime = load("onnx"), load("onnxruntime")
+    quantization = load("onnxruntime.quantization")
     path = os.path.join(folder, FILE)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         fused = os.path.join(temporary, FILE)

@@ -35,8 +35,8 @@ Answer = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 def check(config: BertConfig) -> None:
     """Checks, before step 0, that packages are installed and that ONNX can hold the network."""
-    runtime.load_onnx()
-    runtime.load_onnxruntime()
+    runtime.load("onnx")
+    runtime.load("onnxruntime")
     network_graph.check_size(config)
 
 

@@ -129,7 +129,7 @@ def test_the_loss_of_int8_is_measured(tmp_path, capsys, kind):
     assert float(exact) - float(rounded) == pytest.approx(float(loss), abs=1.01e-4)
     (export_dir,) = exports(tmp_path)
     assert sorted(os.listdir(export_dir)) == FILES
-    model = runtime.load_onnx().load(str(export_dir / "model.onnx"))
+    model = runtime.load("onnx").load(str(export_dir / "model.onnx"))
     operations = {node.op_type for node in model.graph.node}
     assert {"MatMulInteger", "QAttention"} <= operations and "MatMul" not in operations
     assert {opset.domain for opset in model.opset_import} == {"", "com.microsoft"}
