@@ -343,14 +343,13 @@ def _config_of(shapes, facts, path):
         "hidden_act": facts.hidden_act,
     }
     sizes = {
-        "hidden_size": ("bert/embeddings/LayerNorm/gamma", 0),
-        "intermediate_size": ("bert/encoder/layer_0/intermediate/dense/bias", 0),
-        "max_position_embeddings": ("bert/embeddings/position_embeddings", 0),
-        "type_vocab_size": ("bert/embeddings/token_type_embeddings", 0),
-        "vocab_size": (_WORDS, 0),
+        "hidden_size": "bert/embeddings/LayerNorm/gamma",
+        "intermediate_size": "bert/encoder/layer_0/intermediate/dense/bias",
+        "max_position_embeddings": "bert/embeddings/position_embeddings",
+        "type_vocab_size": "bert/embeddings/token_type_embeddings",
+        "vocab_size": _WORDS,
     }
-    for key, (name, axis) in sizes.items():
-        needed[key] = shapes[name][axis] if shapes.get(name) else None
+    needed |= {key: shapes[name][0] if shapes.get(name) else None for key, name in sizes.items()}
     missing = [key for key, value in needed.items() if value is None]
     if missing or not layers:
         raise ValueError(
