@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import TASK_KINDS
-from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer, say_unused_rows
+from bert_estimator.tokenization import Casing, Tokenizer, check_rows, open_tokenizer
 
 TF1, HUGGING_FACE, HUB, ONNX = "tf1", "hf", "hub", "onnx"
 
@@ -172,13 +172,7 @@ class Source:
             or has more tokens than the network.
         """
         tokenizer = open_tokenizer(self.vocab_file, do_lower_case, strip_accents, self.casing)
-        if tokenizer.vocab_size > self.config.vocab_size:
-            raise ValueError(
-                f"{self.vocab_file}: has {tokenizer.vocab_size} tokens, but the network of "
-                f"{self.path} has {self.config.vocab_size}; give the vocabulary that it was "
-                "trained with"
-            )
-        say_unused_rows(self.vocab_file, tokenizer.vocab_size, self.config.vocab_size)
+        check_rows(self.vocab_file, tokenizer.vocab_size, self.config.vocab_size)
         return tokenizer
 
 

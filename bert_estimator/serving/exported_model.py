@@ -282,22 +282,11 @@ def _check_sizes(export_dir, task, batch_size):
 
 def check_network(export_dir: str, network: BertConfig, task: TextTask, batch_size: int) -> None:
     """Raises ValueError as `_check_sizes` does, for the network of a model."""
-    _check_vocabulary(export_dir, task, network.vocab_size)
+    num_tokens = task.open_tokenizer().vocab_size
+    tokenization.check_rows(task.vocab_file, num_tokens, network.vocab_size)
     step = memory_needed.Computation(batch_size, task.max_seq_length)
     needed = memory_needed.of_running(network, step)
     memory_needed.check(needed, export_dir, "give a smaller batch_size")
-
-
-def _check_vocabulary(export_dir, task, num_rows):
-    """Raises ValueError for a vocabulary with more tokens than the network has; says if it has
-    fewer."""
-    num_tokens = task.open_tokenizer().vocab_size
-    if num_tokens > num_rows:
-        raise ValueError(
-            f"{task.vocab_file}: has {num_tokens} tokens, but the network of {export_dir} has "
-            f"{num_rows}; give the vocabulary that it was trained with"
-        )
-    tokenization.say_unused_rows(task.vocab_file, num_tokens, num_rows)
 
 
 def _check_finite(export_dir):

@@ -5,9 +5,9 @@ from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_estimator.tokenization.tokenizer import (
     Tokenizer,
+    check_rows,
     open_tokenizer,
     reopen_tokenizer,
-    say_unused_rows,
     unknown_warning,
 )
 from bert_estimator.tokenization.vocabulary import (
@@ -45,12 +45,12 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordpieceTokenizer",
+    "check_rows",
     "count_words",
     "is_cased",
     "load_vocab",
     "open_tokenizer",
     "reopen_tokenizer",
-    "say_unused_rows",
     "train_sentencepiece",
     "train_vocabulary",
     "unknown_warning",

@@ -81,17 +81,26 @@ def reopen_tokenizer(vocab_file: str, casing: Casing) -> Tokenizer:
     return make(vocab_file, *casing)
 
 
-@functools.cache
-def say_unused_rows(vocab_file: str, num_tokens: int, num_rows: int) -> None:
-    """Says on stderr, once in a process, if a network has more rows of embeddings than its
-    vocabulary has tokens."""
-    if num_tokens < num_rows:
-        print(
-            f"{remote.shown(vocab_file)} has {num_tokens} tokens, so that {num_rows - num_tokens} "
-            f"of the network's {num_rows} rows of embeddings are of no use. If they are not "
-            "padding, the file is not complete.",
-            file=sys.stderr,
+def check_rows(vocab_file: str, num_tokens: int, num_rows: int) -> None:
+    """Raises ValueError if a vocabulary has more tokens than a network has rows of embeddings; says
+    on stderr, once in a process, if it has fewer."""
+    if num_tokens > num_rows:
+        raise ValueError(
+            f"{vocab_file}: has {num_tokens} tokens, but the network only {num_rows}; give the "
+            "vocabulary that it was trained with"
         )
+    if num_tokens < num_rows:
+        _say_unused_rows(vocab_file, num_tokens, num_rows)
+
+
+@functools.cache
+def _say_unused_rows(vocab_file, num_tokens, num_rows):
+    print(
+        f"{remote.shown(vocab_file)} has {num_tokens} tokens, so that {num_rows - num_tokens} of "
+        f"the network's {num_rows} rows of embeddings are of no use. If they are not padding, the "
+        "file is not complete.",
+        file=sys.stderr,
+    )
 
 
 _MOST_UNKNOWN = 0.2  # share of the tokens; published vocabularies have far below 1 % on their text

@@ -348,6 +348,6 @@ def test_a_vocabulary_larger_than_the_network_is_refused(tmp_path, capsys):
     words = (fixtures.TF1 / "vocab.txt").read_text() + "one\nmore\n"
     (tmp_path / "words.txt").write_text(words)
     assert main(fixtures.TF1, tmp_path / "hf", f"--vocab_file={tmp_path}/words.txt") == 2
-    message = f"{tmp_path}/words.txt: has 42 tokens, but the network of {fixtures.TF1} has 40; give"
+    message = f"{tmp_path}/words.txt: has 42 tokens, but the network only 40; give the vocab"
     assert message in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["words.txt"]

@@ -91,7 +91,7 @@ def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys, monkeypatch)
         assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
         printed = capsys.readouterr().err
         if message:
-            assert f"--vocab_file={vocab_file}: {message}" in printed
+            assert f"--vocab_file: {vocab_file}: {message}" in printed
     assert "does not hold a checkpoint of a fine-tuned network" in printed
     assert not list((tmp_path / "run").iterdir())
 

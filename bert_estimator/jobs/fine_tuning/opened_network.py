@@ -37,14 +37,7 @@ def _open(config, vocab_file, bert_config):
         tokenizer = tokenization.open_tokenizer(
             vocab_file, config.data.do_lower_case, config.data.strip_accents, _known_casing(config)
         )
-    flags.check(
-        tokenizer.vocab_size <= bert_config.vocab_size,
-        "vocab_file",
-        vocab_file,
-        f"has {tokenizer.vocab_size} tokens, but the network only {bert_config.vocab_size}; give "
-        "the two that belong together",
-    )
-    tokenization.say_unused_rows(vocab_file, tokenizer.vocab_size, bert_config.vocab_size)
+        tokenization.check_rows(vocab_file, tokenizer.vocab_size, bert_config.vocab_size)
     return tokenizer
 
 

@@ -202,20 +202,13 @@ def _vocabulary(vocab_file, vocab_size, record_files):
             return manifest.find_vocabulary(record_files)
     with flags.named("vocab_file"):
         size = tokenization.open_tokenizer(vocab_file).vocab_size
-    flags.check(
-        size <= vocab_size,
-        "vocab_file",
-        vocab_file,
-        f"has {size} tokens, but the network only {vocab_size}; give the vocabulary that the "
-        "records were made with",
-    )
+        tokenization.check_rows(vocab_file, size, vocab_size)
     flags.check(
         manifest.vocabularies(record_files) <= {manifest.sha256_of_file(vocab_file)},
         "vocab_file",
         vocab_file,
         "is not the vocabulary that the records were made with; give that one, or leave it out",
     )
-    tokenization.say_unused_rows(vocab_file, size, vocab_size)
     return vocab_file
 
 
