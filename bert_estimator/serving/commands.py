@@ -77,21 +77,22 @@ class LineError(ValueError):
 def arriving(reader: BinaryIO) -> Iterator[list[bytes | None]]:
     """Yields lines without their ends, each time as many as are available without waiting; a line
     longer than LONGEST_LINE is None."""
-    line = _Line()
+    line = b""
     # `read1` returns what has arrived; `read` would wait until the chunk is full, so that a program
     # that waits for the answer to its only line would wait forever.
     while chunk := reader.read1(_CHUNK_BYTES):
-        *ends, rest = chunk.split(b"\n")
-        lines = []
-        for end in ends:
-            line.add(end)
-            lines.append(line.content())
-            line = _Line()
-        line.add(rest)
-        yield lines
+        first, *others = chunk.split(b"\n")
+        if len(line) <= LONGEST_LINE:  # what follows in a line that is too long is not kept
+            line += first
+        *lines, line = line, *others
+        yield list(map(_if_short, lines))
     # The last line may lack its end.
-    if line.size:
-        yield [line.content()]
+    if line:
+        yield [_if_short(line)]
+
+
+def _if_short(line):
+    return line if len(line) <= LONGEST_LINE else None
 
 
 def text_of(line: bytes | None, is_pair: bool | None) -> str | tuple[str, str]:
@@ -155,24 +156,6 @@ def _answers(part, first_number, is_pair, answer):
             ]
         answers[first_number] = None, f"line {first_number}: {str(error) or repr(error)}"
     return [answers[number] for number in sorted(answers)]
-
-
-class _Line:
-    """A line whose end may not have arrived; the bytes of a line that is too long are not kept."""
-
-    def __init__(self):
-        self.size = 0
-        self._parts = []
-
-    def add(self, part):
-        self.size += len(part)
-        if self.size <= LONGEST_LINE:
-            self._parts.append(part)
-        else:
-            self._parts.clear()
-
-    def content(self):
-        return b"".join(self._parts) if self.size <= LONGEST_LINE else None
 
 
 def parser(module: str, description: str, model_help: str) -> argparse.ArgumentParser:
