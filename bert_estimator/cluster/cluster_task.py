@@ -205,13 +205,10 @@ def _check_cluster(cluster, chief):
 
 
 def _checked_index(kind, index):
-    if not kind:
+    if not kind or index is None:
+        key = "index" if kind else "type"
         raise ValueError(
-            f'If "cluster" is set in TF_CONFIG, task type must be set: "task". {_EXPECTED}'
-        )
-    if index is None:
-        raise ValueError(
-            f'If "cluster" is set in TF_CONFIG, task index must be set: "task". {_EXPECTED}'
+            f'If "cluster" is set in TF_CONFIG, task {key} must be set: "task". {_EXPECTED}'
         )
     if _int(index) < 0:
         raise ValueError(f"TF_CONFIG: Task index must be non-negative number, not {index}")
