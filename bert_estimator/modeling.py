@@ -99,13 +99,14 @@ class BertModel:
         # open the same scope.
         with tf.variable_scope(scope or "bert", use_resource=True):
             with tf.variable_scope("embeddings"):
-                hidden, self._embedding_table = embed(
+                total, self._embedding_table = embeddings.embed(
                     config,
                     rows.input_ids,
                     rows.token_type_ids,
                     use_one_hot_embeddings,
                     rows.position_ids,
                 )
+                hidden = layer_norm(total)
                 if hidden_rate:
                     hidden = dropout(hidden, hidden_rate)
                 # Because of this cast the encoder runs in the compute dtype.
@@ -200,26 +201,6 @@ class _Inputs(NamedTuple):
         missing = tf.shape(self.input_ids)[0] - tf.shape(values)[0]
         values = tf.pad(values, [[0, missing], [0, 0], [0, 0]])
         return tf.ensure_shape(values, self.input_ids.shape.concatenate(values.shape[-1]))
-
-
-def embed(
-    config: BertConfig,
-    input_ids: tf.Tensor,
-    token_type_ids: tf.Tensor,
-    use_one_hot_embeddings: bool,
-    position_ids: tf.Tensor | None = None,
-) -> tuple[tf.Tensor, tf.Variable]:
-    """Sums the embeddings of words, segments and positions, and applies layer norm to the sum.
-
-    The arguments are as in `BertModel`.
-
-    Returns:
-      (float32 [B, F, E], the table of word embeddings [vocab_size, E]).
-    """
-    total, word_table = embeddings.embed(
-        config, input_ids, token_type_ids, use_one_hot_embeddings, position_ids
-    )
-    return layer_norm(total), word_table
 
 
 def transformer_layer(
