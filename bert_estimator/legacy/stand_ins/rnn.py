@@ -376,18 +376,15 @@ def stack_bidirectional_dynamic_rnn(
     """Runs layers in both directions, each on both outputs of the layer below it; returns the
     outputs, the forward layers' states and the backward layers' states."""
 
-    def layer(inputs, cell_fw, cell_bw, state_fw, state_bw):
+    def layer(*inputs, **states):
         outputs, states = tf.nn.bidirectional_dynamic_rnn(
-            cell_fw,
-            cell_bw,
-            inputs,
-            initial_state_fw=state_fw,
-            initial_state_bw=state_bw,
+            *inputs,
+            **states,
+            dtype=dtype,
             sequence_length=sequence_length,
             parallel_iterations=parallel_iterations,
-            dtype=dtype,
-            swap_memory=swap_memory,
             time_major=time_major,
+            swap_memory=swap_memory,
         )
         return tf.concat(outputs, 2), *states
 
@@ -406,17 +403,10 @@ def stack_bidirectional_rnn(
 ) -> tuple:
     """Does the same for a list of inputs, [B, C] each, without a loop."""
 
-    def layer(inputs, cell_fw, cell_bw, state_fw, state_bw):
-        return tf.nn.static_bidirectional_rnn(
-            cell_fw,
-            cell_bw,
-            inputs,
-            initial_state_fw=state_fw,
-            initial_state_bw=state_bw,
-            sequence_length=sequence_length,
-            dtype=dtype,
-            scope=tf.get_variable_scope(),
-        )
+    def layer(*inputs, **states):
+        options = {"dtype": dtype, "sequence_length": sequence_length}
+        scope = tf.get_variable_scope()
+        return tf.nn.static_bidirectional_rnn(*inputs, **states, **options, scope=scope)
 
     return _stacked(layer, cells_fw, cells_bw, inputs, initial_states_fw, initial_states_bw, scope)
 
@@ -428,9 +418,11 @@ def _stacked(layer, cells_fw, cells_bw, outputs, states_fw, states_bw, scope):
     given = states_fw or [None] * count, states_bw or [None] * count
     last = []
     with tf.variable_scope(scope, "stack_bidirectional_rnn"):
-        for number, cells in enumerate(zip(cells_fw, cells_bw, *given, strict=True)):
+        layers = zip(cells_fw, cells_bw, *given, strict=True)
+        for number, (cell_fw, cell_bw, state_fw, state_bw) in enumerate(layers):
+            starts = {"initial_state_fw": state_fw, "initial_state_bw": state_bw}
             with tf.variable_scope(f"cell_{number}"):
-                outputs, *states = layer(outputs, *cells)
+                outputs, *states = layer(cell_fw, cell_bw, outputs, **starts)
                 last.append(states)
     states_fw, states_bw = zip(*last, strict=True)
     return outputs, states_fw, states_bw
