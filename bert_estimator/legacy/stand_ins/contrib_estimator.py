@@ -147,50 +147,29 @@ def _head(module, name):
     """Returns a class of the package that also takes optimizers of `tf.train`."""
     kind = wheel.member(f"head.{module}", name)
 
-    class Head(kind):
-        def _create_tpu_estimator_spec(
-            self,
-            features,
-            mode,
-            logits,
-            labels=None,
-            optimizer=None,
-            trainable_variables=None,
-            train_op_fn=None,
-            update_ops=None,
-            regularization_losses=None,
-        ):
-            return super()._create_tpu_estimator_spec(
-                features,
-                mode,
-                logits,
-                labels,
-                **_either(optimizer, train_op_fn),
-                trainable_variables=trainable_variables,
-                # The package's heads run only the updates that they are given; TensorFlow 1's ran
-                # the collection.
-                update_ops=update_ops or tf.get_collection(tf.GraphKeys.UPDATE_OPS),
-                regularization_losses=regularization_losses,
-            )
+    # From what a TPUEstimator gets, other heads than this one make what an Estimator gets.
+    method = "create_estimator_spec" if name == "MultiHead" else "_create_tpu_estimator_spec"
 
-    Head.__name__ = Head.__qualname__ = name
-    return Head
+    def create(
+        self,
+        features,
+        mode,
+        logits,
+        labels=None,
+        optimizer=None,
+        trainable_variables=None,
+        train_op_fn=None,
+        update_ops=None,
+        **further,
+    ):
+        further |= _either(optimizer, train_op_fn)
+        further["trainable_variables"] = trainable_variables
+        # The package's heads run only the updates that they are given; TensorFlow 1's ran the
+        # collection.
+        further["update_ops"] = update_ops or tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        return getattr(kind, method)(self, features, mode, logits, labels, **further)
 
-
-@functools.cache
-def _multi_head():
-    kind = wheel.member("head.multi_head", "MultiHead")
-
-    class MultiHead(kind):
-        def create_estimator_spec(
-            self, features, mode, logits, labels=None, optimizer=None, train_op_fn=None, **further
-        ):
-            further.setdefault("update_ops", tf.get_collection(tf.GraphKeys.UPDATE_OPS))
-            return super().create_estimator_spec(
-                features, mode, logits, labels, **_either(optimizer, train_op_fn), **further
-            )
-
-    return MultiHead
+    return type(name, (kind,), {method: create})
 
 
 def _either(optimizer, train_op_fn):
@@ -242,7 +221,7 @@ def poisson_regression_head(
 
 def multi_head(heads: Any, head_weights: Any = None) -> Any:
     """Returns a head that sums the losses of several heads, each of which has a name."""
-    return _multi_head()(heads, head_weights)
+    return _head("multi_head", "MultiHead")(heads, head_weights)
 
 
 class _ClippingOptimizer(WrappingOptimizer):
