@@ -125,7 +125,7 @@ def _own_name(path):
     """Returns the path by which a module is loaded: its package may be known by several names."""
     for former, today in _FORMER_PLACES.items():
         if _is_below(path, former):
-            return today + path.removeprefix(former)
+            return _own_name(today + path.removeprefix(former))
     package, _, name = path.rpartition(".")
     loaded = sys.modules.get(package)
     if not package.startswith(_ALIASED) or loaded is None or isinstance(loaded, LegacyModule):
@@ -283,10 +283,16 @@ def _packages():
 
 _PACKAGES = _packages()
 _OLD_WHEEL = "tensorflow.python.estimator"  # tensorflow_estimator's place in TensorFlow 1.12
-_FORMER_PLACES = {
+_TRACKING = "tensorflow.python.training.tracking"
+_FORMER_PLACES = {  # the first that fits counts
     _OLD_WHEEL: wheel.PACKAGE,
     "tensorflow.contrib.tpu.proto": "tensorflow.core.protobuf.tpu",  # in TensorFlow 1.13
     "tensorflow_core": "tensorflow",  # where TensorFlow 1.15 had its code
+    "tensorflow.python.training.checkpointable": _TRACKING,  # in TensorFlow 1.13
+    f"{_TRACKING}.graph_view": "tensorflow.python.checkpoint.graph_view",
+    f"{_TRACKING}.tracking": "tensorflow.python.trackable.autotrackable",
+    f"{_TRACKING}.util": "tensorflow.python.checkpoint.checkpoint",
+    _TRACKING: "tensorflow.python.trackable",
 }
 # Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
 _GONE = (

@@ -426,30 +426,6 @@ MODULES = {
             "Profiler=Profile start_profiler_server=start_server",
         ),
     ],
-    # TensorFlow 1.15's names, and 1.13's, which said Checkpointable.
-    "tensorflow.python.training.tracking.base": [
-        ("tensorflow.python.trackable.base", "Checkpointable=Trackable **"),
-    ],
-    **{
-        f"tensorflow.python.training.tracking.{module}": [
-            (f"tensorflow.python.trackable.{module}", "**"),
-        ]
-        for module in ("data_structures", "layer_utils", "python_state")
-    },
-    "tensorflow.python.training.tracking.graph_view": [
-        ("tensorflow.python.checkpoint.graph_view", "**"),
-    ],
-    "tensorflow.python.training.tracking.tracking": [
-        (
-            "tensorflow.python.trackable.autotrackable",
-            "AutoCheckpointable=AutoTrackable AutoTrackable Checkpointable=AutoTrackable",
-        ),
-        ("tensorflow.python.trackable.asset", "TrackableAsset=Asset"),
-        ("tensorflow.python.trackable.resource", "*"),
-    ],
-    "tensorflow.python.training.tracking.util": [
-        ("tensorflow.python.checkpoint.checkpoint", "CheckpointableSaver=TrackableSaver **"),
-    ],
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
     **python_keras.MODULES,
 }
@@ -485,6 +461,20 @@ MOVED = {
     ],
     "tensorflow.python.ops.nn": [("tensorflow.python.ops", "rnn_cell")],
     "tensorflow.python.ops.variable_scope": [(V1, "variable=Variable")],
+    # TensorFlow 1.13 said Checkpointable.
+    "tensorflow.python.checkpoint.checkpoint": [
+        ("tensorflow.python.checkpoint.checkpoint", "CheckpointableSaver=TrackableSaver"),
+    ],
+    "tensorflow.python.trackable.autotrackable": [
+        (
+            "tensorflow.python.trackable.autotrackable",
+            "AutoCheckpointable=AutoTrackable Checkpointable=AutoTrackable",
+        ),
+        ("tensorflow.python.trackable.asset", "TrackableAsset=Asset"),
+    ],
+    "tensorflow.python.trackable.base": [
+        ("tensorflow.python.trackable.base", "Checkpointable=Trackable"),
+    ],
     "tensorflow.python.util.tf_export": [("bert_estimator.legacy.wheel", "estimator_export")],
     **{
         f"tensorflow.python.{package}.nest": [

@@ -53,12 +53,6 @@ PATHS = {
     "tensorflow.python.training.distribution_strategy_context": (
         "tensorflow.python.distribute.distribution_strategy_context"
     ),
-    **{  # of TensorFlow 1.13
-        f"tensorflow.python.training.checkpointable.{module}": (
-            f"tensorflow.python.training.tracking.{module}"
-        )
-        for module in ("base", "data_structures", "layer_utils", "tracking", "util")
-    },
 }
 
 # The same for scripts of TensorFlow 2.
