@@ -7,6 +7,7 @@ Apache Beam, but not TensorFlow.
 """
 
 import functools
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -64,23 +65,42 @@ class WorkerPool:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return
-        numbers = {self._executor.submit(function, task): n for n, task in enumerate(tasks)}
-        for future in as_completed(numbers):
-            number = numbers[future]
+        # One task a worker: one that waits would not be known from one that runs, and Python 3.10
+        # waits forever for a large task that no worker reads any more (gh-94777).
+        waiting, running = iter(enumerate(tasks)), {}
+        while True:
             try:
+                for number, task in itertools.islice(waiting, self._num_workers - len(running)):
+                    running[self._executor.submit(_called_here, function, task)] = number
+                if not running:
+                    return
+                future = next(as_completed(running))
+                number = running[future]
                 result = future.result()
-            except BrokenProcessPool as error:
+            except BrokenProcessPool:
+                what = " or ".join(dict.fromkeys(describe(tasks[n]) for n in running.values()))
                 raise WorkerError(
-                    f"a worker has ended ({error.__cause__ or 'killed, or crashed'}). If it was "
-                    "killed because memory ran out, use fewer workers, then run the command "
-                    "again: it resumes."
+                    f"a worker that was {what or 'waiting'} was killed, or has crashed. If memory "
+                    "ran out, use fewer workers, then run the command again: it resumes."
                 ) from None
             except (ValueError, OSError):
                 raise  # the user's errors: wrong text or a full disk, which need no traceback
             except Exception as error:
                 what = describe(tasks[number])
                 raise WorkerError(f"the worker that was {what} failed:{error.__cause__}") from None
+            del running[future]
             yield number, result
+
+
+def _called_here(function, task):
+    try:
+        return function(task)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an error with arguments of its own would end the pool
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise
 
 
 def _set_up_worker(ends):

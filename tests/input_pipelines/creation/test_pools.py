@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 
@@ -13,7 +14,7 @@ from input_pipelines.creation.pools import WorkerError, WorkerPool
 
 def act(task):
     """Does what the task says; it runs in a worker, so it is a function of the module."""
-    kind, value = task
+    kind, value, *_ = task
     if kind == "raise":
         raise value
     if kind == "raise unsendable":
@@ -75,9 +76,13 @@ def test_without_workers_this_process_works():
         (
             ("raise unsendable", "x"),
             WorkerError,
-            "(?s)^a worker has ended .*__init__.* missing 1 required",
+            "(?s)^the worker that was doing raise unsendable failed:.*UnsendableError: x",
         ),
-        (("end", 9), WorkerError, r"^a worker has ended \(killed, or crashed\)\. If it was kill"),
+        (
+            ("end", 9),
+            WorkerError,
+            r"^a worker that was doing (add or doing )?end( or doing add)? was killed, or has cr",
+        ),
     ],
 )
 def test_errors_of_workers(task, error, message):
@@ -85,6 +90,22 @@ def test_errors_of_workers(task, error, message):
     with WorkerPool(2) as pool, pytest.raises(error, match=message):
         list(pool.run(act, [("add", 1), task, ("add", 2)], describe))
     assert set(multiprocessing.active_children()) <= before
+
+
+def test_large_tasks_do_not_wait_for_a_worker_that_was_killed():
+    """Beyond what a pipe holds, a task is only sent while a worker reads."""
+    tasks = [("end", 9), *([("add", 1, bytes(1 << 20))] * 9)]
+    with WorkerPool(2) as pool, pytest.raises(WorkerError, match=r"was doing .*end.* was killed"):
+        list(pool.run(act, tasks, describe))
+
+
+def test_a_worker_that_is_killed_between_tasks():
+    with WorkerPool(1) as pool:
+        results = pool.run(act, [("add", 1), ("add", 2)], describe)
+        _, (_, pid, _) = next(results)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerError, match=r"that was (waiting|doing add) was killed, or has"):
+            list(results)
 
 
 def test_a_pool_that_is_left_ends_its_workers_at_once():
