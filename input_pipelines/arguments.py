@@ -7,6 +7,7 @@ from typing import TypeVar
 from bert_estimator.command_line import console, flags
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, paths
+from bert_estimator.system.termination import Termination
 from input_pipelines.text.documents import TextOptions, find_files
 
 NEEDED = "Flags that are needed"  # a heading of --help; the other flags are below "Flags"
@@ -58,13 +59,13 @@ def exit_code(
     on stderr the error that ended it. `argv` begins with the program's name."""
     if console.has_answered(argv, lambda: _help_text(config_class, description)):
         return 0
+
+    def body():
+        with Termination():  # a process that is killed leaves Python's warning of leaked semaphores
+            print(remote.shown(create(parse(config_class, argv))))
+
     # These errors say that flags or files cannot work; any other error is a bug, with a traceback.
-    return console.exit_code(
-        name,
-        argv,
-        lambda: print(remote.shown(create(parse(config_class, argv)))),
-        expected=(ValueError, OSError),
-    )
+    return console.exit_code(name, argv, body, expected=(ValueError, OSError))
 
 
 def parse(config_class: type[Config], argv: list[str]) -> Config:

@@ -1,6 +1,10 @@
 # ruff: noqa: RUF001
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import locked
 import pytest
@@ -50,6 +54,20 @@ def test_create(text_file, tmp_path, vocab_file):
         f"{records.num_records} examples, {lengths.token_share:.0%} full, from 6 documents (120 "
         f"tokens, 0 % [UNK], {100 * cut / 120:.3g} % in no example) in 2 files."
     )
+
+
+def test_a_signal_ends_it_and_its_workers_in_silence(tmp_path, vocab_file):
+    (tmp_path / "text.txt").write_text(("w1 w2 w3 w4\n" * 9 + "\n") * 50_000)
+    flags_ = arguments(tmp_path / "text.txt", tmp_path, vocab_file, "--num_workers=2")
+    command = [sys.executable, "-m", "input_pipelines.create_pretraining_data", *flags_]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 3:  # with Python's resource tracker
+        time.sleep(0.1)
+    process.terminate()
+    _, err = process.communicate()
+    assert process.returncode == 143
+    assert "leaked" not in err and "Traceback" not in err
 
 
 def test_shards_and_workers(tmp_path, documents, vocab_file, monkeypatch):
