@@ -4,6 +4,7 @@ In an environment of its own (pip install torch transformers safetensors):
 
     python tests/interchange/transformers_oracle.py make tests/interchange/data [NAME ...]
     python tests/interchange/transformers_oracle.py classifier MODEL_DIRECTORY HIDDEN_ACT
+    python tests/interchange/transformers_oracle.py ids MODEL_DIRECTORY PAIRS.json LENGTH BATCH.npz
     python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
     python tests/interchange/transformers_oracle.py vectors MODEL_DIRECTORY TEXTS.json VECTORS.npz
     python tests/interchange/transformers_oracle.py tokens MODEL_DIRECTORY TEXTS.json IDS.json
@@ -11,12 +12,13 @@ In an environment of its own (pip install torch transformers safetensors):
     python tests/interchange/transformers_oracle.py pipelines - < REQUESTS.jsonl > ANSWERS.jsonl
 
 `make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
-model of three labels, and its tokenizer as transformers saves it. `tokens` tokenizes texts with the
-directory's tokenizer, without special tokens; `logits` computes what its model says to a batch.
-`vectors` writes the hidden states of texts, and of pairs of texts, and the pooler's output. `words`
-splits texts into words by BERT's own normalizer with some settings, or by a tokenizer.json, for
-each request, {"settings": {...}, "texts": [...]} or {"file": ..., "texts": [...]}. `pipelines` runs
-a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
+model of three labels, and its tokenizer as transformers saves it. `ids` tokenizes pairs of texts
+with the directory's tokenizer, and `tokens` texts, without special tokens; `logits` computes what
+its model says to a batch. `vectors` writes the hidden states of texts, and of pairs of texts, and
+the pooler's output. `words` splits texts into words by BERT's own normalizer with some settings, or
+by a tokenizer.json, for each request, {"settings": {...}, "texts": [...]} or {"file": ..., "texts":
+[...]}. `pipelines` runs a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...],
+"options": {...}}.
 """
 
 import json
@@ -97,6 +99,19 @@ def classifier(directory, hidden_act):
     enlarged(transformers.BertForSequenceClassification(config)).save_pretrained(directory)
     vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
     transformers.BertTokenizer(vocabulary).save_pretrained(directory)
+
+
+def ids(directory, pairs, length):
+    """Returns `input_ids`, `input_mask` and `segment_ids`, int32 [pair, length]."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    first, second = zip(*pairs, strict=True)
+    out = tokenizer(list(first), list(second), padding="max_length", max_length=length)
+    names = {
+        "input_ids": "input_ids",
+        "input_mask": "attention_mask",
+        "segment_ids": "token_type_ids",
+    }
+    return {ours: np.array(out[theirs], np.int32) for ours, theirs in names.items()}
 
 
 def logits(directory, batch):
@@ -195,6 +210,9 @@ if __name__ == "__main__":
         classifier(folder, *rest)
     elif command == "again":
         again(folder, *rest)
+    elif command == "ids":
+        with open(rest[0], encoding="utf-8") as reader:
+            np.savez(rest[2], **ids(folder, json.load(reader), int(rest[1])))
     elif command == "tokens":
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         with open(rest[0], encoding="utf-8") as reader:
