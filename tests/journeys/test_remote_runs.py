@@ -18,6 +18,9 @@ from kills import Killed, kill_at_transfer
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER, end, start
 from tiny_run import metrics_of, without_timing
 
+from bert_estimator.interchange import __main__ as convert
+from bert_estimator.serving.embedder import Embedder
+from bert_estimator.serving.predictor import Predictor
 from bert_estimator.storage import remote
 
 SCRIPTS = {"pretraining": PRETRAINING, "labels": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
@@ -344,3 +347,15 @@ def test_results_beside_an_owner_that_may_have_ended(data_of, tmp_path, local, m
         assert ("owner.json" in remote.files(url)) != bool(takes_over)
         shutil.rmtree(local)
         local.mkdir()
+
+
+def test_a_remote_run_answers_and_is_converted(data_of, tmp_path):
+    whole, url = data_of("labels", 4) / "whole", f"ram:/{tmp_path}/run"
+    for path in whole.rglob("*"):
+        if path.is_file():
+            remote.upload(str(path), f"{url}/{path.relative_to(whole)}")
+    assert Predictor(url)([["w1 w2", "w3"]]) == Predictor(str(whole))([["w1 w2", "w3"]])
+    assert convert.main(["bert-convert", url, f"{tmp_path}/hf", "--to=hf"]) == 0
+    expected = Embedder(str(whole))(["w1 w2"])
+    for model in (url, f"{tmp_path}/hf"):
+        np.testing.assert_allclose(Embedder(model)(["w1 w2"]), expected, atol=1e-6)

@@ -76,10 +76,7 @@ BAD_FILES = {
         (b"x" * 9, ": record 0 (byte 0) goes on beyond the end of the file (9 bytes): the file"),
         (b"\xff" * 999, ": record 0 (byte 0): the record's length is damaged, or this is not a"),
         (b"\0" * 999, ": record 0 (byte 0): the record's length is damaged, or this is not a TF"),
-        (
-            gzip.compress(b"a" * 999, mtime=0),
-            ": is compressed (GZIP), but records are read in any order. ",
-        ),
+        (gzip.compress(b"a" * 999, mtime=0), ": is compressed (GZIP), but records are read in a"),
     ],
     ("pretraining", "output/config.json"): [
         (b'{"flags": 3}', ": flags: must be an object, not 3"),
@@ -95,6 +92,11 @@ BAD_FILES = {
         (b"\xef\xbb\xbf[PAD]", ":1: the file starts with a byte order mark, which would become"),
         (b"\0" * 99, ":1: the token '\\x00\\x00"),
         (b"[PAD]\na\0b", ":2: the token 'a\\x00b' has a NUL, which no text has. Is the"),
+    ],
+    ("classifier", "run_classifier/spm.model"): [
+        (b"", "--vocab_file: {folder}/run_classifier/spm.model: is not a SentencePiece model ("),
+        (b"\xff" * 99, ": is not a SentencePiece model ("),
+        (b"[PAD]\n[UNK]\n", ": is not a SentencePiece model ("),
     ],
     ("classifier", "run_classifier/train.tsv"): [
         (b"", ": has 0 rows; give a file with at least one"),
@@ -242,6 +244,8 @@ def arguments(command, inputs, name, output):
         argv[0] = str(inputs / name.partition("/")[0])
     if name == "tf1/task.json" and command != "convert":
         argv.append(f"--init_checkpoint={inputs}/tf1")
+    if name.endswith(".model"):
+        argv.append(f"--vocab_file={inputs}/{name}")
     if "own" in name:
         argv.append(f"--train_file={inputs}/{name}")
     return argv
