@@ -161,7 +161,7 @@ def check_start(network: NetworkFlags, asked: Facts, flag: str, head: str | None
     with flags.named("init_checkpoint"):
         source = interchange.open_source(network.init_checkpoint)
         theirs = of_network(source, head)
-        differ = functools.cache(_first_difference)  # reading two vocabularies takes a while
+        differ = functools.cache(first_difference)  # reading two vocabularies takes a while
         found = {name: values for name, *values in differences(theirs, asked, differ)}
     # The embeddings of another vocabulary would be of other words.
     if name := next(filter(found.get, _OF_TEXT), None):
@@ -188,17 +188,19 @@ def check_start(network: NetworkFlags, asked: Facts, flag: str, head: str | None
 
 def check_kept(directory: RunDirectory, vocab_file: str | None, casing: Casing | None) -> None:
     """Checks that a training that goes on has the vocabulary that lies beside its checkpoints, and
-    the casing."""
+    the casing, if flags say it."""
     kept = directory.vocab_file()
     if vocab_file is None or kept is None or not directory.holds_checkpoint():
         return
     with flags.named("output_dir"):
         before = network_files.casing(directory.path)
-    for name, was, value in zip(Casing._fields, before or (), casing or (), strict=False):
-        rule = f"the run began with {_shown(was)}; leave the flag out to go on with it"
+    for name, *values in zip(Casing._fields, before or (), casing or (), strict=False):
+        usual = before.do_lower_case or kept.endswith(".model")  # what None says of accents
+        was, value = (usual if said is None else said for said in values)
+        rule = f"the run began with {was}; leave the flag out to go on with it"
         flags.check(was == value, name, value, rule)
     with flags.named("vocab_file"):
-        differs = _first_difference(kept, vocab_file)
+        differs = first_difference(kept, vocab_file)
     if differs is not None:
         number, theirs, ours = differs
         raise flags.FlagError(
@@ -243,7 +245,7 @@ def _is_another_file(theirs, ours):
     return not filecmp.cmp(remote.local(theirs), remote.local(ours), shallow=False)
 
 
-def _first_difference(theirs, ours):
+def first_difference(theirs, ours):
     """Returns (id, token, token) of the first token that two vocabularies do not share, or None."""
     pairs = zip(_tokens_of(theirs), _tokens_of(ours), strict=False)
     for number, (token, other) in enumerate(pairs):
@@ -253,5 +255,5 @@ def _first_difference(theirs, ours):
 
 
 def _tokens_of(vocab_file):
-    tokenizer = tokenization.open_tokenizer(vocab_file)
+    tokenizer = tokenization.reopen_tokenizer(vocab_file, Casing(True))
     return tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))

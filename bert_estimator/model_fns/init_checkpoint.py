@@ -15,7 +15,7 @@ from bert_estimator.system.errors import ArgumentError, listed
 
 _POOLER = "bert/pooler"
 # Parts of a network whose absence is said; a task's own head is new as a rule.
-_IN_WORDS = {
+PARTS = {
     _POOLER: "pooler",
     MASKED_LM: "masked-word head",
     NEXT_SENTENCE: "next-sentence head",
@@ -52,7 +52,7 @@ def scaffold_fn(
         shapes = {name: v.shape.as_list() for name, v in variables.items()}
         rows = match(source, shapes, allow_partial_init)
         parts = {_part_of(name) for name, _, what in rows if what == NEW}
-        new = tuple(p for p in _IN_WORDS if p in parts and (uses_pooler or p != _POOLER))
+        new = tuple(p for p in PARTS if p in parts and (uses_pooler or p != _POOLER))
         others = len(tf.global_variables()) - len(variables)
         rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))
 
@@ -160,5 +160,5 @@ def _part_of(name):
 
 @functools.cache  # an evaluation before the training reads the same network
 def _say_new(path, parts):
-    names = " or a ".join(f"{_IN_WORDS[part]} ({part})" for part in parts)
-    tf.logging.info("%s does not have a %s; new weights take the place.", path, names)
+    names = " and no ".join(f"{PARTS[part]} ({part})" for part in parts)
+    tf.logging.info("%s has no %s: what it lacks starts from new weights.", path, names)

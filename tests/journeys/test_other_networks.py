@@ -105,6 +105,10 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
         f"--input_file={path}/train.tfrecord: its records were made with another vocabulary, "
         f"--do_lower_case or --strip_accents than the run in {run} was trained with"
     ) in message
+    resumed, of_run = shutil.copytree(run, tmp_path / "resumed"), data[PRETRAINING.name]
+    with changed(resumed / "task.json", {"do_lower_case": False}):
+        message = refused(PRETRAINING, of_run, resumed, capsys, do_train=True)
+    assert f"--input_file={of_run}/train.tfrecord: its records were made with anoth" in message
     evaluates = {"do_train": False, "do_eval": True, "init_checkpoint": run}
     message = refused(PRETRAINING, path, tmp_path / "eval", capsys, **same, **evaluates)
     assert f"--input_file: {run} was trained with the vocabulary" in message
@@ -193,8 +197,31 @@ def test_pretraining_goes_on_from_a_masked_language_model(tmp_path, logged):
         PRETRAINING.module.main(["", *PRETRAINING.flags(tmp_path, tmp_path / "run", **flags)]) == 0
     )
     said = [text for _, text in logged]
-    assert sum(f"{start} does not have a pooler (bert/pooler) or a next-" in s for s in said) == 1
+    assert sum(f"{start} has no pooler (bert/pooler) and no next-" in s for s in said) == 1
     assert not any("newly initialized" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("start", "lacks"),
+    [
+        ("hf_encoder", "masked-word head (cls/predictions)"),
+        ("hf_masked_lm", "pooler (bert/pooler)"),
+        ("hf_electra", "pooler (bert/pooler)"),
+        ("hf_pretraining", None),
+    ],
+)
+def test_an_evaluation_alone_needs_all_heads(tmp_path, capsys, start, lacks):
+    """Scores of new weights would be of nothing, unless a flag allows them."""
+    start = fixtures.DATA / start
+    write_records(tmp_path, "train.tfrecord", (start / "vocab.txt").read_text().split()[5:])
+    flags = {"init_checkpoint": start, "bert_config_file": None, "do_train": False}
+    flags["do_eval"] = True
+    if lacks is not None:
+        message = refused(PRETRAINING, tmp_path, tmp_path / "run", capsys, **flags)
+        assert f"--init_checkpoint={start}: lacks the {lacks}, so it cannot be eval" in message
+        flags["allow_partial_init"] = True
+    flags = PRETRAINING.flags(tmp_path, tmp_path / "run", **flags)
+    assert PRETRAINING.module.main([PRETRAINING.name, *flags]) == 0
 
 
 def test_what_a_named_start_changes_in_the_plan(tmp_path, monkeypatch):

@@ -145,32 +145,29 @@ def _lengths(config, records):
         return record_lengths.read(records, expected, kept_in, asked.max_bad_records)
 
 
-def check_evaluated(output_dir: str, records: RecordFlags, data: PretrainingData) -> None:
-    """Checks that the records are of the vocabulary and casing of the run that is evaluated, as far
-    as the files beside its checkpoints say."""
+def check_text(output_dir: str, records: RecordFlags, data: PretrainingData) -> None:
+    """Checks that the records are of the vocabulary and casing of the run that goes on or is
+    evaluated, as far as the files beside its checkpoints say."""
     with flags.named("output_dir"):
         casing = network_files.casing(output_dir)
     vocab_file = RunDirectory(output_dir).vocab_file()
     learned = vocab_file and manifest.sha256_of_file(vocab_file), casing
-    rule = (
-        "its records were made with another vocabulary, --do_lower_case or --strip_accents than "
-        f"the run in {output_dir} was trained with"
-    )
-    for pair in zip(learned, (data.vocab_sha256, data.casing), strict=True):
-        flags.check(None in pair or pair[0] == pair[1], "input_file", records.input_file, rule)
+    _check_same_text(records.input_file, learned, data, f"the run in {output_dir} was trained with")
 
 
 def check_stages(stages: Sequence[tuple[str, PretrainingData]]) -> None:
     """Checks that the records of all stages of a recipe, named by --input_file, have one vocabulary
     and casing."""
     for (_, before), (input_file, data) in itertools.pairwise(stages):
-        for name in ("vocab_sha256", "casing"):
-            values = {getattr(before, name), getattr(data, name)} - {None}
-            rule = (
-                "its records were made with another vocabulary, --do_lower_case or "
-                "--strip_accents than the records of the stage before"
-            )
-            flags.check(len(values) < 2, "input_file", input_file, rule)
+        learned = before.vocab_sha256, before.casing
+        _check_same_text(input_file, learned, data, "the records of the stage before")
+
+
+def _check_same_text(input_file, learned, data, what):
+    flags_of_text = "--do_lower_case or --strip_accents"
+    rule = f"its records were made with another vocabulary, {flags_of_text} than {what}"
+    for pair in zip(learned, (data.vocab_sha256, data.casing), strict=True):
+        flags.check(None in pair or pair[0] == pair[1], "input_file", input_file, rule)
 
 
 def _warn_of_text_on_both_sides(record_files):
@@ -201,7 +198,7 @@ def _vocabulary(vocab_file, vocab_size, record_files):
         with flags.named("input_file"):
             return manifest.find_vocabulary(record_files)
     with flags.named("vocab_file"):
-        size = tokenization.open_tokenizer(vocab_file).vocab_size
+        size = tokenization.reopen_tokenizer(vocab_file, tokenization.Casing(True)).vocab_size
         tokenization.check_rows(vocab_file, size, vocab_size)
     flags.check(
         manifest.vocabularies(record_files) <= {manifest.sha256_of_file(vocab_file)},

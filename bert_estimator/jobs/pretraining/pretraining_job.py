@@ -9,13 +9,14 @@ from typing import Any
 
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
 from bert_estimator.jobs import compile_only, facts, job_estimator
 from bert_estimator.jobs.pretraining import pretraining_data
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.pretraining.pretraining_data import PretrainingData
 from bert_estimator.jobs.run import Run
-from bert_estimator.model_fns import pretraining, update
+from bert_estimator.model_fns import init_checkpoint, pretraining, update
 from bert_estimator.tokenization import Casing
 from input_pipelines.records import pretraining_input
 
@@ -117,12 +118,17 @@ class Pretraining:
             )
             if start.init_checkpoint and not holds_checkpoint and not is_coming:
                 facts.check_start(start, asked, "input_file")
-            facts.check_kept(self.directory, self.data.vocab_file, self.data.casing)
-        elif holds_checkpoint:
-            pretraining_data.check_evaluated(config.output_dir, records, self.data)
-        elif start.init_checkpoint:
+            facts.check_kept(self.directory, self.data.vocab_file, None)
+        elif start.init_checkpoint and not holds_checkpoint:
             flag = "eval_input_file" if records.eval_input_file else "input_file"
             facts.check_start(start, asked, flag)
+            names = init_checkpoint.open_source(start.init_checkpoint).shapes
+            for part, what in init_checkpoint.PARTS.items():
+                has = start.allow_partial_init or any(name.startswith(part) for name in names)
+                rule = f"lacks the {what} ({part}), so it cannot be evaluated; add --do_train"
+                flags.check(has, "init_checkpoint", start.init_checkpoint, rule)
+        if holds_checkpoint:
+            pretraining_data.check_text(config.output_dir, records, self.data)
 
     def write_config(self) -> None:
         """Writes what the run is into its directory, if it trains."""
