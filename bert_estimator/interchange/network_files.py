@@ -42,6 +42,7 @@ def read(folder: str) -> dict[str, Any]:
     return {
         "config": BertConfig.from_json_file(config) if config else None,
         "vocab_file": _first_of(folder, (VOCABULARY, SENTENCE_PIECE, *_OTHER_VOCABULARIES)),
+        "casing_file": os.path.join(folder, TASK),
         **_read_task(folder),
     }
 

@@ -52,6 +52,7 @@ class Source:
       do_lower_case: whether the model's text is lower-cased.
       strip_accents: whether accents are taken away from the model's text; None also for what is
         usual (see `tokenization.Casing`).
+      casing_file: path of the file that says, or could say, these two; None if it is not known.
       max_seq_length: the longest sequence in tokens that the model was trained on.
       pooling: how the vectors of a text's tokens become one vector, one of `choices.POOLINGS`, or
         what else the files beside the weights ask for.
@@ -76,6 +77,7 @@ class Source:
     is_pair: bool | None = None
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
+    casing_file: str | None = None
     max_seq_length: int | None = None
     pooling: str | None = None
     is_normalized: bool | None = None
@@ -171,7 +173,8 @@ class Source:
           ValueError: the vocabulary is damaged, has capitals that do_lower_case would take away,
             or has more tokens than the network.
         """
-        tokenizer = open_tokenizer(self.vocab_file, do_lower_case, strip_accents, self.casing)
+        asked = do_lower_case, strip_accents
+        tokenizer = open_tokenizer(self.vocab_file, *asked, self.casing, self.casing_file)
         check_rows(self.vocab_file, tokenizer.vocab_size, self.config.vocab_size)
         return tokenizer
 

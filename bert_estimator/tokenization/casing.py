@@ -71,18 +71,18 @@ def is_cased(tokens: Sequence[str]) -> bool:
 
 
 def check(
-    path: str, vocabulary: Vocabulary, casing: Casing, strips: bool, known: Casing | None
+    path: str, vocabulary: Vocabulary, casing: Casing, known: Casing | None, place: str | None
 ) -> None:
-    """Warns of a casing with which text would not reach the tokens of a vocabulary, unless it is
-    the vocabulary's own; raises ValueError if only a flag, and not what is known of the network,
+    """Warns of a casing, without None, with which text would not reach the tokens of a vocabulary;
+    raises ValueError if only a flag, and not what is `known` of the network from the file `place`,
     lower-cases text for a vocabulary with capitals."""
-    lower, accented = casing.do_lower_case, vocabulary.accented
+    (lower, strips), accented = casing, vocabulary.accented
 
     def said(tokens, what, flag):
         key = flag.removeprefix("no")
         is_of_files = known is not None and getattr(known, key) == getattr(casing, key)
-        way = f"correct {key} in the files beside the network" if is_of_files else f"give --{flag}"
-        return f"{path}: {tokens}. To {what}, {way}."
+        correct = f"correct {key} in {place}, if that is not how the network was trained"
+        return f"{path}: {tokens}. To {what}, {correct if is_of_files else f'give --{flag}'}."
 
     if lower and vocabulary.is_cased:
         tokens = f"{vocabulary.capitals} of its tokens have capitals, which lower-cased text lacks"

@@ -56,11 +56,13 @@ def open_tokenizer(
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
     known: Casing | None = None,
+    place: str | None = None,
 ) -> Tokenizer:
     """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece. What
-    the arguments leave open is as `known` of the network that reads the tokens; if nothing is known
-    of it, the vocabulary's capitals and accents tell it."""
-    tokenizer = reopen_tokenizer(vocab_file, Casing(True))
+    the arguments leave open is as `known` of the network that reads the tokens, by the file `place`
+    or, without one, its run's own record; if nothing is known, the vocabulary tells it."""
+    tokenizer = reopen_tokenizer(vocab_file, known or Casing(True))
+    before = known and Casing(tokenizer.do_lower_case, tokenizer.strips_accents)
     tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
     vocabulary = casing.counted(tokens, tokenizer.without_accents)
     told = known
@@ -70,8 +72,14 @@ def open_tokenizer(
     asked = (do_lower_case, strip_accents)
     chosen = Casing(*(t if a is None else a for a, t in zip(asked, told, strict=True)))
     tokenizer = reopen_tokenizer(vocab_file, chosen)
-    if known is not None or asked != (None, None):
-        casing.check(vocab_file, vocabulary, chosen, tokenizer.strips_accents, known)
+    if place is not None or (known is None and asked != (None, None)):
+        does = Casing(tokenizer.do_lower_case, tokenizer.strips_accents)
+        casing.check(vocab_file, vocabulary, does, before, place)
+    parts = "capitals", "accents (--strip_accents strips them)"
+    for flag, does, part in zip(asked, tokenizer.casing, parts, strict=True):
+        if known is None and flag is None and does is False:
+            said = f"{remote.shown(vocab_file)}: text keeps its {part}, as the vocabulary tells."
+            print(said, file=sys.stderr)
     return tokenizer
 
 

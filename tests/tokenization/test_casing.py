@@ -99,7 +99,16 @@ OPENED = [
     ("cased", (True, None), (True, None), (True, None), [CAPITALS]),
     ("cased", (False, None), (True, None), ERROR, [CAPITALS]),
     ("German", (True, None), (None, False), (True, False), []),
+    # Of a flag that changes nothing, the file is to be corrected; else, the flag.
+    ("German", (True, None), (None, True), (True, None), [MARKS]),
+    ("German", (True, True), NOTHING, (True, None), [MARKS]),
+    ("German", (False, None), (True, None), (True, None), [MARKS]),
 ]
+
+
+def names_the_file(known, asked):
+    """Returns whether what the flags ask for is as the files say."""
+    return known is not None and asked in (NOTHING, known, (None, True))
 
 
 def vocabulary(folder, name):
@@ -115,10 +124,10 @@ def test_flags_come_first_then_files_then_the_vocabulary(
     path, words = vocabulary(tmp_path, name), VOCABULARIES[name]
     strip = open_tokenizer(path).without_accents
     marked = [word for word in words if strip(word) != word]
-    of_files = (known is not None and asked == NOTHING) or asked == known
     sentences = [
-        f"{path}: {kind}correct {FLAGS[kind].removeprefix('no')} in the files beside the network."
-        if of_files
+        f"{path}: {kind}correct {FLAGS[kind].removeprefix('no')} in task.json, if that is not how "
+        "the network was trained."
+        if names_the_file(known, asked)
         else f"{path}: {kind}give --{FLAGS[kind]}."
         for kind in kinds
     ]
@@ -134,9 +143,9 @@ def test_flags_come_first_then_files_then_the_vocabulary(
     known = known and Casing(*known)
     if casing == ERROR:
         with pytest.raises(ValueError, match=f"^{re.escape(sentences[0])}$"):
-            open_tokenizer(path, *asked, known)
+            open_tokenizer(path, *asked, known, known and "task.json")
     else:
-        tokenizer = open_tokenizer(path, *asked, known)
+        tokenizer = open_tokenizer(path, *asked, known, known and "task.json")
         assert tokenizer.casing == casing
         assert [record.getMessage() for record in caplog.records] == sentences
     if not kinds:
@@ -155,11 +164,40 @@ def test_what_a_sentence_advises_is_followed_in_silence(tmp_path, caplog):
             is_lower = FLAGS[kind].endswith("lower_case")
             caplog.clear()
             followed = (on, strip) if is_lower else (lower, on)
-            if known is not None and asked in (NOTHING, known):
+            if names_the_file(known, asked):
                 known, followed = ((on, known[1]) if is_lower else (known[0], on)), NOTHING
-            open_tokenizer(vocabulary(tmp_path, name), *followed, known and Casing(*known))
+            known = known and Casing(*known)
+            place = known and "task.json"
+            open_tokenizer(vocabulary(tmp_path, name), *followed, known, place)
             said = [record.getMessage() for record in caplog.records]
             assert not any(kind.rpartition(". ")[2] in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "kept"),
+    [
+        ("uncased", NOTHING, None),
+        ("cased", NOTHING, "capitals"),
+        ("cased", (False, None), None),
+        ("cased German", NOTHING, "capitals"),
+        ("German", NOTHING, "accents (--strip_accents strips them)"),
+        ("German", (True, None), "accents (--strip_accents strips them)"),
+        ("German", (None, False), None),
+        ("German", (None, True), None),
+    ],
+)
+def test_what_only_the_vocabulary_tells_is_said(tmp_path, capsys, name, asked, kept):
+    path = vocabulary(tmp_path, name)
+    open_tokenizer(path, *asked)
+    said = f"{path}: text keeps its {kept}, as the vocabulary tells.\n"
+    assert capsys.readouterr().err == (said if kept else "")
+
+
+@pytest.mark.parametrize("asked", [NOTHING, (True, None), (None, True)])
+def test_the_record_of_a_run_is_not_questioned(tmp_path, caplog, capsys, asked):
+    tokenizer = open_tokenizer(vocabulary(tmp_path, "cased German"), *asked, Casing(True))
+    assert tokenizer.casing == (True, None)
+    assert (caplog.records, capsys.readouterr().err) == ([], "")
 
 
 def warning(caplog):

@@ -29,6 +29,7 @@ from bert_estimator.interchange.hugging_face import (
     config_json,
     safetensors_files,
     sentence_files,
+    special_tokens,
     tokenizer_files,
 )
 from bert_estimator.interchange.network_variables import (
@@ -149,6 +150,7 @@ def open_directory(folder: str, path: str) -> Source:
         kind=kind,
         do_lower_case=casing and casing.do_lower_case,
         strip_accents=casing and casing.strip_accents,
+        casing_file=os.path.join(folder, special_tokens.TOKENIZER),
         max_seq_length=max_seq_length,
         architecture=architecture,
         **config_json.task_of(values, path_of_config, outputs, kind),

@@ -8,7 +8,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import network_files
-from bert_estimator.jobs import job_estimator
+from bert_estimator.jobs import facts, job_estimator
 from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote, staging
@@ -33,23 +33,28 @@ def open_network(
 def _open(config, vocab_file, bert_config):
     """Opens a vocabulary, which must fit the network's size, with the casing of the flags, or else
     of the run or of the network that it starts from."""
+    asked = config.data.do_lower_case, config.data.strip_accents
     with flags.named("vocab_file"):
-        tokenizer = tokenization.open_tokenizer(
-            vocab_file, config.data.do_lower_case, config.data.strip_accents, _known_casing(config)
-        )
+        known = _known_casing(config, vocab_file)
+        tokenizer = tokenization.open_tokenizer(vocab_file, *asked, *known)
         tokenization.check_rows(vocab_file, tokenizer.vocab_size, bert_config.vocab_size)
     return tokenizer
 
 
-def _known_casing(config):
-    """Returns the casing that the run has recorded, or else the network that it starts from."""
+def _known_casing(config, vocab_file):
+    """Returns (the casing that the run has recorded, or else the network that it starts from; the
+    file that says it, or None if it is the run's record, which `facts` compares with the flags)."""
     if RunDirectory(config.output_dir).holds_checkpoint():
         with flags.named("output_dir"):
-            return network_files.casing(config.output_dir)
+            return network_files.casing(config.output_dir), None
     if not config.network.init_checkpoint:
-        return None
+        return None, None
     with flags.named("init_checkpoint"):
-        return interchange.open_source(config.network.init_checkpoint).casing
+        source = interchange.open_source(config.network.init_checkpoint)
+    own = source.vocab_file
+    if own in (None, vocab_file) or facts.first_difference(own, vocab_file) is None:
+        return source.casing, source.casing_file
+    return None, None  # of another vocabulary its files say nothing
 
 
 def completed(config: FineTuningConfig) -> FineTuningConfig:

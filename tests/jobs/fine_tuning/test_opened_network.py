@@ -64,3 +64,32 @@ def test_the_casing_of_a_start(tmp_path, caplog, kind, said, argv, tokens, way, 
     assert tokenizer.tokenize("aku Aku") == tokens
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert [way in text for text in warnings] == ([True] if way else [])
+
+
+CASED = VOCABULARIES["cased"]
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (None, ["aku", "aku"]),  # without a vocabulary beside it
+        (["[unused1]", *CASED[1:]], ["aku", "aku"]),
+        (CASED[::-1], ["aku", "Aku"]),  # of another vocabulary its files say nothing
+    ],
+)
+def test_the_casing_of_a_start_with_a_vocabulary_of_the_flags(tmp_path, caplog, words, tokens):
+    folder, vocab_file = tmp_path / "model", None
+    folder.mkdir()
+    if words is not None:
+        write_vocab([*SPECIAL_TOKENS, *words], vocab_file := str(tmp_path / "words.txt"))
+    write_vocab([*SPECIAL_TOKENS, *CASED], str(tmp_path / "vocab.txt"))
+    config = BertConfig(**bert_config(len(CASED)))
+    facts = {"vocab_file": vocab_file, "do_lower_case": True}
+    fixtures.write_tf1(folder, config, {"w": np.zeros(2, np.float32)}, **facts)
+    argv = [f"--init_checkpoint={folder}", f"--output_dir={tmp_path}/run", "--max_seq_length=16"]
+    argv += [f"--vocab_file={tmp_path}/vocab.txt", "--task_name=word_order"]
+    (config,) = classification_config.resolve(["", *argv])
+    _, _, tokenizer = opened_network.open_network(dataclasses.replace(config, embedded=False))
+    assert tokenizer.tokenize("aku Aku") == tokens
+    warned = f"correct do_lower_case in {folder}/task.json" in caplog.text
+    assert warned == (tokens == ["aku", "aku"])
