@@ -245,7 +245,7 @@ def _is_another_file(theirs, ours):
     return not filecmp.cmp(remote.local(theirs), remote.local(ours), shallow=False)
 
 
-def first_difference(theirs, ours):
+def first_difference(theirs: str, ours: str) -> tuple[int, str, str] | None:
     """Returns (id, token, token) of the first token that two vocabularies do not share, or None."""
     pairs = zip(_tokens_of(theirs), _tokens_of(ours), strict=False)
     for number, (token, other) in enumerate(pairs):

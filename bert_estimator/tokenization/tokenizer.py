@@ -72,7 +72,7 @@ def open_tokenizer(
     asked = (do_lower_case, strip_accents)
     chosen = Casing(*(t if a is None else a for a, t in zip(asked, told, strict=True)))
     tokenizer = reopen_tokenizer(vocab_file, chosen)
-    if place is not None or (known is None and asked != (None, None)):
+    if (asked != (None, None)) if known is None else (place is not None):
         does = Casing(tokenizer.do_lower_case, tokenizer.strips_accents)
         casing.check(vocab_file, vocabulary, does, before, place)
     parts = "capitals", "accents (--strip_accents strips them)"
