@@ -48,26 +48,22 @@ def run(task: str, start: str, seed: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the table: a line over the seeds for each task and start."""
-    lines = [
-        "| task | start | seeds | accuracy: median (min to max) | majority | bag of words | s |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    table_rows = []
     for (task, start), own in csv_rows.by_keys(rows, "task", "start").items():
         values, secs = (csv_rows.numbers(own, name) for name in ("accuracy", "train_secs"))
-        majority, bag_of_words = (float(own[0][name]) for name in ("majority", "bag_of_words"))
-        lines.append(
-            f"| {task} | {start} | {len(own)} | {csv_rows.spread(values)} | {majority:.3f} | "
-            f"{bag_of_words:.3f} | {csv_rows.span(secs)} |"
-        )
-    return "\n".join(lines)
+        baselines = (f"{float(own[0][name]):.3f}" for name in ("majority", "bag_of_words"))
+        spread, span = csv_rows.spread(values), csv_rows.span(secs)
+        table_rows.append([task, start, len(own), spread, *baselines, span])
+    return csv_rows.markdown(
+        "task | start | seeds | accuracy: median (min to max) | majority | bag of words | s",
+        table_rows,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", default=EMBEDDED_TASKS, help="run these tasks")
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[1, 2, 3], help="run with these seeds"
-    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="run these")
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args()
     if not os.path.exists(os.path.join(ROOT, "runs", "pretraining", "checkpoint")):

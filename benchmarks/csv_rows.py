@@ -26,12 +26,8 @@ def write(path: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) 
 
 
 class Results:
-    """Holds the rows of a file, and adds measurements that are missing; threads may share it.
-
-    Args:
-      path: the CSV file; its rows are kept.
-      columns: its columns, of which the first `num_keys` say what is measured.
-    """
+    """Holds the rows of a CSV file, and adds measurements that are missing; the first `num_keys`
+    columns say what is measured. Threads may share it."""
 
     def __init__(self, path: str, columns: Sequence[str], num_keys: int):
         self.rows = read(path)
@@ -67,6 +63,13 @@ def by_keys(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[tuple, list[
 def numbers(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     """Returns the values of a column as numbers."""
     return [float(row[name]) for row in rows]
+
+
+def markdown(heads: str, rows: Iterable[Iterable[Any]]) -> str:
+    """Returns a table in Markdown; bars are between its heads, as in its lines."""
+    lines = [" | ".join(map(str, row)) for row in rows]
+    rule = "|" + "---|" * len(heads.split(" | "))
+    return "\n".join([f"| {heads} |", rule, *(f"| {line} |" for line in lines)])
 
 
 def spread(values: Sequence[float]) -> str:

@@ -43,15 +43,14 @@ def run(precision: str, seed: int) -> dict[str, Any]:
             records = [json.loads(line) for line in reader]
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as reader:
             versions = json.load(reader)["versions"]
-    train_secs = re.search(r"Training took (\d+) s", done.stdout).group(1)
-    evaluations = [record for record in records if "eval_loss" in record]
+    first, *_, last = (record for record in records if "eval_loss" in record)
     return {
-        "train_secs": int(train_secs),
-        "start": round(evaluations[0]["eval_masked_lm_loss"], 4),
-        "masked_lm_loss": round(evaluations[-1]["eval_masked_lm_loss"], 4),
-        "unigram": round(evaluations[-1]["eval_unigram_baseline"], 4),
-        "masked_lm_accuracy": round(evaluations[-1]["eval_masked_lm_accuracy"], 4),
-        "next_sentence_accuracy": round(evaluations[-1]["eval_next_sentence_accuracy"], 4),
+        "train_secs": int(re.search(r"Training took (\d+) s", done.stdout).group(1)),
+        "start": round(first["eval_masked_lm_loss"], 4),
+        "masked_lm_loss": round(last["eval_masked_lm_loss"], 4),
+        "unigram": round(last["eval_unigram_baseline"], 4),
+        "masked_lm_accuracy": round(last["eval_masked_lm_accuracy"], 4),
+        "next_sentence_accuracy": round(last["eval_next_sentence_accuracy"], 4),
         "wait_share": round(wait_share(records), 5),
         "python": versions["python"],
         "tensorflow": versions["tensorflow"],
@@ -62,43 +61,35 @@ def run(precision: str, seed: int) -> dict[str, Any]:
 def wait_share(records: list[dict[str, Any]]) -> float:
     """Returns the share of the training's time, without its first steps, that waited for input."""
     steps = [record for record in records if "input_wait" in record]
-    secs, waited, before = 0.0, 0.0, steps[0]["step"]
-    for record in steps[1:]:
-        of_steps = (record["step"] - before) / record["steps_per_sec"]
-        secs, waited, before = (
-            secs + of_steps,
-            waited + of_steps * record["input_wait"],
-            record["step"],
-        )
+    secs = waited = 0.0
+    for before, record in itertools.pairwise(steps):
+        of_steps = (record["step"] - before["step"]) / record["steps_per_sec"]
+        secs, waited = secs + of_steps, waited + of_steps * record["input_wait"]
     return waited / secs
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the table: a line over the seeds for each precision."""
-    lines = [
-        "| precision | seeds | start | unigram baseline | end: median (min to max) | below | s |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    table_rows = []
     for (precision,), own in sorted(csv_rows.by_keys(rows, "precision").items()):
         starts, unigrams, ends, secs = (
             csv_rows.numbers(own, name)
             for name in ("start", "unigram", "masked_lm_loss", "train_secs")
         )
         below = [unigram - end for unigram, end in zip(unigrams, ends, strict=True)]
-        least = math.floor(min(below) * 100) / 100
-        lines.append(
-            f"| {precision} | {len(own)} | {statistics.median(starts):.2f} | "
-            f"{statistics.median(unigrams):.2f} | {csv_rows.spread(ends)} | "
-            f"at least {least:.2f} | {csv_rows.span(secs)} |"
-        )
-    return "\n".join(lines)
+        medians = (f"{statistics.median(values):.2f}" for values in (starts, unigrams))
+        least = f"at least {math.floor(min(below) * 100) / 100:.2f}"
+        ends, secs = csv_rows.spread(ends), csv_rows.span(secs)
+        table_rows.append([precision, len(own), *medians, ends, least, secs])
+    return csv_rows.markdown(
+        "precision | seeds | start | unigram baseline | end: median (min to max) | below | s",
+        table_rows,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[1, 2, 3], help="run with these seeds"
-    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="run these")
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args()
     results = csv_rows.Results(arguments.results, COLUMNS, 2)
@@ -126,16 +117,12 @@ def keeps_promises(row: dict[str, Any]) -> bool:
 
 def machine() -> str:
     """Describes this machine, on which the figures are measured."""
-    return f"{os.cpu_count()} cores, {_cpu_name()}"
-
-
-def _cpu_name():
+    name = platform.processor()
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as reader:
-            for line in reader:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    return platform.processor()
+            names = re.findall(r"model name\s*: (.*)", reader.read())
+            name = names[0] if names else name
+    return f"{os.cpu_count()} cores, {name}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from benchmarks import main_job
+from benchmarks import csv_rows, main_job
 from bert_estimator.command_line import charts
 from input_pipelines.records import packed_rows, record_lengths
 from input_pipelines.records.order import BatchOrder
@@ -64,35 +64,26 @@ def filling(fill: float, batch_size: int, cores: int | None) -> packed_rows.Fill
     num_batches = min(1000, _PLANNED // batch_size)
     is_session, cores = cores is None, cores or 1
     packs = packed_rows.Packs(num_batches, skips_empty=is_session, report=fillings.append)
-    packs.slot_order(
-        order,
-        lengths.of,
-        _RECORD_LENGTH,
-        batch_size // cores,
-        cores,
-        predictions=lengths.predictions,
-    )
+    shape = (_RECORD_LENGTH, batch_size // cores, cores)
+    packs.slot_order(order, lengths.of, *shape, predictions=lengths.predictions)
     return fillings[0]
 
 
-def line(batch_size: int, cores: int | None) -> str:
-    """Returns a line of the table."""
+def line(batch_size: int, cores: int | None) -> list[str]:
+    """Returns the cells of a line of the table."""
     cells = [f"{batch_size}", f"{cores}" if cores else "a session"]
     for fill in FILLS:
         result = filling(fill, batch_size, cores)
         computed = result.rows * (1 - result.empty_share * result.skips_empty)
         cells.append(f"{computed:,.0f} rows, {100 * result.token_share:.0f} % tokens")
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def main() -> None:
     with open(PICTURE, "w", encoding="utf-8") as writer:
         writer.write(svg())
-    heads = [f"records {100 * fill:.0f} % full" for fill in FILLS]
-    print(f"| examples of a batch | cores | {' | '.join(heads)} |")
-    print("|---|---|---|---|")
-    for batch in BATCHES:
-        print(line(*batch), flush=True)
+    fills = " | ".join(f"records {100 * fill:.0f} % full" for fill in FILLS)
+    print(csv_rows.markdown(f"examples of a batch | cores | {fills}", (line(*b) for b in BATCHES)))
 
 
 if __name__ == "__main__":

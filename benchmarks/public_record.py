@@ -31,6 +31,7 @@ import zipfile
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks import csv_rows
 from benchmarks.main_job import ROOT, machine
 from bert_estimator.command_line import charts
 from bert_estimator.system import disk_files
@@ -117,15 +118,7 @@ def train(
     cache: str, model: str, side: str, data: str, rate: float, seed: int
 ) -> tuple[dict[str, float], list, list]:
     """Trains once, in a process of its own; returns the scores, what is true, and predictions.
-
-    Args:
-      cache: the directory of the texts.
-      model: the directory of the network.
-      side: `HERE` or `THERE`, and further flags of its command.
-      data: a genre, `CLASSES` or `RATE_TWEETS`.
-      rate: the learning rate.
-      seed: the seed of this training.
-    """
+    `side` is `HERE` or `THERE`, and further flags of its command."""
     kind = "classification" if data == CLASSES else "regression"
     own, _, flags = side.partition(" --")
     flags = [f"--{flag}" for flag in flags.split(" --") if flag]
@@ -211,10 +204,7 @@ def write(path: str, content: dict[str, Any]) -> None:
 def table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns a table with a line for each score of each texts and side, the mean over its seeds
     with the least and the greatest."""
-    lines = [
-        "| texts | VADER | a rater | trained by | rate | seeds | mean (least to greatest) | min |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     scores = [*((name, "pearson") for name in GENRES), (CLASSES, "accuracy"), (CLASSES, "macro_f1")]
     sides = dict.fromkeys(cell["side"] for cell in cells)
     for (data, score), side in itertools.product(scores, sides):
@@ -225,9 +215,9 @@ def table(cells: Sequence[dict[str, Any]]) -> str:
             values = [cell[score] for cell in own]
             spread = f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
             minutes = statistics.mean(cell["minutes"] for cell in own)
-            row = [name, *paper, side, own[0]["rate"], len(own), spread, f"{minutes:.1f}"]
-            lines.append(f"| {' | '.join(map(str, row))} |")
-    return "\n".join(lines)
+            rows.append([name, *paper, side, own[0]["rate"], len(own), spread, f"{minutes:.1f}"])
+    heads = "texts | VADER | a rater | trained by | rate | seeds | mean (least to greatest) | min"
+    return csv_rows.markdown(heads, rows)
 
 
 def draw(figure: Any, content: dict[str, Any]) -> None:

@@ -40,22 +40,17 @@ _USEFUL_SIDES = {
     "grouped": ("Hugging Face, texts of like length", ORANGE),
     "padded": ("Hugging Face, padded", ORANGE),
 }
-_PRETRAINING = {
-    "ours, packed, --use_tpu": "packed",
+# Sides of both files -> those of the picture.
+_KINDS = {
     "ours": "unpacked",
-    "Hugging Face, autocast": "padded",
-    "Hugging Face, bfloat16": "padded",
-    "Hugging Face, autocast, joined": "joined",
-    "Hugging Face, bfloat16, joined": "joined",
-}
-_FINE_TUNING = {
-    "this project, --use_tpu": "packed",
+    "ours, packed, --use_tpu": "packed",
     "this project, --nopack": "unpacked",
-    "Hugging Face, autocast, shuffled": "padded",
-    "Hugging Face, bfloat16, shuffled": "padded",
-    "Hugging Face, autocast, grouped": "grouped",
-    "Hugging Face, bfloat16, grouped": "grouped",
+    "this project, --use_tpu": "packed",
 }
+for _precision in ("autocast", "bfloat16"):
+    _side = f"Hugging Face, {_precision}"
+    _KINDS |= {_side: "padded", f"{_side}, shuffled": "padded"}
+    _KINDS |= {f"{_side}, {kind}": kind for kind in ("joined", "grouped")}
 _BAR, _HEADING = 0.26, 0.3  # the heights of a bar and of a heading, in inches
 
 
@@ -93,7 +88,7 @@ def useful_rates(pretraining: str, fine_tuning: str) -> dict[str, dict[str, floa
         processor = _processor(row["machine"])
         work = f"pretraining, documents in records of {row['length']} tokens, {processor}"
         tokens = int(row["batch"]) * float(row["mean_tokens"])
-        add(work, _PRETRAINING.get(row["side"], row["side"]), tokens / float(row["secs"]))
+        add(work, _KINDS.get(row["side"]), tokens / float(row["secs"]))
     processor = _processor(fine_tuned["machine"])
     work = (
         f"fine-tuning, sentences of {fine_tuned['mean_length']:.0f} tokens in the mean, {processor}"
@@ -101,7 +96,7 @@ def useful_rates(pretraining: str, fine_tuning: str) -> dict[str, dict[str, floa
     tokens = fine_tuned["batch"] * fine_tuned["mean_length"]
     for row in fine_tuned["rows"]:
         if row["precision"] == "bfloat16":
-            add(work, _FINE_TUNING.get(row["side"], row["side"]), tokens / row["train_secs"])
+            add(work, _KINDS.get(row["side"]), tokens / row["train_secs"])
     order = list(_USEFUL_SIDES)
     return {
         work: dict(sorted(s.items(), key=lambda i: order.index(i[0]))) for work, s in found.items()

@@ -14,12 +14,13 @@ import functools
 import itertools
 import json
 import os
+import pathlib
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cores
+from benchmarks import cores, csv_rows
 
 RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "tpu_plan")
 # Topology -> stage -> the flags that the stage needs to fit. The first topology is the paper's. For
@@ -80,40 +81,35 @@ def compile_stage(topology: str, fill: float | None, stage: int) -> None:
 
 def reports_of(topology: str, fill: float | None = None) -> list[dict[str, Any]] | None:
     """Returns the reports of both stages, or None if one is missing."""
-    reports = []
-    for stage in STAGES:
-        path = path_of(topology, stage, fill)
-        if not os.path.exists(path):
-            return None
-        with open(path, encoding="utf-8") as reader:
-            reports.append(json.load(reader))
-    return reports
+    paths = [path_of(topology, stage, fill) for stage in STAGES]
+    if not all(map(os.path.exists, paths)):
+        return None
+    return [json.loads(pathlib.Path(path).read_text(encoding="utf-8")) for path in paths]
 
 
 def table(reports_of_plans: Mapping[tuple[str, float | None], Sequence[dict[str, Any]]]) -> str:
     """Returns docs/results.md's table of the reports of both stages by plan."""
-    lines = [
-        "| topology | cores | examples a core, stages 1, 2 | GiB of a core | changed "
-        "| minutes, at least | minutes at 28.3 % of peak |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for (topology, fill), reports in reports_of_plans.items():
-        cells = [
+        sizes = (
+            f"{r['memory']['total'] / 2**30:.1f}" + ("" if r["fits"] else ": too much")
+            for r in reports
+        )
+        rows.append([
             topology + (f", records {fill:.0%} full in stage 2" if fill else ""),
-            str(reports[0]["cores"]),
+            reports[0]["cores"],
             ", ".join(str(report["batch_per_core"]) for report in reports),
-            ", ".join(
-                f"{r['memory']['total'] / 2**30:.1f}" + ("" if r["fits"] else ": too much")
-                for r in reports
-            )
-            + f" of {reports[0]['usable_hbm'] / 2**30:.1f}",
+            f"{', '.join(sizes)} of {reports[0]['usable_hbm'] / 2**30:.1f}",
             ", ".join(f"stage {n}: `{flags}`" for n, flags in TOPOLOGIES[topology].items()),
-        ]
+        ])  # fmt: skip
         for name in ("least_total_secs", "total_secs_at_share_of_the_paper"):
             fit = all(report["fits"] for report in reports)
-            cells.append(f"{sum(report[name] for report in reports) / 60:.1f}" if fit else "")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            rows[-1].append(f"{sum(r[name] for r in reports) / 60:.1f}" if fit else "")
+    return csv_rows.markdown(
+        "topology | cores | examples a core, stages 1, 2 | GiB of a core | changed "
+        "| minutes, at least | minutes at 28.3 % of peak",
+        rows,
+    )
 
 
 def main() -> None:

@@ -28,4 +28,5 @@ def test_every_sequence_is_drawn_twice_at_its_length(monkeypatch):
 def test_the_table_of_the_docs_is_of_the_code(batch):
     path = os.path.join(os.path.dirname(packed_rows.PICTURE), "pretraining.md")
     with open(path, encoding="utf-8") as reader:
-        assert packed_rows.line(*batch) in reader.read().splitlines()
+        line = " | ".join(packed_rows.line(*batch))
+        assert f"| {line} |" in reader.read().splitlines()
