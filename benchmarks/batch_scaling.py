@@ -34,13 +34,9 @@ import tempfile
 import threading
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from benchmarks import cores, csv_rows
 from bert_estimator.command_line import charts
 from input_pipelines.embedded import default_data
-from input_pipelines.records import manifest, record_reader
 
 RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "batch_scaling.csv")
 PICTURE = os.path.join(cores.ROOT, "docs", "batch_scaling.svg")
@@ -70,8 +66,9 @@ WARMUP_STEPS = 100
 SEEDS = (1, 2, 3)
 # The search for an optimizer's rate at the smallest batch begins here.
 FIRST_RATES = {"lamb": 2e-3, "adamw": 5e-4, "lars": 3.2e-2}
-STAGES = {1: (LENGTH, 2048, EXAMPLES * 9 // 10), 2: (LONG_LENGTH, 1024, EXAMPLES // 10)}
-STAGE_2_WARMUP = 0.128  # the share of warm-up steps in NVIDIA's stage 2, 200 of 1563
+# The tokens of an example, the batch and the examples of both stages.
+STAGES = ((LENGTH, 2048, EXAMPLES * 9 // 10), (LONG_LENGTH, 1024, EXAMPLES // 10))
+STAGE_2_WARMUPS = (0, 26)  # of 200 steps, as NVIDIA's stage 2 has 200 of 1563
 MICRO_BATCH = 512
 DIVERGED = "diverged"
 
@@ -86,30 +83,19 @@ class Study:
         self._directory = directory
         self._lock = threading.Lock()
 
-    def row(self, **key: Any) -> dict[str, str]:
+    def row(self, **run: Any) -> dict[str, str]:
         """Returns the row of a run, and makes the run if it is not in the table."""
 
         def measure(*_):
             with tempfile.TemporaryDirectory(dir=self._directory) as output_dir:
-                return self.train(output_dir, LENGTH, None, **key)
+                return self.train(output_dir, LENGTH, None, **run)
 
-        return self.results.row([key[name] for name in KEY], measure)
+        return self.results.row([run[name] for name in KEY], measure)
 
     def train(
-        self,
-        output_dir: str,
-        length: int,
-        init_checkpoint: str | None,
-        *,
-        optimizer: str,
-        batch: int,
-        learning_rate: str,
-        warmup_steps: int,
-        steps: int,
-        seed: int,
-        **_: Any,
+        self, output_dir: str, length: int, init_checkpoint: str | None, **run: Any
     ) -> dict[str, Any]:
-        """Runs the script once; returns the columns of its results."""
+        """Runs the script once; returns the columns of its results, and the `baseline`."""
         data, config_file = self._inputs(length)
         flags = {
             "tpu_name": "rehearse:1",
@@ -119,16 +105,16 @@ class Study:
             "output_dir": output_dir,
             "max_seq_length": length,
             "max_predictions_per_seq": PREDICTIONS[length],
-            "optimizer": optimizer,
-            "learning_rate": learning_rate,
-            "train_batch_size": batch,
-            "micro_batch_size": min(batch, MICRO_BATCH),
-            "num_warmup_steps": warmup_steps,
-            "num_train_steps": steps,
-            "random_seed": seed,
+            "optimizer": run["optimizer"],
+            "learning_rate": run["learning_rate"],
+            "train_batch_size": run["batch"],
+            "micro_batch_size": min(run["batch"], MICRO_BATCH),
+            "num_warmup_steps": run["warmup_steps"],
+            "num_train_steps": run["steps"],
+            "random_seed": run["seed"],
             "eval_batch_size": 256,
             "max_eval_steps": 1000,
-            "save_checkpoints_steps": steps,
+            "save_checkpoints_steps": run["steps"],
             "iterations_per_loop": 100,
         }
         if init_checkpoint:
@@ -146,38 +132,28 @@ class Study:
             "masked_lm_loss": round(last["eval_masked_lm_loss"], 4),
             "masked_lm_accuracy": round(last["eval_masked_lm_accuracy"], 4),
             "train_secs": re.search(r"Training took (\d+) s", done.stdout).group(1),
+            "baseline": round(last["eval_unigram_baseline"], 3),
         }
 
     def unigram_baseline(self) -> float:
         """Returns the loss in nats of predicting masked tokens by their frequencies."""
 
         def measure(*_):
-            data, _ = self._inputs(LENGTH)
-            nats = manifest.unigram_nats(manifest.read_token_counts(data.token_counts_file))
-            losses, records = [], record_reader.RecordFiles(data.held_out_files)
-            for number in range(records.num_records):
-                features = tf.train.Example.FromString(records.read(number)).features.feature
-                weights = np.array(features["masked_lm_weights"].float_list.value)
-                losses.extend(nats[features["masked_lm_ids"].int64_list.value][weights > 0])
-            nats = round(float(np.mean(losses)), 3)
-            return {"masked_lm_loss": nats, "masked_lm_accuracy": "", "train_secs": ""}
+            run = run_of("", "lamb", BATCHES[0], BATCHES[0], 1e-3, seed=1, warmup_steps=0)
+            with tempfile.TemporaryDirectory(dir=self._directory) as output_dir:
+                baseline = self.train(output_dir, LENGTH, None, **run)["baseline"]
+            return {"masked_lm_loss": baseline, "masked_lm_accuracy": "", "train_secs": ""}
 
         # It has a row, since it belongs to the records that the runs of the other rows had.
-        key = ["unigram baseline", *[""] * (len(KEY) - 1)]
-        return loss(self.results.row(key, measure))
+        return loss(self.results.row(["unigram baseline", *[""] * (len(KEY) - 1)], measure))
 
     def _inputs(self, length):
         """Makes the script's inputs once; returns (the data, the configuration's file)."""
         with self._lock:
             data = default_data.make(
-                os.path.join(self._directory, f"length_{length}"),
-                vocab_size=BERT_CONFIG["vocab_size"],
-                max_seq_length=length,
-                max_predictions_per_seq=PREDICTIONS[length],
-                dupe_factor=5,
-                seed=1,
-                masking="static",
-            )
+                os.path.join(self._directory, f"length_{length}"), BERT_CONFIG["vocab_size"],
+                length, PREDICTIONS[length], dupe_factor=5, seed=1, masking="static",
+            )  # fmt: skip
             config_file = os.path.join(self._directory, "bert_config.json")
             with open(config_file, "w", encoding="utf-8") as writer:
                 json.dump(BERT_CONFIG, writer)
@@ -189,84 +165,57 @@ def loss(row: dict[str, str]) -> float:
     return math.inf if row["masked_lm_loss"] == DIVERGED else float(row["masked_lm_loss"])
 
 
+def run_of(
+    part: str,
+    optimizer: str,
+    batch: int,
+    examples: int,
+    base: float,
+    seed: int,
+    warmup_steps: int = WARMUP_STEPS,
+) -> dict[str, Any]:
+    """Returns the key of a run; its rate is `base` at the smallest batch, and goes by the
+    square-root rule: a batch four times as large has twice the rate."""
+    rate = f"{base * math.sqrt(batch / BATCHES[0]):.6g}"
+    values = (part, optimizer, batch, rate, warmup_steps, examples // batch, seed)
+    return dict(zip(KEY, values, strict=True))
+
+
 def tuned_rate(study: Study, optimizer: str) -> float:
     """Returns the best rate at the smallest batch, among powers of two times the first rate.
 
     The search begins with three rates and extends the range until the best rate is inside it.
     """
-    first, losses = FIRST_RATES[optimizer], {}
-
-    def measure(power):
-        if power not in losses:
-            losses[power] = loss(
-                study.row(
-                    part="tune",
-                    optimizer=optimizer,
-                    batch=BATCHES[0],
-                    learning_rate=f"{first * 2.0**power:.6g}",
-                    warmup_steps=WARMUP_STEPS,
-                    steps=EXAMPLES // 4 // BATCHES[0],
-                    seed=SEEDS[0],
-                )
-            )
-
-    best = 0
+    first, losses, best = FIRST_RATES[optimizer], {}, 0
     while not {best - 1, best, best + 1} <= set(losses):
-        for power in (best - 1, best, best + 1):
-            measure(power)
+        for power in sorted({best - 1, best, best + 1} - set(losses)):
+            rate = first * 2.0**power
+            run = run_of("tune", optimizer, BATCHES[0], EXAMPLES // 4, rate, SEEDS[0])
+            losses[power] = loss(study.row(**run))
         best = min(losses, key=losses.get)
     return first * 2.0**best
 
 
-def scaled_rate(base: float, batch: int) -> str:
-    """Scales a rate by the square-root rule: a batch four times as large has twice the rate."""
-    return f"{base * math.sqrt(batch / BATCHES[0]):.6g}"
-
-
-def scaling_keys(optimizer: str, seed: int, base: float) -> list[dict[str, Any]]:
+def scaling_runs(optimizer: str, seed: int, base: float) -> list[dict[str, Any]]:
     """Returns the runs of one optimizer at all batches, with one seed."""
-    return [
-        dict(
-            part="scale",
-            optimizer=optimizer,
-            batch=batch,
-            learning_rate=scaled_rate(base, batch),
-            warmup_steps=WARMUP_STEPS,
-            steps=EXAMPLES // batch,
-            seed=seed,
-        )
-        for batch in BATCHES
-    ]
+    return [run_of("scale", optimizer, batch, EXAMPLES, base, seed) for batch in BATCHES]
 
 
 def run_stages(study: Study, directory: str, seed: int, base: float) -> None:
     """Runs LAMB's two stages with one seed; stage 2 has a row with and a row without warm-up."""
-
-    def key(stage, warmup_steps):
-        _, batch, examples = STAGES[stage]
-        return dict(
-            part=f"stage {stage}",
-            optimizer="lamb",
-            batch=batch,
-            learning_rate=scaled_rate(base, batch),
-            warmup_steps=warmup_steps,
-            steps=examples // batch,
-            seed=seed,
-        )
-
-    second = [key(2, 0), key(2, round(STAGE_2_WARMUP * STAGES[2][2] / STAGES[2][1]))]
-    missing = [k for k in second if not study.results.find(*(k[name] for name in KEY))]
+    (first_length, *first), (second_length, *second) = STAGES
+    seconds = [run_of("stage 2", "lamb", *second, base, seed, steps) for steps in STAGE_2_WARMUPS]
+    missing = [run for run in seconds if not study.results.find(*run.values())]
     if not missing:
         return
     with tempfile.TemporaryDirectory(dir=directory) as folder:
-        first = key(1, WARMUP_STEPS)
-        first_dir = os.path.join(folder, "1")
-        study.train(first_dir, STAGES[1][0], None, **first)
-        checkpoint = os.path.join(first_dir, f"model.ckpt-{first['steps']}")
+        run = run_of("stage 1", "lamb", *first, base, seed)
+        study.train(os.path.join(folder, "1"), first_length, None, **run)
+        checkpoint = os.path.join(folder, "1", f"model.ckpt-{run['steps']}")
         for number, run in enumerate(missing):
             output_dir = os.path.join(folder, f"2_{number}")
-            results = study.train(output_dir, STAGES[2][0], checkpoint, **run)
-            study.results.row([run[name] for name in KEY], lambda *_, results=results: results)
+            results = study.train(output_dir, second_length, checkpoint, **run)
+            study.results.row([*run.values()], lambda *_, results=results: results)
 
 
 def core_hours(rows: list[dict[str, str]]) -> float:
@@ -276,27 +225,23 @@ def core_hours(rows: list[dict[str, str]]) -> float:
 
 def losses_by_batch(rows: list[dict[str, str]], optimizer: str) -> dict[int, list[float]]:
     """Returns batch -> losses of the seeds, for the batches that were run."""
-    by_batch = {}
-    for row in rows:
-        if row["part"] == "scale" and row["optimizer"] == optimizer:
-            by_batch.setdefault(int(row["batch"]), []).append(loss(row))
-    return {batch: by_batch[batch] for batch in sorted(by_batch)}
+    groups = csv_rows.by_keys(rows, "part", "optimizer", "batch")
+    keys = {batch: ("scale", optimizer, str(batch)) for batch in BATCHES}
+    return {n: [*map(loss, groups[key])] for n, key in keys.items() if key in groups}
 
 
 def table(rows: list[dict[str, str]]) -> str:
     """Returns docs/results.md's table: loss by batch and optimizer, and the two second stages."""
-    lines = ["| batch | steps | " + " | ".join(FIRST_RATES) + " |", "|---|---|" + "---|" * 3]
-    by_optimizer = {name: losses_by_batch(rows, name) for name in FIRST_RATES}
-    for batch in BATCHES:
-        cells = [_cell(by_batch[batch]) for by_batch in by_optimizer.values()]
-        lines.append(f"| {batch} | {EXAMPLES // batch} | " + " | ".join(cells) + " |")
-    lines += ["", "| stage 2 | held-out masked-LM loss |", "|---|---|"]
-    stage_2 = [row for row in rows if row["part"] == "stage 2"]
-    for warmup in sorted({int(row["warmup_steps"]) for row in stage_2}):
-        losses = [loss(row) for row in stage_2 if int(row["warmup_steps"]) == warmup]
-        name = f"{warmup} steps of warm-up" if warmup else "no warm-up"
-        lines.append(f"| {name} | {_cell(losses)} |")
-    return "\n".join(lines)
+    by_optimizer = [losses_by_batch(rows, name) for name in FIRST_RATES]
+    by_batch = csv_rows.markdown(
+        f"batch | steps | {' | '.join(FIRST_RATES)}",
+        ([n, EXAMPLES // n, *(_cell(losses[n]) for losses in by_optimizer)] for n in BATCHES),
+    )
+    stages = csv_rows.by_keys(rows, "part", "warmup_steps")
+    cells = [_cell([*map(loss, stages["stage 2", f"{n}"])]) for n in STAGE_2_WARMUPS]
+    names = ("no warm-up", f"{STAGE_2_WARMUPS[1]} steps of warm-up")
+    rows = zip(names, cells, strict=True)
+    return f"{by_batch}\n\n{csv_rows.markdown('stage 2 | held-out masked-LM loss', rows)}"
 
 
 def draw(figure: Any, rows: list[dict[str, str]], baseline: float) -> None:
@@ -323,9 +268,7 @@ def draw(figure: Any, rows: list[dict[str, str]], baseline: float) -> None:
 def _cell(losses):
     """Returns the median with the extremes, and the number of runs that diverged."""
     finite = [value for value in losses if math.isfinite(value)]
-    parts = []
-    if finite:
-        parts.append(csv_rows.spread(finite))
+    parts = [csv_rows.spread(finite)] if finite else []
     if len(finite) < len(losses):
         parts.append(f"{len(losses) - len(finite)} of {len(losses)} diverged")
     return "; ".join(parts)
@@ -346,8 +289,8 @@ def main() -> None:
         for seed in SEEDS:
             jobs.append(functools.partial(run_stages, study, directory, seed, rates["lamb"]))
             for optimizer, rate in rates.items():
-                keys = scaling_keys(optimizer, seed, rate)
-                jobs += [functools.partial(study.row, **key) for key in keys]
+                runs = scaling_runs(optimizer, seed, rate)
+                jobs += [functools.partial(study.row, **run) for run in runs]
         cores.side_by_side(jobs)
         baseline = study.unigram_baseline()
     with open(arguments.picture, "w", encoding="utf-8") as writer:

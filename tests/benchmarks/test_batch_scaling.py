@@ -39,8 +39,8 @@ def test_every_batch_gets_all_examples_and_a_hundred_steps_or_more():
 
 
 def test_the_rate_goes_with_the_root_of_the_batch():
-    rates = [float(batch_scaling.scaled_rate(1e-3, batch)) for batch in (32, 128, 2048)]
-    assert rates == [1e-3, 2e-3, 8e-3]
+    runs = [batch_scaling.run_of("", "lamb", batch, 4096, 1e-3, 1) for batch in (32, 128, 2048)]
+    assert [run["learning_rate"] for run in runs] == ["0.001", "0.002", "0.008"]
 
 
 @pytest.mark.parametrize("power", [-7, -1, 0, 3])
@@ -53,8 +53,8 @@ def test_the_search_ends_where_both_neighbours_are_worse(study, power):
 
 
 def test_every_batch_trains_on_the_same_examples(study):
-    for key in batch_scaling.scaling_keys("lars", 2, 1e-3):
-        study.row(**key)
+    for run in batch_scaling.scaling_runs("lars", 2, 1e-3):
+        study.row(**run)
     assert [key["batch"] for _, _, key in study.trained] == list(batch_scaling.BATCHES)
     assert all(k["batch"] * k["steps"] == batch_scaling.EXAMPLES for _, _, k in study.trained)
 
@@ -74,8 +74,8 @@ def test_table_and_picture(study, tmp_path):
     for seed in batch_scaling.SEEDS:
         batch_scaling.run_stages(study, str(tmp_path), seed, study.best)
         for optimizer in batch_scaling.FIRST_RATES:
-            for key in batch_scaling.scaling_keys(optimizer, seed, study.best * 2.0):
-                study.row(**key)
+            for run in batch_scaling.scaling_runs(optimizer, seed, study.best * 2.0):
+                study.row(**run)
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as reader:
         assert len(list(csv.DictReader(reader))) == 3 * 3 * 5 + 3 * 2
     lines = batch_scaling.table(study.rows).splitlines()
