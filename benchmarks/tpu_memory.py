@@ -16,6 +16,7 @@ import argparse
 import functools
 import itertools
 import json
+import math
 import os
 import tempfile
 import time
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import cores, csv_rows, tpu_plan
+from bert_estimator.bert_config import BertConfig
 
 CSV = os.path.join(cores.ROOT, "benchmarks", "results", "tpu_memory.csv")
 COLUMNS = [
@@ -31,12 +33,7 @@ COLUMNS = [
 ]  # fmt: skip
 NUM_KEYS = 5
 
-NETWORKS = {
-    "base": dict(),
-    "large": dict(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-    ),
-}
+NETWORKS = ("base", "large")
 PREDICTIONS = {128: 20, 512: 77}
 VARIANTS = {
     "bfloat16": ["--precision=bfloat16"],
@@ -59,12 +56,9 @@ REMEDIES = {
 }
 
 STEPS = list(itertools.product(NETWORKS, PREDICTIONS, VARIANTS))
-TOPOLOGIES = ("v3:2x2", "v2:2x2")
+TOPOLOGIES = ("v2:2x2", "v3:2x2")
 TPU_CORES = 8  # in each of the topologies
-# A search begins with a batch that does not fit, since the compiler refuses it in half a minute.
-FIRST_GUESS = {("base", 128): 1024, ("base", 512): 256, ("large", 128): 512, ("large", 512): 128}
 CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(10)} | set(range(1, 4)))
-USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, only for the first guess
 
 
 def flags_of(variant: str) -> list[str]:
@@ -78,20 +72,15 @@ def compile_step(
     with tempfile.TemporaryDirectory() as directory:
         config = os.path.join(directory, "bert_config.json")
         with open(config, "w", encoding="utf-8") as writer:
-            json.dump({"vocab_size": 30522, **NETWORKS[network]}, writer)
+            json.dump(BertConfig.preset(network, 30522).to_dict(), writer)
         start = time.perf_counter()
         report = tpu_plan.compile_only(
-            directory,
-            f"--tpu_topology={topology}",
-            f"--bert_config_file={config}",
-            "--optimizer=lamb",
-            f"--max_seq_length={length}",
+            directory, f"--tpu_topology={topology}", f"--bert_config_file={config}",
+            "--optimizer=lamb", f"--max_seq_length={length}",
             f"--max_predictions_per_seq={PREDICTIONS[length]}",
-            f"--train_batch_size={batch * TPU_CORES}",
-            "--num_train_steps=1000",
-            "--num_warmup_steps=100",
-            *flags_of(variant),
-        )
+            f"--train_batch_size={batch * TPU_CORES}", "--num_train_steps=1000",
+            "--num_warmup_steps=100", *flags_of(variant),
+        )  # fmt: skip
         return report("compile_report.json"), time.perf_counter() - start
 
 
@@ -106,86 +95,54 @@ def measure(*cell) -> dict[str, Any]:
     }
 
 
-def next_batch(
-    tried: Sequence[dict[str, str]],
-    elsewhere: Sequence[dict[str, str]] = (),
-    usable: float | None = None,
-    first: int | None = None,
-) -> int | None:
-    """Returns the next batch of a core to try, or None if the largest batch is known.
-
-    The first guess is `first`, or goes by rows of the same step `elsewhere`, on another TPU, and by
-    the `usable` GiB of a core here.
-    """
-    fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
-    beyond = [int(r["batch_per_core"]) for r in tried if r["fits"] == "False"]
-    between = [n for n in CANDIDATES if fit < n < min(beyond, default=CANDIDATES[-1] + 1)]
-    if not between:
-        return None
-    usable = float(tried[0]["usable"]) if tried else usable
-    # A batch that does not fit tells most: the compiler has then saved as much as it can, and all
-    # memory but weights and state grows with the batch. A batch that fits may take all the memory.
-    too_much = [r for r in [*tried, *elsewhere] if r["fits"] == "False"]
-    if too_much:
-        near = min(too_much, key=lambda r: abs(float(r["total"]) - usable))
-        fixed = float(near["weights"]) + float(near["optimizer_state"])
-        guess = int(near["batch_per_core"]) * (usable - fixed) / (float(near["total"]) - fixed)
-    else:
-        guess = 2 * fit or first
-    return min(between, key=lambda n: abs(n - guess))
+def bounds(tried: Sequence[dict[str, str]]) -> tuple[int, list[int]]:
+    """Returns the largest batch of a core that fits, and the larger ones that may fit."""
+    batches = {fits: [] for fits in ("True", "False")}
+    for row in tried:
+        batches[row["fits"]].append(int(row["batch_per_core"]))
+    fit, beyond = max(batches["True"], default=0), min(batches["False"], default=math.inf)
+    return fit, [batch for batch in CANDIDATES if fit < batch < beyond]
 
 
 def largest(tried: Sequence[dict[str, str]]) -> str:
     """Returns the largest batch known to fit, with a + if a larger batch may fit; empty without
     rows."""
-    if not tried:
-        return ""
-    fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
-    return f"{fit}" if next_batch(tried) is None else f"{fit}+"
+    fit, between = bounds(tried)
+    return f"{fit}{'+' if between else ''}" if tried else ""
 
 
 def table(results: csv_rows.Results) -> str:
     """Returns docs/results.md's table of the largest batches of a core."""
-    lines = [
-        "| network, length | " + " | ".join(f"v2, {v} | v3, {v}" for v in VARIANTS) + " |",
-        "|---|" + "---|" * 2 * len(VARIANTS),
-    ]
-    for network, length in itertools.product(NETWORKS, PREDICTIONS):
-        batches = [
-            largest(results.find(topology, network, length, variant))
-            for variant in VARIANTS
-            for topology in ("v2:2x2", "v3:2x2")
-        ]
-        lines.append(f"| {network}, {length} | " + " | ".join(batches) + " |")
-    return "\n".join(lines)
+    return csv_rows.markdown(
+        "network, length | " + " | ".join(f"v2, {v} | v3, {v}" for v in VARIANTS),
+        (
+            [f"{network}, {length}"]
+            + [
+                largest(results.find(topology, network, length, variant))
+                for variant, topology in itertools.product(VARIANTS, TOPOLOGIES)
+            ]
+            for network, length in itertools.product(NETWORKS, PREDICTIONS)
+        ),
+    )
 
 
 def remedies_table(results: csv_rows.Results) -> str:
     """Returns docs/results.md's table of the options that save memory, for the second stage."""
     topology, network, length, batch = STAGE_2
-    lines = [
-        "| BERT-Large, 512 tokens, 16 a core | weights | optimizer state "
-        "| activations and temporaries | total, GiB | fits v3 |",
-        "|---|---|---|---|---|---|",
-    ]
-    for variant in REMEDIES:
-        for row in results.find(topology, network, length, variant, batch):
-            sizes = (row[k] for k in ("weights", "optimizer_state", "temporaries", "total"))
-            fits = "yes" if row["fits"] == "True" else "no"
-            lines.append(f"| {variant} | " + " | ".join([*sizes, fits]) + " |")
-    return "\n".join(lines)
+    rows = [r for v in REMEDIES for r in results.find(topology, network, length, v, batch)]
+    names = ("variant", "weights", "optimizer_state", "temporaries", "total")
+    return csv_rows.markdown(
+        "BERT-Large, 512 tokens, 16 a core | weights | optimizer state "
+        "| activations and temporaries | total, GiB | fits v3",
+        ([*(r[n] for n in names), "yes" if r["fits"] == "True" else "no"] for r in rows),
+    )
 
 
 def search(results: csv_rows.Results, step: tuple[str, int, str]) -> None:
-    """Finds the largest batch of (network, length, variant) on each TPU in turn."""
+    """Finds the largest batch of (network, length, variant) on each TPU in turn, by bisection."""
     for topology in TOPOLOGIES:
-        start = dict(
-            elsewhere=[row for other in TOPOLOGIES for row in results.find(other, *step)],
-            usable=USABLE[topology],
-            first=FIRST_GUESS[step[:2]],
-        )
-        while (batch := next_batch(results.find(topology, *step), **start)) is not None:
-            results.row((topology, *step, batch), measure)
+        while between := bounds(results.find(topology, *step))[1]:
+            results.row((topology, *step, between[len(between) // 2]), measure)
 
 
 def main() -> None:
@@ -196,9 +153,8 @@ def main() -> None:
     if not arguments.table:
         topology, network, length, batch = STAGE_2
         cells = [(topology, network, length, variant, batch) for variant in REMEDIES]
-        jobs = [
-            functools.partial(results.row, cell, measure) for cell in [SAME_AS_IN_A_POD, *cells]
-        ]
+        cells.append(SAME_AS_IN_A_POD)
+        jobs = [functools.partial(results.row, cell, measure) for cell in cells]
         jobs += [functools.partial(search, results, step) for step in STEPS]
         cores.side_by_side(jobs)
     print(remedies_table(results), table(results), sep="\n\n")
