@@ -16,6 +16,7 @@ its share is of the pipeline's own rate. The last line is JSON.
 
 import argparse
 import asyncio
+import collections
 import json
 import os
 import re
@@ -30,8 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.main_job import machine
-from benchmarks.serving_speed import onnx_models, texts_of
-from bert_estimator.interchange import __main__ as interchange
+from benchmarks.serving_speed import converted, onnx_models, texts_of
 
 CLIENTS = (1, 8, 64)
 _TEXTS = 640
@@ -145,9 +145,7 @@ def _sides(run: str, folder: str) -> dict[str, _Side]:
         server = [*module, f"m={path}", "--port=0", "--batch_size"]
         found[name] = _Side([*python, _RATE + _PREDICTOR, path], server)
     if os.environ.get("TRANSFORMERS_PYTHON"):
-        path = os.path.join(folder, "hf")
-        if interchange.main(["interchange", run, path]):
-            raise SystemExit("the run was not converted")
+        path = converted(run, os.path.join(folder, "hf"))
         rate = [*python, _RATE + _PIPELINE_RATE, path]
         found["transformers"] = _Side(rate, [*python, _PIPELINE_SERVER, path])
     return found
@@ -191,7 +189,7 @@ def _request(body: bytes) -> bytes:
 async def _client(port, requests, take, latencies):
     """Sends requests until `take` returns None, and counts the statuses."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    statuses = {}
+    statuses = collections.Counter()
     while (number := take()) is not None:
         start = time.perf_counter()
         writer.write(requests[number % len(requests)])
@@ -199,8 +197,7 @@ async def _client(port, requests, take, latencies):
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))
         latencies.append(time.perf_counter() - start)
-        status = head[9:12].decode()
-        statuses[status] = statuses.get(status, 0) + 1
+        statuses[head[9:12].decode()] += 1
     writer.close()
     await writer.wait_closed()
     return statuses
@@ -210,8 +207,7 @@ async def _clients(port, requests, number, take):
     """Returns (latencies in seconds, status -> number) of so many clients."""
     latencies = []
     parts = await asyncio.gather(*(_client(port, requests, take, latencies) for _ in range(number)))
-    statuses = {s: sum(part.get(s, 0) for part in parts) for s in {s for p in parts for s in p}}
-    return latencies, statuses
+    return latencies, sum(parts, collections.Counter())
 
 
 def _for_secs(secs):
@@ -233,11 +229,11 @@ def _soak(server, requests, total):
         _request(_GARBAGE[i // 10 % len(_GARBAGE)]) if i % 10 == 9 else request
         for i, request in enumerate(requests)
     ]
-    memory, statuses = [], {}
+    memory, statuses = [], collections.Counter()
     for _ in range(10):
         left = iter(range(total // 10))
         _, part = asyncio.run(_clients(server.port, mixed, 64, lambda: next(left, None)))  # noqa: B023
-        statuses = {s: statuses.get(s, 0) + part.get(s, 0) for s in {*statuses, *part}}
+        statuses += part
         memory.append(server.megabytes())
     assert statuses == {"200": 9 * total // 10, "400": total // 10}, statuses
     return {"requests": total, "megabytes": memory}
@@ -252,14 +248,9 @@ def _measure(name: str, side: _Side, texts: Sequence[str], secs: float) -> dict[
     for batch_size in (_BATCH, 1):
         with _Server(side, batch_size) as server:
             for number in CLIENTS:
-                row = _speed(server, requests, number, secs)
-                found["server"][f"{number} clients, batches of {batch_size}"] = row
-                print(
-                    f"{name}: {number:2} clients, batches of {batch_size:2}: "
-                    f"{row['texts_per_sec']:,.0f} texts/s ({row['texts_per_sec'] / rate:.0%}), "
-                    f"p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms",
-                    flush=True,
-                )
+                key = f"{number} clients, batches of {batch_size}"
+                row = found["server"][key] = _speed(server, requests, number, secs)
+                print(f"{name}, {key}: {row['texts_per_sec'] / rate:.0%}, {row}", flush=True)
     return found
 
 

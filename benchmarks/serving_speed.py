@@ -32,15 +32,23 @@ from input_pipelines.embedded import embedded_corpus
 BATCHES = (1, 32)
 SIDES = ("tensorflow", "onnx", "onnx_int8", "transformers", "onnxruntime")
 _TEXTS = 640
-# The memory of the others is not measured, and their rates need fewer passes over the texts.
+# The memory of the others need not be watched, and their rates need fewer passes over the texts.
 _SHARE_OF_OTHERS = 8
 
-_COMMON = """
+# What a process runs: `_BEGIN`; the code of its side, which defines `answer`, of texts, and `said`,
+# of what that returns: labels and their probabilities; and `_END`.
+_BEGIN = """
 import json, os, sys, time
+import numpy as np
 model, path, passes, batches = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 texts = json.load(open(path))
 
-def measured(answer, batch, after_tenth=lambda: None):
+def resident():
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+def measured(batch):
     parts = [texts[i : i + batch] for i in range(0, len(texts) - batch + 1, batch)]
     number = passes * len(parts)
     for part in parts[:4]:  # what is compiled or allocated once is not measured
@@ -49,38 +57,35 @@ def measured(answer, batch, after_tenth=lambda: None):
     for i in range(number):
         answer(parts[i % len(parts)])
         if (i + 1) % max(1, number // 10) == 0:
-            memory.append(after_tenth())
+            memory.append(resident())
     secs = time.perf_counter() - start
     return {"requests": number, "requests_per_sec": number / secs, "megabytes": memory}
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
 """
 
-_TENSORFLOW = (
-    _COMMON
-    + """
+_END = """
+result = {str(batch): measured(batch) for batch in batches}
+result["labels"], result["probabilities"] = said(answer(texts[:64]))
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+print(json.dumps(result))
+"""
+
+_TENSORFLOW = """
 import tensorflow as tf
-
-def resident():
-    with open("/proc/self/status") as file:
-        (line,) = (line for line in file if line.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024 / 1e6
-
 signature = tf.saved_model.load(model).signatures["serving_default"]
 
 def answer(part):
     found = signature(text_a=tf.constant(part))
     return found["label"].numpy(), found["probabilities"].numpy()
 
-result = {str(batch): measured(answer, batch, resident) for batch in batches}
-result["probabilities"] = answer(texts[:64])[1].max(axis=-1).tolist()
-result["labels"] = [label.decode() for label in answer(texts[:64])[0]]
-assert not [name for name in sys.modules if name.startswith("bert_estimator")]
-print(json.dumps(result))
+def said(found):
+    return [label.decode() for label in found[0]], found[1].max(axis=-1).tolist()
 """
-)
 
-_TRANSFORMERS = (
-    _COMMON
-    + """
+_TRANSFORMERS = """
 import transformers
 transformers.logging.set_verbosity_error()
 pipe = transformers.pipeline("text-classification", model, device="cpu")
@@ -88,19 +93,11 @@ pipe = transformers.pipeline("text-classification", model, device="cpu")
 def answer(part):
     return pipe(part, batch_size=len(part), truncation=True)
 
-result = {str(batch): measured(answer, batch) for batch in batches}
-found = answer(texts[:64])
-result["probabilities"] = [each["score"] for each in found]
-result["labels"] = [each["label"] for each in found]
-print(json.dumps(result))
+def said(found):
+    return [each["label"] for each in found], [each["score"] for each in found]
 """
-)
 
-
-_ONNXRUNTIME = (
-    _COMMON
-    + """
-import numpy as np
+_ONNXRUNTIME = """
 try:
     import onnxruntime, onnxscript
 except ImportError:
@@ -119,23 +116,14 @@ session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionPro
 
 def answer(part):
     inputs = tokenizer(part, return_tensors="np", padding=True, truncation=True)
-    (logits,) = session.run(["logits"], {name: inputs[name] for name in example})
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+    return softmax(session.run(["logits"], {name: inputs[name] for name in example})[0])
 
-result = {str(batch): measured(answer, batch) for batch in batches}
-found = answer(texts[:64])
-result["probabilities"] = found.max(axis=-1).tolist()
-result["labels"] = [network.config.id2label[number] for number in found.argmax(axis=-1)]
-print(json.dumps(result))
+def said(found):
+    labels = [network.config.id2label[number] for number in found.argmax(axis=-1)]
+    return labels, found.max(axis=-1).tolist()
 """
-)
 
-
-_ONNX = (
-    _COMMON
-    + """
-import numpy as np
+_ONNX = """
 try:
     import onnxruntime, tokenizers
     tokenizer = tokenizers.Tokenizer.from_file(os.path.join(model, "tokenizer.json"))
@@ -156,18 +144,11 @@ def answer(part):
         "attention_mask": np.array([encoding.attention_mask for encoding in encodings]),
         "token_type_ids": np.array([encoding.type_ids for encoding in encodings]),
     }
-    (logits,) = session.run(["logits"], inputs)
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+    return softmax(session.run(["logits"], inputs)[0])
 
-result = {str(batch): measured(answer, batch) for batch in batches}
-found = answer(texts[:64])
-result["probabilities"] = found.max(axis=-1).tolist()
-result["labels"] = [task["labels"][number] for number in found.argmax(axis=-1)]
-assert not [name for name in sys.modules if name.startswith("bert_estimator")]
-print(json.dumps(result))
+def said(found):
+    return [task["labels"][i] for i in found.argmax(axis=-1)], found.max(axis=-1).tolist()
 """
-)
 
 
 def texts_of(number: int) -> list[str]:
@@ -179,16 +160,19 @@ def texts_of(number: int) -> list[str]:
 def run_in(python: str, code: str, model: str, texts_file: str, passes: int) -> dict | None:
     """Returns what the code prints in a process of a Python, from a directory without this
     project."""
-    arguments = [python, "-c", code, model, texts_file, str(passes), json.dumps(BATCHES)]
+    arguments = [
+        python,
+        "-c",
+        _BEGIN + code + _END,
+        model,
+        texts_file,
+        str(passes),
+        json.dumps(BATCHES),
+    ]
     folder = os.path.dirname(texts_file)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     out = subprocess.run(arguments, check=True, cwd=folder, env=env, stdout=subprocess.PIPE)
     return json.loads(out.stdout.splitlines()[-1])
-
-
-def growth(megabytes: list[float]) -> float:
-    """Returns by how many megabytes memory grew after the second tenth of the requests."""
-    return megabytes[-1] - megabytes[1]
 
 
 def measure(run: str, passes: int) -> dict:
@@ -217,9 +201,7 @@ def measure(run: str, passes: int) -> dict:
             _check_equal("onnx", ours, result["onnx"])
         python = os.environ.get("TRANSFORMERS_PYTHON")
         if python:
-            target = os.path.join(folder, "hf")
-            if interchange.main(["interchange", os.path.abspath(run), target]):
-                raise SystemExit("the run was not converted")
+            target = converted(os.path.abspath(run), os.path.join(folder, "hf"))
             for name, code in (("transformers", _TRANSFORMERS), ("onnxruntime", _ONNXRUNTIME)):
                 theirs = run_in(python, code, target, texts_file, share)
                 if theirs is not None:
@@ -231,22 +213,27 @@ def measure(run: str, passes: int) -> dict:
     return result
 
 
+def converted(run: str, target: str, *flags: str) -> str:
+    """Converts a run into a directory for Hugging Face, or as the flags say; returns it."""
+    if interchange.main(["interchange", run, target, *flags]):
+        raise SystemExit(f"the run was not converted into {target}")
+    return target
+
+
 def onnx_models(run: str, folder: str) -> dict[str, str]:
     """Writes the ONNX models of a run into a folder; returns side -> the model's directory, which
     is empty if ONNX models cannot be run here."""
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime")):
         return {}
     exact, rounded = (os.path.join(folder, name) for name in ("onnx", "onnx_int8"))
-    if interchange.main(["interchange", run, exact, "--to=onnx"]):
-        raise SystemExit("the run was not converted to ONNX")
-    shutil.copytree(exact, rounded)
+    shutil.copytree(converted(run, exact, "--to=onnx"), rounded)
     runtime.write_quantized(rounded)
     return {"onnx": exact, "onnx_int8": rounded}
 
 
 def _check_equal(name, ours, theirs):
-    differences = map(lambda a, b: abs(a - b), ours["probabilities"], theirs["probabilities"])
-    difference = max(differences)
+    pairs = zip(ours["probabilities"], theirs["probabilities"], strict=True)
+    difference = max(abs(a - b) for a, b in pairs)
     if ours["labels"] != theirs["labels"] or difference > 1e-4:
         raise SystemExit(f"{name} answers differently, by up to {difference:g}")
 
@@ -254,20 +241,16 @@ def _check_equal(name, ours, theirs):
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", metavar="RUN", help="use this run's directory, with its export")
-    parser.add_argument(
-        "--passes", type=int, default=16, help="make this many passes over the texts"
-    )
+    parser.add_argument("--passes", type=int, default=16, help="go so often over the texts")
     arguments = parser.parse_args(argv)
     result = measure(arguments.run, arguments.passes)
     for name in SIDES:
         for batch in BATCHES:
-            measured = result.get(name, {}).get(str(batch))
-            if measured:
+            if measured := result.get(name, {}).get(str(batch)):
                 rate, memory = measured["requests_per_sec"], measured["megabytes"]
-                grown = f"; memory grew by {growth(memory):.1f} MB" if memory[0] else ""
                 print(
                     f"{name}: {measured['requests']} requests of {batch}: {rate:.1f} requests/s, "
-                    f"{rate * batch:.1f} texts/s{grown}"
+                    f"{rate * batch:.1f} texts/s; memory grew by {memory[-1] - memory[1]:.1f} MB"
                 )
     print(json.dumps(result))
 
