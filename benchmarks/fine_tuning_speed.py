@@ -18,6 +18,7 @@ counts. Everything is written to results/fine_tuning_speed.json. To try it:
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -28,7 +29,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import main_job, torch_classifier
+from benchmarks import csv_rows, main_job, torch_bert, torch_classifier
 from benchmarks.training_speed import Process
 from bert_estimator.bert_config import PRESETS, BertConfig
 
@@ -38,19 +39,9 @@ _WARMUP = 8  # steps that are not timed; a new length is compiled in the step th
 
 
 class Work:
-    """Writes the data of all sides into a directory: a vocabulary, a network, labelled texts.
-
-    Args:
-      directory: a directory for this alone.
-      network: a preset of `bert_config`.
-      length: tokens to which texts are cut or padded.
-      batch: examples of a batch.
-      steps: how many steps are timed.
-      texts: how many texts are predicted.
-
-    Attributes:
-      mean_length: tokens of a text in the mean, with the special tokens.
-    """
+    """Writes the data of all sides into a directory for this alone: a vocabulary, a network,
+    labelled texts, whose mean length counts the special tokens; so many steps are timed, and so
+    many texts are predicted."""
 
     def __init__(
         self, directory: str, network: str, length: int, batch: int, steps: int, texts: int
@@ -158,38 +149,32 @@ def write_data(directory: str, length: int, num_train: int, num_texts: int, batc
 
 def sides(work: Work, precision: str) -> dict[str, Any]:
     """Returns a dict of a side's name -> the function that measures it."""
-    found = {
-        f"this project{''.join(f', {flag}' for flag in flags)}": lambda flags=flags: work.ours(
-            precision, flags
-        )
-        for flags in ([], ["--nopack"], ["--use_tpu"])
-    }
-    python = os.environ.get("TRANSFORMERS_PYTHON")
-    variants = torch_classifier.PRECISIONS[precision] if python else ()
-    for variant, order in itertools.product(variants, torch_classifier.ORDERS):
-        found[f"Hugging Face, {variant}, {order}"] = lambda given=(variant, order): work.torch(
-            python, *given
-        )
+    found = {}
+    for flags in ([], ["--nopack"], ["--use_tpu"]):
+        found[", ".join(["this project", *flags])] = functools.partial(work.ours, precision, flags)
+    if python := os.environ.get("TRANSFORMERS_PYTHON"):
+        variants = torch_bert.VARIANTS[precision]
+        for given in itertools.product(variants, torch_classifier.ORDERS):
+            torch = functools.partial(work.torch, python, *given)
+            found[", ".join(["Hugging Face", *given])] = torch
     return found
 
 
 def table(rows: Sequence[dict[str, Any]], batch: int) -> str:
     """Returns a table with a line for each side and precision, of the best of the rounds."""
-    lines = [
-        "| side | precision | texts/s: training | predictions | GiB | positions that are tokens |",
-        "|---|---|---|---|---|---|",
-    ]
-    for side, precision in dict.fromkeys((row["side"], row["precision"]) for row in rows):
-        own = [row for row in rows if (row["side"], row["precision"]) == (side, precision)]
+    table_rows = []
+    for key, own in csv_rows.by_keys(rows, "side", "precision").items():
         cells = (
             batch / min(row["train_secs"] for row in own),
             max(row["predict_rate"] for row in own),
             min(row["peak_gib"] for row in own),
         )
         share = f"{own[0]['token_share']:.0%}" if "token_share" in own[0] else ""
-        figures = " | ".join(f"{cell:.3g}" for cell in cells)
-        lines.append(f"| {side} | {precision} | {figures} | {share} |")
-    return "\n".join(lines)
+        table_rows.append([*key, *(f"{cell:.3g}" for cell in cells), share])
+    return csv_rows.markdown(
+        "side | precision | texts/s: training | predictions | GiB | positions that are tokens",
+        table_rows,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -207,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         work = Work(directory, **settings, steps=arguments.steps, texts=arguments.texts)
         rows = []
         for number in range(1, arguments.rounds + 1):
-            for precision in torch_classifier.PRECISIONS:
+            for precision in torch_bert.VARIANTS:
                 for side, measured in sides(work, precision).items():
                     rows.append({"side": side, "precision": precision, "round": number})
                     rows[-1] |= {name: float(f"{v:.4g}") for name, v in measured().items()}

@@ -20,7 +20,7 @@ minutes on two cores, and less than 16 GB of memory; measuring it needs 4 GB of 
 lacks torch and transformers, --torch_python names a Python that has them; it does not need other
 packages. Every measurement is a process of its own and a row of results/gpu.csv; measurements with
 a row are skipped. --tokens is the size of a batch; the default is for GPUs with 16 GB. If a step
-does not fit, its row says so. --table prints the table of all rows. To try it on a CPU:
+does not fit, its row says so. To try it on a CPU:
 
     python -m benchmarks.gpu --networks tiny --lengths 32 --tokens 128 --tpu_name rehearse:1 \\
         --results /tmp/gpu.csv
@@ -30,10 +30,8 @@ import argparse
 import importlib.util
 import itertools
 import json
-import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,40 +54,27 @@ OUT_OF_MEMORY = "out of memory"
 _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 
 
-def export(directory: str, network: str, length: int, batch: int) -> None:
+def export(directory: str, network: str, length: int, batch: int) -> dict[str, Any]:
     """Exports a program without its state, and the network's sizes for torch; needs TensorFlow. The
     directory does not exist until the program is complete."""
     import run_pretraining
-    from bert_estimator.bert_config import BertConfig
+    from benchmarks import training_speed
     from bert_estimator.tpu.program import exported_program, stablehlo
-    from input_pipelines.embedded import default_data
 
-    network = BertConfig.preset(network, 30522).to_dict()
-    predictions = math.ceil(0.15 * length)
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(directory)) as folder:
-        config, records, program = (
-            os.path.join(folder, name) for name in ("config.json", "records", "program")
-        )
-        with open(config, "w", encoding="utf-8") as writer:
-            json.dump(network, writer)
-        corpus = os.path.join(folder, "data")
-        data = default_data.make(corpus, 2000, length, predictions, 1, seed=1, masking="static")
-        # The records leave their manifest, which says that the vocabulary has 2000 pieces.
-        shutil.move(data.train_files[0], records)
+        cell = training_speed.Cell(os.path.join(folder, "cell"), network, length, batch)
+        program = os.path.join(folder, "program")
         flags = [
             "--use_tpu", "--tpu_name=rehearse:1", "--precision=bfloat16", "--optimizer=adamw",
-            f"--input_file={records}", f"--bert_config_file={config}", f"--output_dir={folder}/out",
-            f"--max_seq_length={length}", f"--max_predictions_per_seq={predictions}",
-            f"--train_batch_size={batch}", f"--export_program={program}",
+            *cell.flags, f"--output_dir={folder}/out", f"--export_program={program}",
         ]  # fmt: skip
-        code = run_pretraining.main(["run_pretraining.py", *flags])
-        if code:
+        if code := run_pretraining.main(["run_pretraining.py", *flags]):
             sys.exit(code)
         step, _ = exported_program.load_step(program)
         flops = stablehlo.matmul_flops(step.mlir_module())
         with open(os.path.join(program, "benchmark.json"), "w", encoding="utf-8") as writer:
-            json.dump({"flops": flops, "bert_config": network}, writer)
+            json.dump({"flops": flops, "bert_config": cell.sizes}, writer)
         os.remove(os.path.join(program, "state.npz"))
         os.rename(program, directory)
     return {}
@@ -184,8 +169,8 @@ def row_of(
 ) -> dict[str, Any]:
     """Returns the CSV's row of a measurement.
 
-    `secs` of the result may be OUT_OF_MEMORY; `flops`, of a step, and `peak`, a second, are None if
-    they are not known.
+    `secs` of the result may be OUT_OF_MEMORY; `flops`, of a step, and `peak`, a second, may be
+    unknown.
     """
     row = {**dict(zip(KEYS, key, strict=True)), "steps": str(steps), **result}
     if result["secs"] != OUT_OF_MEMORY:
@@ -198,21 +183,17 @@ def row_of(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns a table: sequences/s of each side, and its share of the peak."""
-    lines = [
-        "| device | network, tokens, batch | " + " | ".join(SIDES) + " |",
-        "|---|---|" + "---|" * len(SIDES),
-    ]
     cells = {tuple(row[name] for name in KEYS): row for row in rows}
+    table_rows = []
     for device, network, length, batch in dict.fromkeys(key[:-1] for key in cells):
         side_rows = (cells.get((device, network, length, batch, side)) for side in SIDES)
-        sides = " | ".join(_cell(row) if row else "not measured" for row in side_rows)
-        lines.append(f"| {device} | {network}, {length}, {batch} | {sides} |")
-    return "\n".join(lines)
+        table_rows.append([device, f"{network}, {length}, {batch}", *map(_cell, side_rows)])
+    return csv_rows.markdown(f"device | network, tokens, batch | {' | '.join(SIDES)}", table_rows)
 
 
 def _cell(row):
-    if row["secs"] == OUT_OF_MEMORY:
-        return OUT_OF_MEMORY
+    if row is None or row["secs"] == OUT_OF_MEMORY:
+        return OUT_OF_MEMORY if row else "not measured"
     share = f" ({float(row['share_of_peak']):.1%})" if row["share_of_peak"] else ""
     return f"{float(row['sequences_per_sec']):.4g}{share}"
 
@@ -239,9 +220,9 @@ def find_programs(
 
 
 def measure(
-    arguments: argparse.Namespace, cells: Sequence[tuple[str, str, str]], rows: list[dict[str, Any]]
+    arguments: argparse.Namespace, cells: Sequence[tuple[str, str, str]], results: csv_rows.Results
 ) -> None:
-    """Makes the measurements that `rows` lacks, and adds them to it and to the CSV file."""
+    """Makes the measurements that the results lack."""
     from bert_estimator.tpu import run_program
 
     def run(side, directory):
@@ -250,59 +231,47 @@ def measure(
         options.update(steps=arguments.steps, tpu_name=arguments.tpu_name)
         return ask(python, side.removesuffix(".compile"), directory=directory, **options)
 
+    def row(*key):
+        device, *cell, side = key
+        directory = directories[tuple(cell)]
+        with open(os.path.join(directory, "benchmark.json"), encoding="utf-8") as reader:
+            flops = json.load(reader)["flops"]
+        peak = run_program.peak_of(types.SimpleNamespace(device_kind=device))
+        return row_of(key, run(side, directory), flops, peak, arguments.steps)
+
     devices = {side: run(side, None)["device"] for side in arguments.sides}
     directories = find_programs(arguments.programs, cells)
     for cell, side in itertools.product(cells, arguments.sides):
-        key = (devices[side], *cell, side)
-        if any(key == tuple(row[name] for name in KEYS) for row in rows):
-            continue
-        print(*key, flush=True)
-        with open(os.path.join(directories[cell], "benchmark.json"), encoding="utf-8") as reader:
-            flops = json.load(reader)["flops"]
-        peak = run_program.peak_of(types.SimpleNamespace(device_kind=devices[side]))
-        rows.append(row_of(key, run(side, directories[cell]), flops, peak, arguments.steps))
-        csv_rows.write(arguments.results, COLUMNS, rows)
+        results.row((devices[side], *cell, side), row)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--networks", nargs="+", default=["base", "large"], help="measure these presets"
-    )
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[128, 512], help="measure these sequence lengths"
-    )
-    parser.add_argument(
-        "--tokens", type=int, default=8192, help="put this many tokens into a batch"
-    )
-    parser.add_argument(
-        "--sides", nargs="+", default=SIDES, choices=SIDES, help="measure these programs"
-    )
-    parser.add_argument("--steps", type=int, default=50, help="time this many steps")
-    parser.add_argument("--tpu_name", default="gpu", help="run on gpu, or on rehearse:1, the CPU")
-    parser.add_argument("--torch_python", default=sys.executable, help="run torch with this Python")
-    parser.add_argument(
-        "--programs",
-        default=os.path.join(ROOT, "runs", "gpu"),
-        help="keep the exported programs in this directory",
-    )
-    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
-    parser.add_argument("--export", action="store_true", help="make the programs, and stop")
-    parser.add_argument("--table", action="store_true", help="print the table, and stop")
-    parser.add_argument("--answer", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--networks", nargs="+", default=["base", "large"], help="measure these presets")
+    add("--lengths", type=int, nargs="+", default=[128, 512], help="measure these lengths")
+    add("--tokens", type=int, default=8192, help="put this many tokens into a batch")
+    add("--sides", nargs="+", default=SIDES, choices=SIDES, help="measure these programs")
+    add("--steps", type=int, default=50, help="time this many steps")
+    add("--tpu_name", default="gpu", help="run on gpu, or on rehearse:1, the CPU")
+    add("--torch_python", default=sys.executable, help="run torch with this Python")
+    programs = os.path.join(ROOT, "runs", "gpu")
+    add("--programs", default=programs, help="keep the exported programs in this directory")
+    add("--results", default=RESULTS, help="keep the rows in this CSV file")
+    add("--export", action="store_true", help="make the programs, and stop")
+    add("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answer:
         answer(*json.loads(arguments.answer))
         return
-    rows = csv_rows.read(arguments.results)
     batches = [(length, max(1, arguments.tokens // length)) for length in arguments.lengths]
     cells = [(name, str(n), str(b)) for name in arguments.networks for n, b in batches]
     if arguments.export:
         find_programs(arguments.programs, cells)
         return
-    if not arguments.table:
-        measure(arguments, cells, rows)
-    print(table(rows))
+    results = csv_rows.Results(arguments.results, COLUMNS, len(KEYS))
+    measure(arguments, cells, results)
+    print(table(results.rows))
 
 
 if __name__ == "__main__":

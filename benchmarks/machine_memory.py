@@ -75,11 +75,9 @@ def command_of(verb, network, length, batch, precision, options, directory):
     cell = training_speed.Cell(os.path.join(directory, "cell"), network, length, batch)
     command = [
         sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"),
-        f"--precision={precision}", f"--input_file={cell.records}",
-        f"--bert_config_file={cell.config}", f"--output_dir={directory}/run",
-        f"--max_seq_length={length}", f"--max_predictions_per_seq={cell.predictions}",
-        f"--train_batch_size={batch}", f"--eval_batch_size={batch}",
-        f"--do_{'train' if verb == 'train' else 'eval'}", "--iterations_per_loop=1",
+        f"--precision={precision}", *cell.flags, f"--output_dir={directory}/run",
+        f"--eval_batch_size={batch}", f"--do_{'train' if verb == 'train' else 'eval'}",
+        "--iterations_per_loop=1",
         "--num_train_steps=4", "--num_warmup_steps=0", "--max_eval_steps=2",
         "--save_checkpoints_steps=2", *options.split(),
     ]  # fmt: skip
@@ -143,17 +141,15 @@ def estimate(row: Mapping[str, str]) -> float:
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Returns a table of measurements beside what `memory_needed` says."""
-    lines = [
-        "| run | batch, tokens | precision | options | measured, GiB | estimated, GiB |",
-        "|---|---|---|---|---|---|",
-    ]
+    table_rows = []
     for row in rows:
         verb, network, length, batch, precision, options, peak = (row[name] for name in COLUMNS)
-        shape = f"{batch} x {length}" if int(batch) else ""
-        options = f"`{options}`" if options else ""
-        gib = f"{float(peak):.1f} | {estimate(row):.1f}"
-        lines.append(f"| {verb} {network} | {shape} | {precision} | {options} | {gib} |")
-    return "\n".join(lines)
+        shape = "" if batch == "0" else f"{batch} x {length}"
+        options = options and f"`{options}`"
+        gib = (f"{number:.1f}" for number in (float(peak), estimate(row)))
+        table_rows.append([f"{verb} {network}", shape, precision, options, *gib])
+    heads = "run | batch, tokens | precision | options | measured, GiB | estimated, GiB"
+    return csv_rows.markdown(heads, table_rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ import sys
 import tempfile
 from typing import Any
 
-from benchmarks import csv_rows
+from benchmarks import csv_rows, torch_bert
 from benchmarks.main_job import ROOT, machine
 
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "published_network.csv")
@@ -106,10 +106,7 @@ def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
     import transformers
 
     torch.manual_seed(seed)
-    tables = {}
-    for name in ("train", "dev"):
-        with open(os.path.join(folder, f"{name}.csv"), newline="", encoding="utf-8") as reader:
-            tables[name] = list(csv.DictReader(reader))
+    tables = {name: csv_rows.read(f"{folder}/{name}.csv") for name in ("train", "dev")}
     labels = sorted({row["label"] for row in tables["train"]})
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(
@@ -121,17 +118,9 @@ def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
         options = {"truncation": True, "max_length": LENGTH, "padding": True}
         return classifier(**tokenizer(texts, return_tensors="pt", **options)).logits
 
-    is_decayed = {
-        name: not (name.endswith("bias") or "LayerNorm" in name)
-        for name, _ in classifier.named_parameters()
-    }
-    groups = [
-        {
-            "params": [p for n, p in classifier.named_parameters() if is_decayed[n] == decays],
-            "decay": 0.01 * decays,
-        }
-        for decays in (True, False)
-    ]
+    groups = [{"params": [], "decay": decay} for decay in (0.01, 0.0)]
+    for name, parameter in classifier.named_parameters():
+        groups[name.endswith("bias") or "LayerNorm" in name]["params"].append(parameter)
     optimizer = torch.optim.AdamW(groups)
     classifier.train()
     start = time.perf_counter()
@@ -142,11 +131,8 @@ def run_transformers(folder: str, model: str, seed: int) -> dict[str, float]:
             batch = rows[first : first + BATCH]
             targets = torch.tensor([labels.index(row["label"]) for row in batch])
             loss = torch.nn.functional.cross_entropy(logits(batch), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(classifier.parameters(), 1.0)
             _set_rate(optimizer, epoch * (TRAIN_ROWS // BATCH) + first // BATCH)
-            optimizer.step()
+            torch_bert.update(classifier, optimizer, loss)
     train_secs = time.perf_counter() - start
     classifier.eval()
     right = 0
@@ -171,13 +157,13 @@ def _set_rate(optimizer, step):
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the table: a line over the seeds for each side, then the baselines."""
-    lines = ["| trained by | seeds | accuracy: median (min to max) | s |", "|---|---|---|---|"]
+    table_rows = []
     for (side,), own in csv_rows.by_keys(rows, "side").items():
         values, secs = (csv_rows.numbers(own, name) for name in ("accuracy", "train_secs"))
-        lines.append(f"| {side} | {len(own)} | {csv_rows.spread(values)} | {csv_rows.span(secs)} |")
+        table_rows.append([side, len(own), csv_rows.spread(values), csv_rows.span(secs)])
     for name in ("bag_of_words", "majority"):
-        lines.append(f"| {name.replace('_', ' ')} | | {float(rows[0][name]):.3f} | |")
-    return "\n".join(lines)
+        table_rows.append([name.replace("_", " "), "", f"{float(rows[0][name]):.3f}", ""])
+    return csv_rows.markdown("trained by | seeds | accuracy: median (min to max) | s", table_rows)
 
 
 def _run(side: str, folder: str, model: str, seed: int) -> dict[str, Any]:

@@ -18,7 +18,9 @@ import sys
 import time
 from typing import Any
 
-PRECISIONS = ["autocast", "float32", "bfloat16"]
+# What is computed in -> the variants. Autocast computes in bfloat16 with weights in float32; in the
+# others, all are in that dtype, weights and optimizer state included.
+VARIANTS = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
 _WARMUP = 3  # steps before the timed ones
 
 
@@ -35,8 +37,7 @@ def time_step(
     Args:
       directory: a program that `gpu.export` made, for its batches and its network.
       tpu_name: "gpu", or "rehearse:1" for the CPU.
-      precision: "autocast" is bfloat16 autocast; "float32" and "bfloat16" are all in that dtype,
-        weights and optimizer state included.
+      precision: one of the `VARIANTS`.
       is_joined: whether the texts of the batches are joined and cut into full rows.
 
     It returns `device` and `versions`, and with a directory `secs` and `cpu_secs` (of as many
@@ -69,29 +70,48 @@ def time_step(
     inputs = {name: torch.from_numpy(array).to(kind).long() for name, array in inputs.items()}
     torch.manual_seed(1)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    model = transformers.BertForPreTraining(transformers.BertConfig(**network))
-    model = model.to(kind, dtype).train()
+    model = transformers.BertForPreTraining(config_of(network)).to(kind, dtype).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, eps=1e-6, fused=True)
     loss_of = _loss_function(model, kind, autocast=precision == "autocast")
     loss_of = torch.compile(loss_of) if compiled else loss_of
-    batches, losses = [], []
-    for number in range(len(inputs["input_ids"])):
-        batches.append({name: value[number] for name, value in inputs.items()})
+    batches = [
+        dict(zip(inputs, batch, strict=True)) for batch in zip(*inputs.values(), strict=True)
+    ]
+    losses = []
     for number in range(_WARMUP + steps):
         if number == _WARMUP:
             float(losses[-1])  # waits for the steps before it
             start, cpu_start = time.perf_counter(), _cpu_secs()
         loss = loss_of(batches[number % len(batches)])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        update(model, optimizer, loss)
         losses.append(loss.detach())
     last = float(losses[-1])
-    secs = float((time.perf_counter() - start) / steps * share)
-    cpu_secs = float((_cpu_secs() - cpu_start) / steps * share)
-    times = {"secs": secs, "cpu_secs": cpu_secs}
-    return {**result, **times, "first_loss": float(losses[0]), "last_loss": last}
+    return {
+        **result,
+        "secs": float((time.perf_counter() - start) / steps * share),
+        "cpu_secs": float((_cpu_secs() - cpu_start) / steps * share),
+        "first_loss": float(losses[0]),
+        "last_loss": last,
+    }
+
+
+def config_of(sizes: dict[str, Any]) -> Any:
+    """Returns the configuration of a network of the presets, for transformers."""
+    import transformers
+
+    # The presets' GELU is the tanh form, which has one kernel under this name.
+    sizes = {**sizes, "hidden_act": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
+    return transformers.BertConfig(**sizes)
+
+
+def update(model: Any, optimizer: Any, loss: Any) -> None:
+    """Updates a model by the gradients of a loss, clipped by their global norm."""
+    import torch
+
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
 
 
 def _cpu_secs():
@@ -105,8 +125,6 @@ def _read_program(directory):
 
     with open(os.path.join(directory, "benchmark.json"), encoding="utf-8") as reader:
         network = json.load(reader)["bert_config"]
-    # The presets' GELU is the tanh form, which has one kernel under this name.
-    network = {**network, "hidden_act": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
     with np.load(os.path.join(directory, "batches.npz")) as arrays:
         return network, {name: array for name, array in arrays.items() if array.dtype == np.int32}
 

@@ -16,8 +16,8 @@ import os
 import sys
 import time
 
-# What is computed in -> the variants. Autocast computes in bfloat16 with weights in float32.
-PRECISIONS = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
+from benchmarks import torch_bert
+
 ORDERS = ("shuffled", "grouped")
 GROUP = 50  # The Trainer sorts the texts of so many batches by their length.
 _WARMUP = 2  # batches of predictions that are computed once before they are timed
@@ -38,13 +38,10 @@ def measure(
 
     with open(os.path.join(directory, "bert_config.json"), encoding="utf-8") as reader:
         sizes = json.load(reader)
-    # The presets' GELU is the tanh form, which has one kernel under this name.
-    sizes = {**sizes, "hidden_act": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
     arrays = dict(np.load(os.path.join(directory, "texts.npz")))
     torch.manual_seed(1)
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(**sizes))
-    if precision == "bfloat16":
-        model = model.to(torch.bfloat16)
+    model = transformers.BertForSequenceClassification(torch_bert.config_of(sizes))
+    model = model.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, eps=1e-6, fused=True)
 
     def logits_of(ids):
@@ -58,10 +55,7 @@ def measure(
             logits_of(arrays["train_ids"][numbers]),
             torch.from_numpy(arrays["train_labels"][numbers]).long(),
         )
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        torch_bert.update(model, optimizer, loss)
         return float(loss.detach())
 
     def batches_of(texts):

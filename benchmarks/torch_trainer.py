@@ -8,8 +8,9 @@ RUN/test_results.tsv as `run_classifier.py` does, but of labels their logits. Th
 torch and transformers.
 """
 
-import csv
 import sys
+
+from benchmarks import csv_rows
 
 LENGTH = 128  # the default of `run_classifier.py`
 
@@ -21,10 +22,7 @@ def main(model: str, directory: str, kind: str, *flags: str) -> None:
         transformers.TrainingArguments
     ).parse_args_into_dataclasses([*flags])
     transformers.set_seed(arguments.seed)
-    tables = {}
-    for name in ("train", "test"):
-        with open(f"{directory}/{name}.csv", newline="", encoding="utf-8") as reader:
-            tables[name] = list(csv.DictReader(reader))
+    tables = {name: csv_rows.read(f"{directory}/{name}.csv") for name in ("train", "test")}
     names = sorted({row["label"] for row in tables["train"]}) if kind == "classification" else []
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     network = transformers.AutoModelForSequenceClassification.from_pretrained(

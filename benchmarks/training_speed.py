@@ -11,18 +11,18 @@ first length in the last precision.
 TRANSFORMERS_PYTHON names a Python with torch and transformers; without it, these sides are left
 out. All get the same batches of the embedded corpus, dropout 0.1, and clipping by the global norm;
 only the masked positions go through the vocabulary's matrix. This project updates with LAMB, torch
-with AdamW. The examples have
-the lengths that the documents give; with --packed, this project also packs them into rows, as many
-as a batch needs, and with --use_tpu as many as the fullest batch needs; and torch also gets them
-joined and cut into full rows, in which texts see each other. Every measurement is a row of
-results/training_speed.csv, and replaces the rows of an earlier run with the same settings.
-BERT-base at both lengths takes more than an hour on two cores. To try it:
+with AdamW. The examples have the lengths that the documents give; with --packed, this project also
+packs them into rows, as many as a batch needs, and with --use_tpu as many as the fullest batch
+needs; and torch also gets them joined and cut into full rows, in which texts see each other. Every
+measurement is a row of results/training_speed.csv, and replaces the rows of an earlier run with the
+same settings. BERT-base at both lengths takes more than an hour on two cores. To try it:
 
     python -m benchmarks.training_speed --networks tiny --lengths 32 --tokens 64 --steps 2 \\
         --rounds 1 --results /tmp/training_speed.csv
 """
 
 import argparse
+import functools
 import glob
 import itertools
 import json
@@ -38,7 +38,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import csv_rows, main_job, matrix_products
+from benchmarks import csv_rows, main_job, matrix_products, torch_bert
 from bert_estimator.bert_config import PRESETS, BertConfig
 from bert_estimator.command_line.choices import PRECISIONS
 
@@ -51,8 +51,6 @@ COLUMNS = [
 _VOCAB_SIZE = 30522
 _WARMUP_LOOPS, _LOOPS = 1, 3
 _BATCHES = 4  # different batches, of which torch's steps take one after the other
-# The torch variants of a step in bfloat16; a step in float32 has one.
-_TORCH = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
 
 
 class KilledError(SystemExit):
@@ -99,6 +97,7 @@ class Cell:
     """A network, a length and a batch, with its data in a directory, as every side reads them.
 
     Attributes:
+      flags: the script's flags for them.
       mean_tokens: tokens of an example in the mean, without padding.
     """
 
@@ -109,9 +108,11 @@ class Cell:
         self.config, self.records = (
             os.path.join(directory, name) for name in ("bert_config.json", "records")
         )
-        self._write()
-
-    def _write(self):
+        self.flags = [
+            f"--input_file={self.records}", f"--bert_config_file={self.config}",
+            f"--max_seq_length={length}", f"--max_predictions_per_seq={self.predictions}",
+            f"--train_batch_size={batch}",
+        ]  # fmt: skip
         # TensorFlow's threads and memory are in a process that has ended when others are timed.
         code = (
             "import sys; from benchmarks import training_speed as speed; "
@@ -145,10 +146,7 @@ class Cell:
             command = [
                 sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"), *flags,
                 "--do_train", f"--precision={precision}", "--optimizer=lamb",
-                f"--input_file={self.records}", f"--bert_config_file={self.config}",
-                f"--output_dir={folder}", f"--max_seq_length={self.length}",
-                f"--max_predictions_per_seq={self.predictions}",
-                f"--train_batch_size={self.batch}", f"--iterations_per_loop={steps}",
+                *self.flags, f"--output_dir={folder}", f"--iterations_per_loop={steps}",
                 f"--num_train_steps={(_WARMUP_LOOPS + _LOOPS) * steps}", "--num_warmup_steps=0",
             ]  # fmt: skip
             process = Process(command, watch)
@@ -171,9 +169,7 @@ class Cell:
         """Runs a side that prints the `secs` and `cpu_secs` of a step as JSON."""
         process = Process(command)
         times = json.loads(process.output.splitlines()[-1])
-        return {
-            "secs": times["secs"], "cpu_secs": times["cpu_secs"], "peak_gib": process.peak_gib
-        }  # fmt: skip
+        return {**{k: times[k] for k in ("secs", "cpu_secs")}, "peak_gib": process.peak_gib}
 
     def roofline(self, python: str, library: str, precision: str) -> dict[str, float]:
         """Times the products of a step; `secs` is a step of nothing else."""
@@ -187,26 +183,27 @@ class Cell:
     def sides(self, precision: str, steps: int, is_packed: bool = False) -> dict[str, Any]:
         """Returns a dict of a side's name -> the function that measures it; if `is_packed`, packed
         and joined rows are sides, too."""
-        torch = os.environ.get("TRANSFORMERS_PYTHON")
-        sides = {
-            "ours": lambda: self.ours(precision, steps, "--use_tpu"),
-            "products by TensorFlow": lambda: self.roofline(
-                sys.executable, "tensorflow", precision
-            ),
-        }
+
+        def ours(*flags):
+            return lambda: self.ours(precision, steps, *flags)
+
+        def roofline(python, library):
+            return lambda: self.roofline(python, library, precision)
+
+        sides = {"ours": ours("--use_tpu")}
+        sides["products by TensorFlow"] = roofline(sys.executable, "tensorflow")
         if is_packed:
-            sides["ours, packed"] = lambda: self.ours(precision, steps, "--pack")
-            sides["ours, packed, --use_tpu"] = lambda: self.ours(
-                precision, steps, "--pack", "--use_tpu"
-            )
-        if torch:
-            sides["products by torch"] = lambda: self.roofline(torch, "torch", precision)
+            sides["ours, packed"] = ours("--pack")
+            sides["ours, packed, --use_tpu"] = ours("--pack", "--use_tpu")
+        if torch := os.environ.get("TRANSFORMERS_PYTHON"):
+            sides["products by torch"] = roofline(torch, "torch")
             command = [torch, "-m", "benchmarks.torch_bert", self.directory, str(_LOOPS * steps)]
-            for variant, rows in itertools.product(
-                _TORCH[precision], ["padded", *(["joined"] if is_packed else [])]
+            rows = {"padded": "", **({"joined": ", joined"} if is_packed else {})}
+            for variant, (kind, name) in itertools.product(
+                torch_bert.VARIANTS[precision], rows.items()
             ):
-                name = f"Hugging Face, {variant}{', joined' if rows == 'joined' else ''}"
-                sides[name] = lambda given=(variant, rows): self.other([*command, *given])
+                other = functools.partial(self.other, [*command, variant, kind])
+                sides[f"Hugging Face, {variant}{name}"] = other
         return sides
 
 
@@ -251,15 +248,8 @@ def _cpu_secs_of(pid):
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns what the rows of one cell in one precision say; our fastest round counts.
-
-    Returns:
-      A dict of the settings and `examples_per_second`; `roofline_share`, of the products by
-      TensorFlow; `ratio_to_huggingface`, of examples per second, to the best of its variants (None
-      if none was measured); `wait_share`, `first_step_seconds`, `peak_gib` and `cpu_seconds` of a
-      step.
-    """
-
+    """Returns what the rows of one cell in one precision say of our fastest round. Ratios are of
+    rates; Hugging Face's is of its fastest variant, and None if none was measured."""
     ours = min((row for row in rows if row["side"] == "ours"), key=lambda row: float(row["secs"]))
     secs = float(ours["secs"])
 
@@ -281,27 +271,24 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns a table with a line for each side of each cell and precision."""
-    lines = [
-        "| network, length, batch | precision | side | s a step: best (worst) | examples/s | "
-        "tokens/s, without padding | CPU s a step | GiB | first step, s |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    keys = [*SETTINGS, "side"]
-    for values in dict.fromkeys(tuple(str(row[key]) for key in keys) for row in rows):
-        own = [row for row in rows if tuple(str(row[key]) for key in keys) == values]
+    table_rows = []
+    for values, own in csv_rows.by_keys(rows, *SETTINGS, "side").items():
         network, length, batch, precision, side = values
         secs = [float(row["secs"]) for row in own]
-        cells = [
-            min((f"{float(row[column]):.3g}" for row in own if row[column]), key=float, default="")
-            for column in ("cpu_secs", "peak_gib", "first_step_secs")
-        ]
         rate, tokens = int(batch) / min(secs), own[0]["mean_tokens"]  # earlier rows lack it
-        cells.insert(0, f"{rate * float(tokens):.4g}" if tokens else "")
-        lines.append(
-            f"| {network}, {length}, {batch} | {precision} | {side} | {min(secs):.3g} "
-            f"({max(secs):.3g}) | {rate:.3g} | {' | '.join(cells)} |"
-        )
-    return "\n".join(lines)
+        table_rows.append([
+            f"{network}, {length}, {batch}", precision, side,
+            f"{min(secs):.3g} ({max(secs):.3g})", f"{rate:.3g}",
+            f"{rate * float(tokens):.4g}" if tokens else "",
+        ])  # fmt: skip
+        for column in ("cpu_secs", "peak_gib", "first_step_secs"):
+            figures = (f"{float(row[column]):.3g}" for row in own if row[column])
+            table_rows[-1].append(min(figures, key=float, default=""))
+    return csv_rows.markdown(
+        "network, length, batch | precision | side | s a step: best (worst) | examples/s | "
+        "tokens/s, without padding | CPU s a step | GiB | first step, s",
+        table_rows,
+    )
 
 
 def measure(arguments: argparse.Namespace, directory: str) -> list[dict[str, Any]]:
@@ -346,28 +333,20 @@ def _settings(row):
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--networks", nargs="+", default=["tiny", "base"], choices=PRESETS, help="train these"
-    )
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[128, 512], help="set the tokens of an example"
-    )
-    parser.add_argument(
-        "--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS, help="compute in these"
-    )
-    parser.add_argument("--tokens", type=int, default=4096, help="set the tokens of a batch")
-    parser.add_argument("--steps", type=int, help="set the steps of a loop, by default 25 or 2")
-    parser.add_argument("--packed", action="store_true", help="measure packed rows, too")
-    parser.add_argument("--rounds", type=int, default=3, help="measure every side this often")
-    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
+    add = parser.add_argument
+    add("--networks", nargs="+", default=["tiny", "base"], choices=PRESETS, help="train these")
+    add("--lengths", type=int, nargs="+", default=[128, 512], help="set the tokens of an example")
+    add("--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS, help="compute in these")
+    add("--tokens", type=int, default=4096, help="set the tokens of a batch")
+    add("--steps", type=int, help="set the steps of a loop, by default 25 or 2")
+    add("--packed", action="store_true", help="measure packed rows, too")
+    add("--rounds", type=int, default=3, help="measure every side this often")
+    add("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as directory:
         rows = measure(arguments, directory)
     print(table(rows))
-    cells = {settings: [] for settings in map(_settings, rows)}
-    for row in rows:
-        cells[_settings(row)].append(row)
-    summaries = [summary(own) for own in cells.values()]
+    summaries = [summary(own) for own in csv_rows.by_keys(rows, *SETTINGS).values()]
     wanted = (arguments.networks[-1], arguments.lengths[0], arguments.precisions[-1])
     (headline,) = (s for s in summaries if (s["network"], s["length"], s["precision"]) == wanted)
     print(json.dumps({**headline, "cells": summaries}))
