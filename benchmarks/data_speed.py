@@ -24,6 +24,7 @@ from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.text.documents import split_files
 
+VOCAB_SIZE, PASSES = 8192, 10
 _REPLACED, _NEW = 0.05, 0.005  # shares of the words of a copy
 
 
@@ -126,11 +127,10 @@ def write_text(directory: str, megabytes: float, vocab_size: int) -> tuple[str, 
     return text_file, vocab_file
 
 
-def measure(arguments: argparse.Namespace, directory: str) -> dict[str, object]:
+def measure(megabytes: float, directory: str) -> dict[str, object]:
     """Runs everything in a directory; returns the values of the last line."""
-    text_file, vocab_file = write_text(directory, arguments.megabytes, arguments.vocab_size)
+    text_file, vocab_file = write_text(directory, megabytes, VOCAB_SIZE)
     megabytes = os.path.getsize(text_file) / 1e6
-    passes = arguments.dupe_factor
 
     def of(num_workers, masking, passes):
         name = os.path.join(directory, f"{masking}-{num_workers}")
@@ -138,8 +138,7 @@ def measure(arguments: argparse.Namespace, directory: str) -> dict[str, object]:
         print(f"{masking} masks, {num_workers} workers: {found}", flush=True)
         return found
 
-    one, dynamic = of(1, "static", passes), of(1, "dynamic", 1)
-    several = of(arguments.num_workers, "static", passes)
+    one, dynamic, several = of(1, "static", PASSES), of(1, "dynamic", 1), of(2, "static", PASSES)
     return {
         "megabytes": round(megabytes, 1),
         "examples": one["examples"],
@@ -147,7 +146,7 @@ def measure(arguments: argparse.Namespace, directory: str) -> dict[str, object]:
         "examples_per_cpu_sec": one["examples"] / one["cpu_secs"],
         "text_megabytes_per_sec_1_core": megabytes / one["secs"],
         "dynamic_text_megabytes_per_sec_1_core": megabytes / dynamic["secs"],
-        "workers": arguments.num_workers,
+        "workers": 2,
         "speedup": one["secs"] / several["secs"],
         "worker_megabytes": several["worker_megabytes"],
         "static_bytes": one["bytes"],
@@ -161,22 +160,9 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the benchmark with arguments; prints a line of JSON at the end."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--megabytes", type=float, default=200.0, help="make a text of this size")
-    parser.add_argument(
-        "--vocab_size", type=int, default=8192, help="make a vocabulary of this size"
-    )
-    parser.add_argument(
-        "--dupe_factor", type=int, default=10, help="make this number of passes over the text"
-    )
-    parser.add_argument(
-        "--num_workers",
-        type=int,
-        default=2,
-        help="compare this number of processes with one process",
-    )
-    parser.add_argument("--directory", help="write the text and the records here, for a while")
     arguments = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        print(json.dumps(measure(arguments, directory)))
+    with tempfile.TemporaryDirectory() as directory:
+        print(json.dumps(measure(arguments.megabytes, directory)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ plan for a pod (`--compile_only`) goes by it.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -53,20 +54,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark with arguments; prints a line of JSON at the end."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--batches", type=int, default=400, help="read this number of batches")
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=list(PREDICTIONS), choices=PREDICTIONS,
-        help="read examples of these lengths",
-    )  # fmt: skip
     parser.add_argument("--results", default=RESULTS, help="write the last line to this file")
     arguments = parser.parse_args(argv)
     rates = {}
-    with tempfile.TemporaryDirectory() as directory:
-        for masking in ("dynamic", "static"):
-            for length in arguments.lengths:
-                place = os.path.join(directory, f"{masking}-{length}")
-                name = f"{masking}_{length}"
-                rates[name] = examples_per_cpu_sec(place, masking, length, arguments.batches)
-                print(f"{name}: {rates[name]}", flush=True)
+    for masking, length in itertools.product(("dynamic", "static"), PREDICTIONS):
+        name = f"{masking}_{length}"
+        with tempfile.TemporaryDirectory() as directory:
+            rates[name] = examples_per_cpu_sec(directory, masking, length, arguments.batches)
+        print(f"{name}: {rates[name]}", flush=True)
     result = {
         "rates": rates,
         "machine": f"{main_job.machine()}, Python {platform.python_version()}",

@@ -15,10 +15,11 @@ def test_a_text_has_its_size_and_words_of_its_own(monkeypatch):
     assert documents != list(data_speed.text_of(0.05, seed=1))
 
 
-def test_the_last_line_is_json(tmp_path, capsys):
-    data_speed.main(
-        ["--megabytes=0.05", "--vocab_size=400", "--dupe_factor=2", f"--directory={tmp_path}"]
-    )
+def test_the_last_line_is_json(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(data_speed, "VOCAB_SIZE", 400)
+    monkeypatch.setattr(data_speed, "PASSES", 2)
+    monkeypatch.setattr(data_speed.tempfile, "tempdir", str(tmp_path))
+    data_speed.main(["--megabytes=0.05"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["examples"] > 200 and result["examples_per_sec_1_core"] > 0
     assert result["static_bytes"] > 3 * result["dynamic_bytes"] > 0
