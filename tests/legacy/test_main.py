@@ -209,7 +209,7 @@ def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
             "contrib.cudnn_rnn",
             "tf.nn.dynamic_rnn",
         ),
-        "import tensorflow.contrib.seq2seq.python.ops.no_such_module": (
+        "import tensorflow.contrib.seq2seq.python.ops.helper.no_such_module": (
             "contrib.seq2seq",
             "copies of TensorFlow 1.15",
         ),
