@@ -71,10 +71,6 @@ assert np.fromstring(np.array([1.5]).tobytes())[0] == 1.5
 assert np.fromstring("1 2", dtype=np.int64, sep=" ").tolist() == [1, 2]
 assert issubclass(dict, collections.Mapping)
 
-# Up to TensorFlow 1.13, the name of absl.logging's flag was free.
-tf.app.flags.DEFINE_string("log_dir", "logs", "where")
-assert tf.app.flags.FLAGS.log_dir == "logs"
-
 CORES = ""  # In TensorFlow 1 no master has the name of a core here.
 if hasattr(tf.Session.reset, "__wrapped__"):
     CORES = "rehearse:2"
@@ -95,6 +91,12 @@ with tf.Graph().as_default():
 print("all")
 """
 
+# Up to TensorFlow 1.13, the name of absl.logging's flag was free.
+OF_1_13 = """
+tf.app.flags.DEFINE_string("log_dir", "logs", "where")
+assert tf.app.flags.FLAGS.log_dir == "logs"
+"""
+
 
 # What `python -W error -m bert_estimator.legacy` does after TensorFlow is loaded.
 RUNNER = """
@@ -109,7 +111,7 @@ runpy.run_module("bert_estimator.legacy", run_name="__main__", alter_sys=True)
 def test_a_script_may_use_what_todays_packages_refuse(tmp_path):
     # NumPy before 2.4 still has old names, and warns of them.
     runner = RUNNER.format(is_old=hasattr(np, "in1d"))
-    done = legacy_script.run(tmp_path, SCRIPT, command=[sys.executable, "-c", runner])
+    done = legacy_script.run(tmp_path, SCRIPT + OF_1_13, command=[sys.executable, "-c", runner])
     assert done.stdout == "all\n"
 
 
