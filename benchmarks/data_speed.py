@@ -10,6 +10,7 @@ JSON.
 import argparse
 import functools
 import json
+import multiprocessing
 import os
 import platform
 import random
@@ -70,7 +71,7 @@ class MeasuredPool(WorkerPool):
     megabytes = 0.0
 
     def __exit__(self, *arguments) -> None:
-        peaks = [peak_megabytes(process.pid) for process in self._workers.values()]
+        peaks = [peak_megabytes(child.pid) for child in multiprocessing.active_children()]
         self.megabytes = max([self.megabytes, *peaks])
         super().__exit__(*arguments)
 

@@ -241,7 +241,7 @@ def _check_equal(name, ours, theirs):
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", metavar="RUN", help="use this run's directory, with its export")
-    parser.add_argument("--passes", type=int, default=16, help="go so often over the texts")
+    parser.add_argument("--passes", type=int, default=16, help="read the texts this often")
     arguments = parser.parse_args(argv)
     result = measure(arguments.run, arguments.passes)
     for name in SIDES:

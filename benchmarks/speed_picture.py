@@ -40,7 +40,7 @@ _USEFUL_SIDES = {
     "grouped": ("Hugging Face, texts of like length", ORANGE),
     "padded": ("Hugging Face, padded", ORANGE),
 }
-# Sides of both files -> those of the picture.
+# Sides of both files -> the picture's sides.
 _KINDS = {
     "ours": "unpacked",
     "ours, packed, --use_tpu": "packed",

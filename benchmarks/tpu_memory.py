@@ -96,7 +96,7 @@ def measure(*cell) -> dict[str, Any]:
 
 
 def bounds(tried: Sequence[dict[str, str]]) -> tuple[int, list[int]]:
-    """Returns the largest batch of a core that fits, and the larger ones that may fit."""
+    """Returns the largest batch of a core that fits, and larger batches that may fit."""
     batches = {fits: [] for fits in ("True", "False")}
     for row in tried:
         batches[row["fits"]].append(int(row["batch_per_core"]))

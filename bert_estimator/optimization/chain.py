@@ -393,7 +393,7 @@ def _in_place(pieces, shape, dtype, specs):
 
         def ask(addends):
             asked.append(addends)
-            return tf.constant(math.nan)  # for a sum that depends on another, see `takes_parts`
+            return tf.constant(math.nan)  # for a sum that depends on another, see `Piece`
 
         _run(following[:1], size, update, *given, number, None, ask, addends_of_squares)
         for name in [name for name in slots if name in new]:

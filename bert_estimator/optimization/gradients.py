@@ -218,8 +218,8 @@ def clip_by_global_norm(
     """Multiplies gradients by `clipping_scale`, whose arguments and errors it has.
 
     Returns:
-      (clipped, global_norm): a list of dense float32 tensors, with None in the places of None in
-      `gradients`, and `Part`s in the places of `Part`s; and the norm before clipping.
+      (clipped, global_norm): a list of dense float32 tensors of the gradients' shapes, with None in
+      the places of None, and `Part`s in the places of `Part`s; and the norm before clipping.
     """
     dense = [g if isinstance(g, Part) else to_dense_float32(g) for g in gradients]
     scale, norm = clipping_scale(dense, max_norm)

@@ -65,8 +65,8 @@ class WorkerPool:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return
-        # One task a worker: one that waits would not be known from one that runs, and Python 3.10
-        # waits forever for a large task that no worker reads any more (gh-94777).
+        # A worker has one task at most: an error could not tell waiting tasks from running ones, and
+        # Python 3.10 waits forever for a large task that no worker reads any more (gh-94777).
         waiting, running = iter(enumerate(tasks)), {}
         while True:
             try:

@@ -170,8 +170,10 @@ class _EvaluationLoop:
 
     def _one_loop(self):
         step, length = self._run.step, self._steps if self._run.job.tpu_rules else 1
-        result = self._run.around(
-            [step.spec.loss], lambda hook_run: step.run_loop(length, hook_run, self._visit)
+        result = self._run.driver.around(
+            self._run.session,
+            [step.spec.loss],
+            lambda hook_run: step.run_loop(length, hook_run, self._visit),
         )
         if result is not None:  # None if a hook stopped the evaluation before the loop
             self.losses += result.losses

@@ -128,10 +128,6 @@ class Run:
                 self.driver.after_create_session(session, coordinator)
             yield self
 
-    def around(self, fetches, run_loop: Callable):
-        """Runs one loop of steps between two visits of the hooks; see `HookDriver.around`."""
-        return self.driver.around(self.session, fetches, run_loop)
-
     def global_step(self) -> int:
         """Returns the present value of the global step."""
         return int(self.session.run(self._global_step))

@@ -84,8 +84,10 @@ def _next_batch(run):
     the prediction before it."""
     step = run.step
     try:
-        result = run.around(
-            step.spec.predictions, lambda hook_run: step.run_loop(1, hook_run, lambda so_far: False)
+        result = run.driver.around(
+            run.session,
+            step.spec.predictions,
+            lambda hook_run: step.run_loop(1, hook_run, lambda so_far: False),
         )
     except EndOfInput:
         return None

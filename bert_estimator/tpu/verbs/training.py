@@ -234,7 +234,7 @@ class _TrainingLoop:
                 self._report(result, ended=self.now == self._stop_step)
             return result, hook_values
 
-        self._run.around(fetches, run_loop)
+        self._run.driver.around(self._run.session, fetches, run_loop)
 
     def _visit(self, so_far):
         """Shows how a loop goes on; returns whether to end it."""
