@@ -65,7 +65,7 @@ class WorkerPool:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return
-        # A worker has one task at most: an error could not tell waiting tasks from running ones, and
+        # A worker has one task at most: errors could not tell waiting tasks from running ones, and
         # Python 3.10 waits forever for a large task that no worker reads any more (gh-94777).
         waiting, running = iter(enumerate(tasks)), {}
         while True:

@@ -68,13 +68,13 @@ def input_fn_builder(
                 replicas,
                 (invocation, num_invocations),
             )
-            read = functools.partial(features.batch, length=row_length)
+            read = _reader(features, row_length)
             shapes = order.shapes(lambda number: read(np.full(number, -1)))
         else:
             order = BatchOrder(
                 len(features), batch_size, seed, invocation, num_invocations, skipped
             )
-            read = _reader(features, is_training, pads_to_longest)
+            read = _reader(features, None, is_training, pads_to_longest)
             shapes = _shapes(features, batch_size, pads_to_longest)
         names = sorted(shapes)
 
@@ -107,10 +107,12 @@ def row_length_of(features: Batches) -> int:
     return min(features.max_seq_length, -(-longest // _LEAST_MULTIPLE) * _LEAST_MULTIPLE)
 
 
-def _reader(features, is_training, pads_to_longest):
+def _reader(features, row_length, is_training=False, pads_to_longest=False):
     """Returns the function of the numbers of a batch that returns its features."""
 
-    def read_longest(numbers):
+    def read(numbers):
+        if not pads_to_longest:
+            return features.batch(numbers, row_length)
         length = int(_lengths(features, numbers).max(initial=_LEAST_LENGTH))
         if is_training:
             # XLA compiles parts of the network for each length, so there must be few.
@@ -119,7 +121,7 @@ def _reader(features, is_training, pads_to_longest):
             length = min(longest, -(-length // multiple) * multiple)
         return features.batch(numbers, length)
 
-    return read_longest if pads_to_longest else features.batch
+    return read
 
 
 def _lengths(features, numbers):

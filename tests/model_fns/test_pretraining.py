@@ -117,13 +117,14 @@ def report_of(spec):
 
 @pytest.fixture
 def given(monkeypatch):
-    """The (gradient, variable) pairs that the optimizer was given last."""
+    """The (gradient, variable) pairs that the optimizer was given last, clipped."""
     pairs = []
     apply = optimization.ChainOptimizer.apply_gradients
 
-    def recorded(self, grads_and_vars, *args, **kwargs):
-        pairs[:] = list(grads_and_vars)
-        return apply(self, pairs, *args, **kwargs)
+    def recorded(self, grads_and_vars, *args, scale=None, **kwargs):
+        given = list(grads_and_vars)
+        pairs[:] = given if scale is None else [(scale * g, v) for g, v in given]
+        return apply(self, given, *args, scale=scale, **kwargs)
 
     monkeypatch.setattr(optimization.ChainOptimizer, "apply_gradients", recorded)
     return pairs

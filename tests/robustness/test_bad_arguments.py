@@ -184,7 +184,8 @@ BAD_ARGUMENTS = {
     "predict": [
      ("--batch_size=0", "batch_size=0: must be from 1 to 65536"),
      ("--batch_size=x", "argument --batch_size: invalid int value: 'x'"),
-     ("none", "[Errno 2] No such file or directory: 'none'"),
+     ("none", "none: No such file or directory"),
+     ("--checkpoint=best", "unrecognized arguments: --checkpoint=best"),
      ("a\x00b", "the argument 'a\\x00b' holds a NUL character; leave it out"),
     ],
     "serve": [
@@ -215,8 +216,8 @@ BAD_ARGUMENTS = {
      ("--layers=", "argument --layers: '' is not a list of layers; write numbers with commas"),
      ("--pooling=x", "argument --pooling: invalid choice: 'x' (choose from 'mean', 'cls', "),
      ("--checkpoint=best", "{folder}/hf_classifier: is not the directory of a run, so that t"),
-     ("--bert_config_file=none", "[Errno 2] No such file or directory: 'none'"),
-     ("--vocab_file=none", "[Errno 2] No such file or directory: 'none'"),
+     ("--bert_config_file=none", "--bert_config_file=none: there is no such file"),
+     ("--vocab_file=none", "--vocab_file=none: there is no such file"),
      ("--do_lower_case=x", "argument --do_lower_case: ignored explicit argument 'x'"),
      ("--vocab_file=a\x00b", "the argument '--vocab_file=a\\x00b' holds a NUL character; leav"),
     ],
@@ -229,8 +230,8 @@ BAD_ARGUMENTS = {
     "convert": [
      ("--to=x", "argument --to: invalid choice: 'x' (choose from 'tf1', 'hf', 'onnx')"),
      ("--checkpoint=best", "{folder}/hf_classifier: is not the directory of a run, so that t"),
-     ("--bert_config_file=none", "[Errno 2] No such file or directory: 'none'"),
-     ("--vocab_file=none", "[Errno 2] No such file or directory: 'none'"),
+     ("--bert_config_file=none", "--bert_config_file=none: there is no such file"),
+     ("--vocab_file=none", "--vocab_file=none: there is no such file"),
      ("more", "unrecognized arguments: more"),
     ],
 }  # fmt: skip

@@ -58,8 +58,9 @@ def state_of_process():
         # What C code has set, too.
         "environment of children": sorted(subprocess.check_output(["env", "-0"]).split(b"\0")),
         "children": multiprocessing.active_children(),
-        "start of children": multiprocessing.get_start_method(allow_none=True),
-        "threads": threading.enumerate(),
+        "start of children": multiprocessing.get_start_method(),
+        # TensorFlow's writers of events keep a daemon each.
+        "threads": [thread for thread in threading.enumerate() if not thread.daemon],
         "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook),
         "limits": {
             n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if "RLIMIT_" in n

@@ -275,7 +275,7 @@ def test_too_little_memory_is_not_called_damage(exported, monkeypatch, capsys):
     monkeypatch.setattr(np, "load", short)
     assert run_program.main(["run_program", str(exported[0])]) == 2
     error = capsys.readouterr().err
-    assert re.search(r"too little memory for its \d+ bytes: '.*state.npz'", error)
+    assert re.search(r"state.npz: There is too little memory for its \d+ bytes", error)
     assert "damaged" not in error
 
 

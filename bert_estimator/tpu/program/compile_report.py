@@ -6,8 +6,10 @@ cores each, a whole TPU v3 pod.
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -104,13 +106,22 @@ def find(name: str) -> list:
 @contextlib.contextmanager
 def _without_tpu():
     """Sets the variables that the user has not set; they are only read when libtpu is loaded."""
-    added = {name: value for name, value in _WITHOUT_TPU.items() if name not in os.environ}
-    os.environ.update(added)
+    before = _names_in_c()
+    os.environ.update(_WITHOUT_TPU | os.environ)
     try:
         yield
     finally:
-        for name in added:
+        # libtpu sets variables, too, which only the processes that this one starts would see.
+        for name in _names_in_c() - before:
             os.environ.pop(name, None)
+            os.unsetenv(name)
+
+
+def _names_in_c():
+    """Returns the names of the environment that C code sees, as text."""
+    values = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    items = itertools.takewhile(bool, values)  # The last is a null pointer.
+    return {os.fsdecode(item.partition(b"=")[0]) for item in items}
 
 
 # "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries

@@ -34,4 +34,4 @@ def test_a_missing_package_is_named(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     message = rf"needs the package {name}, .* pip install 'bert-estimator\[onnx\]'"
     with pytest.raises(ValueError, match=message):
-        getattr(runtime, f"load_{name}")()
+        runtime.load(name)

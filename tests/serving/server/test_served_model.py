@@ -235,8 +235,8 @@ def test_a_directory_that_cannot_be_listed_is_said_once(tmp_path, capsys, monkey
         monkeypatch.setattr(os, "listdir", fails)
         for _ in range(4):
             await model.look()
-        why = f"serve: m: {tmp_path}: cannot be read: {error}. Version 5 is still served.\n"
-        assert capsys.readouterr().err == why
+        why = f"{tmp_path}: cannot be read: {error.strerror}. Version 5 is still served."
+        assert capsys.readouterr().err == f"serve: m: {why}\n"
         assert await model.batcher(["a"]) == ["5 x"]
         monkeypatch.setattr(os, "listdir", listdir)
         await model.look()
