@@ -41,6 +41,8 @@ def main(model: str, directory: str, kind: str, *flags: str) -> None:
         train_dataset=list(examples(tables["train"])),
     )
     trainer.train()
+    # Batches by length, too, would give the predictions in the order of the texts' lengths.
+    arguments.train_sampling_strategy = "random"
     outputs = trainer.predict(list(examples(tables["test"]))).predictions
     with open(f"{arguments.output_dir}/test_results.tsv", "w", encoding="utf-8") as writer:
         writer.writelines("\t".join(map(str, row)) + "\n" for row in outputs.tolist())
