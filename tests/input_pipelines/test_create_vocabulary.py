@@ -22,40 +22,35 @@ def create(*arguments):
     )
 
 
-def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join("\n".join(document) for document in documents))
+def test_writes_a_vocabulary_of_the_size_asked(tmp_path, text_file):
     vocab_file = str(tmp_path / "vocab.txt")
-    done = create(f"--input_file={text}", f"--vocab_file={vocab_file}", "--vocab_size=80")
+    done = create(f"--input_file={text_file}", f"--vocab_file={vocab_file}", "--vocab_size=80")
     assert (done.returncode, done.stdout) == (
         0,
         f"80 tokens in {vocab_file}; 0 % of the words of the text are [UNK].\n",
     ), done.stderr
     assert list(load_vocab(vocab_file))[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-    done = create(f"--input_file={text}", f"--vocab_file={vocab_file}", "--vocab_size=20")
+    done = create(f"--input_file={text_file}", f"--vocab_file={vocab_file}", "--vocab_size=20")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("create_vocabulary: --vocab_size=20: the special tokens")
 
 
-def test_what_happens_later_is_1(tmp_path, documents, monkeypatch, capsys):
+def test_what_happens_later_is_1(tmp_path, text_file, monkeypatch, capsys):
     """The disk may be full, for instance."""
 
     def write(vocab, vocab_file):
         raise OSError(errno.ENOSPC, "No space left on device", vocab_file)
 
     monkeypatch.setattr(create_vocabulary, "write_vocab", write)
-    (tmp_path / "a").write_text("\n\n".join("\n".join(document) for document in documents))
-    argv = [f"--input_file={tmp_path}/a", f"--vocab_file={tmp_path}/v", "--vocab_size=80"]
+    argv = [f"--input_file={text_file}", f"--vocab_file={tmp_path}/v", "--vocab_size=80"]
     assert create_vocabulary.main(["program", *argv]) == 1
     message = f"create_vocabulary: error: {tmp_path}/v: No space left on device. Free space there"
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_writes_a_sentencepiece_model(tmp_path, documents):
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join("\n".join(document) for document in documents))
-    arguments = [f"--input_file={text}", "--vocab_size=40", "--model_type=bpe"]
+def test_writes_a_sentencepiece_model(tmp_path, text_file):
+    arguments = [f"--input_file={text_file}", "--vocab_size=40", "--model_type=bpe"]
     done = create(*arguments, f"--vocab_file={tmp_path}/spm.model")
     assert done.returncode == 0, done.stderr
     assert open_tokenizer(f"{tmp_path}/spm.model").vocab_size == 40

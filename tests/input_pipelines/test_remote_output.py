@@ -84,18 +84,26 @@ MAKERS = {
 
 
 @pytest.fixture
-def command(text_file, vocab_file):
+def arguments(text_file, vocab_file):
+    """Returns a function that gives the arguments of one of `COMMANDS` for a directory."""
+
+    def of(kind, directory, name=None):
+        main, flag, file, given = COMMANDS[kind]
+        if main == "records":
+            given = [f"--vocab_file={vocab_file}", "--max_seq_length=16", *given]
+            given.append("--max_predictions_per_seq=4")
+        return [f"--input_file={text_file}", f"--{flag}={directory}/{name or file}", *given]
+
+    return of
+
+
+@pytest.fixture
+def command(arguments):
     """Returns a function that calls one of `COMMANDS` for a remote directory."""
 
     def call(kind, directory, *others, name=None):
-        main, flag, file, given = COMMANDS[kind]
-        if main == "records":
-            given = [
-                f"--vocab_file={vocab_file}", "--max_seq_length=16", "--max_predictions_per_seq=4",
-                *given,
-            ]  # fmt: skip
-        output = f"--{flag}={directory}/{name or file}"
-        return MAINS[main]([main, f"--input_file={text_file}", output, *given, *others])
+        main = COMMANDS[kind][0]
+        return MAINS[main]([main, *arguments(kind, directory, name), *others])
 
     return call
 
@@ -305,9 +313,7 @@ def test_a_change_of_what_is_read_is_noticed(
         given = [f"--vocab_file={tmp_path}/own.txt"] if kind == "static" else []
         shutil.copyfile(vocab_file, tmp_path / "own.txt")
         target = f"{url}/{kind}-{change}"
-        with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-            kills.kill_before(patch, remote, "upload", lambda *_: True)
-            command(kind, target, *given)
+        kill_before_the_upload(command, monkeypatch, kind, target, *given)
         if change == "text":
             with open(text_file, "a") as writer:
                 writer.write("\n\nw1 w2 w3 w4\nw5 w6 w7 w8\n")
@@ -331,10 +337,10 @@ def test_an_output_that_is_only_a_bucket_is_refused(command, kind, tmp_path, cap
     assert not (tmp_path / "gs:").exists() and not os.listdir(tmp_path / "tmp")
 
 
-def kill_before_the_upload(command, monkeypatch, kind, url, **given):
+def kill_before_the_upload(command, monkeypatch, kind, url, *others, **given):
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
         kills.kill_before(patch, remote, "upload", lambda *_: True)
-        command(kind, url, **given)
+        command(kind, url, *others, **given)
 
 
 def test_an_error_leaves_nothing_behind(url, command, tmp_path, capsys):
@@ -472,9 +478,7 @@ def test_workers_make_the_same_remote_files(
             patch, pretraining_records, "_run", lambda *args: args[2] is stages.join_pieces
         )
         command("static", f"{url}/killed", "--num_workers=2")
-    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, remote, "upload", lambda *_: True)
-        command("static", f"{url}/killed", "--num_workers=1")
+    kill_before_the_upload(command, monkeypatch, "static", f"{url}/killed", "--num_workers=1")
     with fails_to_make("static"):
         assert command("static", f"{url}/killed", "--num_workers=2") == 0
     assert contents(f"{url}/killed") == expected and not os.listdir(tmp_path / "tmp")
@@ -483,7 +487,7 @@ def test_workers_make_the_same_remote_files(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_processes_that_are_killed_at_their_uploads_to_a_service(
-    tmp_path, text_file, vocab_file, command, kind
+    tmp_path, arguments, command, kind
 ):
     """Each process but the last is ended by `kill -9` in its second upload, or its first one."""
     if shutil.which("openssl") is None:
@@ -491,22 +495,13 @@ def test_processes_that_are_killed_at_their_uploads_to_a_service(
     (tmp_path / "here").mkdir()
     assert command(kind, tmp_path / "here") == 0
     expected = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
-    main, flag, file, given = COMMANDS[kind]
-    if main == "records":
-        given = [
-            f"--vocab_file={vocab_file}", "--max_seq_length=16", "--max_predictions_per_seq=4",
-            *given,
-        ]  # fmt: skip
-    module = MAKERS[main][0].__name__
+    module = MAKERS[COMMANDS[kind][0]][0].__name__
     with contextlib.closing(bucket.Bucket(tmp_path)) as service:
         (tmp_path / "machine").mkdir()
         environment = {**os.environ, **service.environment, "TMPDIR": str(tmp_path / "machine")}
         for last in (1, 2, None) if len(expected) > 1 else (1, None):
             process = forked.start(
-                [
-                    sys.executable, "-m", module, f"--input_file={text_file}",
-                    f"--{flag}=gs://bucket/data/{file}", *given,
-                ],
+                [sys.executable, "-m", module, *arguments(kind, "gs://bucket/data")],
                 env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
             writes = itertools.count(1)

@@ -1,5 +1,6 @@
 """The names and shapes of BERT's variables, against the graph that makes them."""
 
+import dataclasses
 import re
 
 import pytest
@@ -19,24 +20,26 @@ CONFIG = modeling.BertConfig(
 )
 
 
-def shapes(*names, num_labels=4):
+def shapes(*names, num_labels=4, config=CONFIG):
     """Returns the shapes of the encoder and of the named heads."""
-    all_heads = network_variables.head_shapes(CONFIG, num_labels)
-    found = network_variables.encoder_shapes(CONFIG)
+    all_heads = network_variables.head_shapes(config, num_labels)
+    found = network_variables.encoder_shapes(config)
     for name in names:
         found.update(all_heads[name])
     return found
 
 
-def test_names_and_shapes_are_those_of_the_graph():
+@pytest.mark.parametrize("changes", [{}, {"embedding_size": 4, "num_hidden_groups": 1}])
+def test_names_and_shapes_are_those_of_the_graph(changes):
+    config = dataclasses.replace(CONFIG, **changes)
     with tf.Graph().as_default():
-        model = modeling.BertModel(CONFIG, False, tf.zeros([2, 4], tf.int32))
+        model = modeling.BertModel(config, False, tf.zeros([2, 4], tf.int32))
         encoder = {v.op.name: v.shape.as_list() for v in tf.trainable_variables()}
         heads.masked_lm_logits(model, tf.zeros([2, 1], tf.int32))
         heads.next_sentence_logits(model)
         everything = {v.op.name: v.shape.as_list() for v in tf.trainable_variables()}
-    assert shapes() == encoder
-    assert shapes("cls/predictions", "cls/seq_relationship") == everything
+    assert shapes(config=config) == encoder
+    assert shapes("cls/predictions", "cls/seq_relationship", config=config) == everything
 
 
 @pytest.mark.parametrize(

@@ -232,10 +232,6 @@ def test_what_does_not_fit(tmp_path, capsys):
         ({"fill": 0.5, "compile_only": None, "tpu_topology": None}, "--fill=0.5: goes with"),
         ({"fill": 1.5}, "--fill=1.5: must be above 0 and at most 1"),
         ({"pack": True}, "--pack=True: needs --fill or --input_file"),
-        (
-            {"train_batch_size": 8, "micro_batch_size": 3},
-            "--micro_batch_size=3: must divide 4, a core's share of --train_batch_size=8",
-        ),
     ],
 )
 def test_flags_that_cannot_work(tmp_path, capsys, changes, message):

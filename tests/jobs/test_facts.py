@@ -21,7 +21,6 @@ from bert_estimator.interchange import __main__ as convert
 from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.jobs import facts
-from bert_estimator.jobs.run import checkpoint_of
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 TASK = {"kind": "classification", "labels": ["a", "b"], "is_pair": False, "do_lower_case": True}
@@ -35,10 +34,8 @@ def write_network(folder, task, head=network_variables.CLASSIFIER, num_labels=2)
     """Writes a checkpoint without a global step, with the files beside it."""
     folder.mkdir()
     write_vocab([*SPECIAL_TOKENS, *WORDS], str(folder / "vocab.txt"))
-    config, random = BertConfig(**CONFIG), np.random.RandomState(0)
-    shapes = {**network_variables.encoder_shapes(config)}
-    shapes.update(network_variables.head_shapes(config, num_labels)[head])
-    weights = {k: random.normal(0, 0.5, s).astype(np.float32) for k, s in shapes.items()}
+    config = BertConfig(**CONFIG)
+    weights = fixtures.random_weights(config, (head,), num_labels, scale=0.5)
     fixtures.write_tf1(folder, config, weights)
     (folder / "task.json").write_text(json.dumps(task))
     return interchange.open_source(str(folder))
@@ -181,13 +178,9 @@ def test_a_model_dir_with_other_names_or_types_is_evaluated_in_place(
 ):
     config = {**CONFIG, "num_hidden_groups": 1} if name_of is of_albert else CONFIG
     (tmp_path / "bert_config.json").write_text(json.dumps(config))
-    shapes = network_variables.encoder_shapes(BertConfig(**config))
-    shapes |= network_variables.head_shapes(BertConfig(**config), 2)[network_variables.CLASSIFIER]
-    random = np.random.RandomState(0)
-    weights = {
-        k: np.float16(random.normal(0, 0.5, s)).astype(np.float32) for k, s in shapes.items()
-    }
-    source = dataclasses.replace(model, shapes=shapes, read=weights.get)
+    weights = fixtures.random_weights(BertConfig(**config), (network_variables.CLASSIFIER,))
+    weights = {name: np.float32(np.float16(value)) for name, value in weights.items()}
+    source = dataclasses.replace(model, shapes=weights, read=weights.get)
     write_model_dir(tmp_path / "run_x", source, name_of, dtype)
     write_model_dir(tmp_path / "other", source, name_of, np.float32)
     assert run(tmp_path, "y", init_checkpoint=tmp_path / "other") == 0
@@ -266,22 +259,6 @@ def test_training_says_that_it_goes_on_from_a_head_of_other_labels(model, tmp_pa
         said += '["high", "low"]; training goes on from it with the labels ["high", "odd"].'
         assert (("WARNING", said) in logged) == is_warned
         logged.clear()
-
-
-@pytest.mark.parametrize("flag", ["init_checkpoint", "output_dir"])
-def test_another_vocabulary_is_refused_by_the_script(model, tmp_path, capsys, flag):
-    other = tmp_path / "other.txt"
-    write_vocab([*SPECIAL_TOKENS, *reversed(WORDS)], str(other))
-    place = {"init_checkpoint": tmp_path / "tf1"}
-    if flag == "output_dir":
-        prefix = checkpoint_of(model)
-        shutil.copytree(prefix.rpartition("/")[0], tmp_path / "run_x")
-        for file in ("task.json", "vocab.txt"):
-            shutil.copy(tmp_path / "tf1" / file, tmp_path / "run_x")
-        tf.train.update_checkpoint_state(str(tmp_path / "run_x"), "model.ckpt-0")
-        place = {}
-    assert run(tmp_path, "x", vocab_file=other, **place) == 2
-    assert f"and {other} is another one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script", [TAGGER, SQUAD], ids=lambda script: script.name)

@@ -117,8 +117,7 @@ def test_a_run_goes_on_without_the_batches_and_resumes_exactly(
     assert steps_of(tmp_path / "killed") == [0, 4, 8]
     assert run(script, "killed", runtime, max_rollbacks=0) == 0  # It has rolled back.
     found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    np.testing.assert_equal(found, expected)
     assert training_metrics(tmp_path / "killed") == training_metrics(tmp_path / "whole")
 
 
@@ -149,8 +148,7 @@ def test_rollbacks_and_the_best_checkpoint(run, script, runtime, way, tmp_path, 
     assert run(script, "killed", runtime, **changes) == 0
     assert left("killed") == left("whole")
     found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    np.testing.assert_equal(found, expected)
 
 
 def test_a_rollback_past_an_evaluated_checkpoint_forgets_its_evaluation(run, tmp_path, monkeypatch):

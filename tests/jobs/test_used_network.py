@@ -227,10 +227,3 @@ def test_an_embedded_task_that_is_named_judges_any_network(data):
     argv = [CLASSIFIER, "--do_eval", f"--init_checkpoint={data}/hf", "--task_name=word_order"]
     (config,) = RESOLVE[CLASSIFIER](argv)
     assert config.embedded
-
-
-def test_a_damaged_record_of_a_run_is_an_error(data):
-    trained(data / "run", CLASSIFIER, [])
-    (data / "run" / "config.json").write_text(json.dumps({"flags": 5}))
-    with pytest.raises(flags.FlagError, match=r"config\.json cannot be read"):
-        RESOLVE[CLASSIFIER]([CLASSIFIER, "--do_eval", f"--output_dir={data}/run"])

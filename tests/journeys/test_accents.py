@@ -112,14 +112,6 @@ def test_records_lose_accents_if_a_flag_says_so(data, tmp_path, caplog):
     assert manifests.read_manifest(str(path)).casing == (True, None)
 
 
-@pytest.mark.parametrize("vocab_file", ["vocab.txt", None])
-def test_another_casing_than_the_start_learned_is_refused(data, tmp_path, capsys, vocab_file):
-    flags = files(data, output_dir=tmp_path / "run")
-    flags |= {"vocab_file": data / vocab_file} if vocab_file else {}
-    assert run(run_classifier.main, "--do_train", "--strip_accents", **flags) == 2
-    assert "trained with --strip_accents=False, not its default" in capsys.readouterr().err
-
-
 def test_the_export_the_predictor_and_prediction_agree(classifier):
     """The export takes text, and splits every text of the task as training does."""
     rows = [text.title() + "." for text in TEXTS]

@@ -12,10 +12,9 @@ from kills import Killed, copy_at, kill_before
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER
 from tiny_run import (
     bert_config,
-    metrics_of,
     pairs,
+    sorted_metrics,
     variables_of,
-    without_timing,
     write_pairs,
     write_questions,
 )
@@ -255,10 +254,7 @@ def test_a_killed_run_ends_as_one_that_was_not(data_of, tmp_path, monkeypatch, r
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
         assert np.isfinite(np.float32(value)).all()
-    metrics = {
-        name: sorted(map(by_name, map(without_timing, metrics_of(tmp_path / name))))
-        for name in ("whole", "killed")
-    }
+    metrics = {name: sorted_metrics(tmp_path / name) for name in ("whole", "killed")}
     assert metrics["killed"] == metrics["whole"]
     if script is PRETRAINING:  # it is on held-out text, by default
         assert any("eval_unigram_baseline" in dict(record) for record in metrics["whole"])
@@ -279,7 +275,3 @@ def exported_inputs(directory):
     with tf.Graph().as_default(), tf.Session() as session:
         signatures = tf.saved_model.load(session, ["serve"], str(path)).signature_def
     return {name: info.dtype for name, info in signatures["serving_default"].inputs.items()}
-
-
-def by_name(record):
-    return sorted((name, str(value)) for name, value in record.items())

@@ -7,7 +7,7 @@ import shutil
 import fixtures
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, write_data
-from tiny_run import bert_config, words, write_records
+from tiny_run import words, write_records
 
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
@@ -89,16 +89,10 @@ def test_an_evaluation_may_have_another_dropout(data, trained, tmp_path):
         assert CLASSIFIER.module.main([CLASSIFIER.name, *flags]) == 0
 
 
-def other_records(path):
-    """Writes records whose vocabulary has the words in another order."""
+def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
+    path, run = tmp_path / "other", trained[PRETRAINING.name]
     path.mkdir()
     write_records(path, "train.tfrecord", words(40)[::-1])
-    (path / "bert_config.json").write_text(json.dumps(bert_config(40)))
-    return path
-
-
-def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
-    path, run = other_records(tmp_path / "other"), trained[PRETRAINING.name]
     same = {"bert_config_file": data[PRETRAINING.name] / "bert_config.json"}
     message = refused(PRETRAINING, path, run, capsys, do_train=False, do_eval=True, **same)
     assert (

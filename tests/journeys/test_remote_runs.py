@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from bucket import Bucket
 from kills import Killed, kill_at_transfer
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER, end, start
-from tiny_run import metrics_of, without_timing
+from tiny_run import metrics_of, sorted_metrics
 
 from bert_estimator.interchange import __main__ as convert
 from bert_estimator.serving.embedder import Embedder
@@ -92,7 +92,7 @@ def check_same(folder, whole):
         assert found.get_variable_to_shape_map() == shapes
         for name in shapes:
             np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), name)
-    assert metrics(folder) == metrics(whole)
+    assert sorted_metrics(folder) == sorted_metrics(whole)
     for name in ("best/best.json", "bert_config.json", "task.json", "eval_results.txt"):
         if (whole / name).exists():
             assert (folder / name).read_text() == (whole / name).read_text()
@@ -111,11 +111,6 @@ def best_of(folder):
 def exported(folder):
     names = sorted(os.listdir(folder / "export")) if (folder / "export").exists() else []
     return [f"export/{number}/variables/variables" for number in names]
-
-
-def metrics(folder):
-    records = map(without_timing, metrics_of(folder))
-    return sorted(sorted((name, str(v)) for name, v in record.items()) for record in records)
 
 
 def copied(url, folder):

@@ -9,19 +9,15 @@ import os
 import pathlib
 import re
 import shutil
-import sys
 import sysconfig
 
 import fixtures
-import forked
 import numpy as np
 import pytest
 from tiny_run import (
     bert_config,
-    metrics_of,
     pairs,
     reports_of,
-    steps_of,
     variables_of,
     words,
     write_pairs,
@@ -31,14 +27,14 @@ from tiny_run import classifier_flags as command
 import run_classifier
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.jobs.fine_tuning import classification_config, fine_tune, opened_network
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
+from tests.jobs.fine_tuning.test_text_exports import answers_of
 
 WORDS = words(30)
 BERT_CONFIG = bert_config(
@@ -243,14 +239,9 @@ def test_eight_cores_predict_what_one_does(data, copied):
 def test_initial_weights_come_from_a_checkpoint(data, tmp_path):
     """The rate is so small that training leaves the weights as they were."""
     config = BertConfig(**BERT_CONFIG)
-    generator = np.random.default_rng(4)
-    weights = {
-        name: np.float32(generator.normal(0, 0.1, shape))
-        for name, shape in network_variables.encoder_shapes(config).items()
-    }
+    weights = fixtures.random_weights(config, scale=0.1)
     (tmp_path / "start").mkdir()
-    source = Source("start", "tf1", {}, weights.get, config=config)
-    tf1_checkpoint.write(str(tmp_path / "start"), source, weights)
+    fixtures.write_tf1(tmp_path / "start", config, weights)
     start = dict(init_checkpoint=tmp_path / "start", learning_rate=1e-9, num_train_epochs=0.2)
     flags = command(data, tmp_path / "run", **start)
     assert main([*flags, "--do_train"]) == 0
@@ -261,18 +252,6 @@ def test_initial_weights_come_from_a_checkpoint(data, tmp_path):
     assert np.abs(found["bert/pooler/dense/kernel/adam_m"]).max() > 0  # it was trained
 
 
-LOADS_A_SAVED_MODEL = """
-import sys
-import numpy as np
-import tensorflow as tf
-signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-ids = np.load(sys.argv[2])
-found = signature(**{name: tf.constant(ids[name]) for name in ids.files})
-np.save(sys.argv[3], found["probabilities"].numpy())
-assert not [name for name in sys.modules if name.startswith("bert_estimator")]
-"""
-
-
 def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, trained, tmp_path):
     output_dir, out = trained
     exported = re.search(r"SavedModel: (.*)", out)[1]
@@ -280,12 +259,10 @@ def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, trained, 
     tokenizer = FullTokenizer(str(data / "vocab.txt"))
     examples = [Example(a, b, None) for a, b, _ in pairs(13, 3)]
     batch = Features(examples, tokenizer, 10).batch(np.arange(13))
-    ids = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    np.savez(tmp_path / "ids.npz", **ids)
-    arguments = [exported, str(tmp_path / "ids.npz"), str(tmp_path / "found.npy")]
-    forked.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
+    names = ("input_ids", "input_mask", "segment_ids")
+    found = answers_of(tmp_path, exported, {name: batch[name].tolist() for name in names})
     expected = np.loadtxt(output_dir / "test_results.tsv", delimiter="\t")
-    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-6)
+    np.testing.assert_allclose(found["probabilities"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["regression", "multi_label"])
@@ -333,36 +310,6 @@ def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
     for name in ("matched", "mismatched"):
         assert (tmp_path / "run" / f"eval_report_{name}.tsv").exists()
         assert len(reports_of(tmp_path / "run" / f"eval_{name}")) == 1
-
-
-def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
-    """At a rate this small nothing gets better after the first evaluation."""
-    output_dir = tmp_path / "run"
-    flags = command(data, output_dir, learning_rate=1e-9, num_train_epochs=2)
-    flags += ["--early_stopping_patience=2", "--do_train", "--do_eval"]
-    assert main(flags) == 0
-    best = json.loads((output_dir / "best" / "best.json").read_text())
-    assert [each["step"] for each in best["evaluations"]] == [4, 8, 12]
-    out = capsys.readouterr().out
-    assert "Evaluation at step 4: " in out
-    assert f"Checkpoint: {output_dir}/best/model.ckpt-4 " in out
-    assert {name for name in os.listdir(output_dir / "best") if "ckpt" in name} >= {
-        "model.ckpt-4.index"
-    }
-    # One training: each step was logged once, and the evaluations are in between.
-    steps = [r["step"] for r in metrics_of(output_dir) if "loss" in r]
-    assert steps == sorted(set(steps)) and steps[-1] == 12
-    assert main(flags) == 0
-    message = "at step 12. Give a larger --early_stopping_patience to go on"
-    assert message in capsys.readouterr().out
-    assert main([*flags, "--early_stopping_patience=3", "--nodo_eval"]) == 0
-    assert steps_of(output_dir)[-1] == 16
-    # Without patience nothing is kept, and what was is older than the end of the training.
-    capsys.readouterr()
-    assert main([*flags, "--early_stopping_patience=0"]) == 0
-    out = capsys.readouterr().out
-    assert "Evaluation at step 24: " in out
-    assert f"Checkpoint: {output_dir}/model.ckpt-24 " in out
 
 
 def test_an_evaluation_has_the_length_of_the_run_and_not_of_its_start(data, tmp_path):

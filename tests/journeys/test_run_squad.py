@@ -177,12 +177,6 @@ def test_answers_are_looked_for_in_both_files(data, tmp_path, capsys, flag):
     assert "of 5 of 5 questions is not at its answer_start" in capsys.readouterr().out
 
 
-def test_a_network_that_was_not_fine_tuned_is_refused(data, tmp_path, capsys):
-    changes = {"do_eval": True}
-    assert main(squad_flags(data, tmp_path / "run", **changes)) == 2
-    assert "does not hold a checkpoint of a fine-tuned network" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_embedded_questions_are_learnt(tmp_path, monkeypatch, capsys):
     """The network is ahead of both baselines by far more than the seeds spread."""

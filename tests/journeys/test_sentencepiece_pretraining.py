@@ -11,7 +11,6 @@ from batches import batches
 from tiny_run import bert_config, metrics_of, pretraining_flags, steps_of
 
 import run_pretraining
-from bert_estimator.tokenization import open_tokenizer
 from input_pipelines import create_pretraining_data, create_vocabulary
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.pretraining_input import input_fn_builder
@@ -56,14 +55,6 @@ def data(tmp_path_factory):
     config = {**bert_config(0), "vocab_size": VOCAB_SIZE}
     (path / "bert_config.json").write_text(json.dumps(config))
     return path
-
-
-def test_the_manifest_names_the_model(data):
-    manifest = manifests.read_manifest(manifests.manifest_path(str(data / "train.tfrecord")))
-    tokenizer = open_tokenizer(str(data / "spm.model"))
-    assert manifest.vocab_size == tokenizer.vocab_size == VOCAB_SIZE
-    assert manifest.vocab_sha256 == manifests.sha256_of_file(str(data / "spm.model"))
-    assert manifest.creation["do_whole_word_mask"] is True
 
 
 def test_it_trains(data, tmp_path, capsys):

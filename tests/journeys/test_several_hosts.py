@@ -44,6 +44,7 @@ TWO = {"chief": ["localhost:1"], "worker": ["b:1"]}
         (TWO, None, {}, "TF_CONFIG names 2 hosts, but there are no cores that they could share"),
         (TWO, None, {"tpu_name": "rehearse:3"}, "3 cores cannot be shared evenly by the 2 hosts"),
         (TWO, None, {**CORES, "export_program": "x"}, "an exported program is for one host"),
+        (TWO, None, {**CORES, "eval_steps": 4}, "--eval_steps=4: needs one host, but TF_CONFIG na"),
         (TWO, None, {**CORES, "host_wait_secs": 0}, "--host_wait_secs=0.0: must be a positive"),
         (TWO, {"type": "evaluator", "index": 0}, CORES, "the task type of this process is evalua"),
         (TWO, {"type": "worker", "index": 1}, CORES, "1 is not a valid task_id for task_type work"),

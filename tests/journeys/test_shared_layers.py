@@ -1,12 +1,10 @@
 """Narrow embeddings and shared layers (ALBERT, ELECTRA): the network, its gradients, whole runs."""
 
 import dataclasses
-import functools
 import json
 
 import fixtures
 import numpy as np
-import numpy_bert
 import pytest
 import tensorflow.compat.v1 as tf
 from tiny_run import (
@@ -23,7 +21,7 @@ import run_classifier
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.__main__ import main as convert
-from bert_estimator.interchange.hugging_face import config_json, weight_files
+from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import ALBERT, ELECTRA
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.model_fns import fine_tuning, init_checkpoint
@@ -31,61 +29,13 @@ from bert_estimator.serving.embedder import Embedder
 from bert_estimator.system.errors import ArgumentError
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 from tests import test_modeling
+from tests.test_modeling import SHARED
 
-OWN = {"embedding_size": 6, "num_hidden_layers": 4, "num_hidden_groups": 2}
-CONFIG = BertConfig(**{**test_modeling.CONFIG.to_dict(), **OWN})
-
-
-def random_weights(config, seed=2, heads=(network_variables.MASKED_LM, "cls/seq_relationship")):
-    """Returns weights of a network and of its heads, large enough that every part matters."""
-    shapes = network_variables.encoder_shapes(config)
-    for head in heads:
-        shapes |= network_variables.head_shapes(config, 2)[head]
-    generator = np.random.default_rng(seed)
-    return {
-        name: np.float32(generator.normal(float(name.endswith("gamma")), 0.3, shape))
-        for name, shape in shapes.items()
-    }
-
-
-@functools.cache
-def weights():
-    return random_weights(CONFIG)
-
-
-def twin(values):
-    batch = test_modeling.batch()
-    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    outputs = numpy_bert.forward(values, CONFIG, *(batch[name] for name in names))
-    names = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
-    return outputs, numpy_bert.losses(outputs, *(batch[name] for name in names))
-
-
-def gradients(**options):
-    """Returns the total loss's gradients by variable name."""
-    with tf.Graph().as_default():
-        _, losses = test_modeling.build(config=CONFIG, **options)
-        variables = tf.trainable_variables()
-        values = test_modeling.run(tf.gradients(sum(losses), variables), weights())
-    return {v.op.name: np.float64(value) for v, value in zip(variables, values, strict=True)}
-
-
-def test_forward_equals_the_numpy_bert():
-    with tf.Graph().as_default():
-        outputs, losses = test_modeling.run(
-            test_modeling.build(is_training=False, config=CONFIG), weights()
-        )
-        names = {v.op.name for v in tf.global_variables()}
-    assert names == set(weights())
-    expected, expected_losses = twin(weights())
-    for name, value in expected.items():
-        actual = outputs[name].reshape(value.shape)
-        np.testing.assert_allclose(actual, value, rtol=0, atol=2e-5, err_msg=name)
-    np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
+HEADS = (network_variables.MASKED_LM, network_variables.NEXT_SENTENCE)
 
 
 def test_gradients_of_shared_weights_are_summed_over_the_layers():
-    found = gradients(is_training=False)
+    found = test_modeling.gradients_of(SHARED)
     generator = np.random.default_rng(3)
     for scope in ("bert/encoder/layer_0/", "bert/encoder/layer_1/", network_variables.MAPPING, ""):
         direction = {
@@ -93,11 +43,8 @@ def test_gradients_of_shared_weights_are_summed_over_the_layers():
             for name, value in found.items()
         }
         slope = sum(np.sum(found[name] * direction[name]) for name in found)
-        ends = [
-            sum(twin({n: w + step * direction[n] for n, w in weights().items()})[1])
-            for step in (1e-5, -1e-5)
-        ]
-        assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-3)
+        expected = test_modeling.central_difference(direction, SHARED)
+        assert slope == pytest.approx(expected, rel=1e-3)
 
 
 def test_recomputed_layers_that_share_weights_have_the_same_gradients():
@@ -105,21 +52,22 @@ def test_recomputed_layers_that_share_weights_have_the_same_gradients():
     found = [_with_dropout(recompute) for recompute in (False, True)]
     for name, value in found[0].items():
         np.testing.assert_allclose(found[1][name], value, rtol=0, atol=1e-5, err_msg=name)
-    without = gradients(is_training=False)
+    without = test_modeling.gradients_of(SHARED)
     assert not np.allclose(found[0]["bert/pooler/dense/bias"], without["bert/pooler/dense/bias"])
 
 
 def _with_dropout(recompute):
     with tf.Graph().as_default():
         dropout = Dropout(3, tf.constant(2), tf.constant(0))
-        _, losses = test_modeling.build(True, config=CONFIG, dropout=dropout, recompute=recompute)
+        _, losses = test_modeling.build(True, config=SHARED, dropout=dropout, recompute=recompute)
         assert {name: n for name, n in dropout._calls.items() if "/layer_" in name} == {
             f"bert/encoder/layer_{group}/attention/{part}": 2
             for group in (0, 1)
             for part in ("self", "output")
         } | {f"bert/encoder/layer_{group}/output": 2 for group in (0, 1)}
         variables = tf.trainable_variables()
-        values = test_modeling.run(tf.gradients(sum(losses), variables), weights())
+        gradients = tf.gradients(sum(losses), variables)
+        values = test_modeling.run(gradients, test_modeling.weights(SHARED))
     return {v.op.name: value for v, value in zip(variables, values, strict=True)}
 
 
@@ -157,7 +105,7 @@ def test_names_of_the_other_projects():
     for theirs, ours in ELECTRA_NAMES.items():
         assert network_variables.from_tf1(theirs) == ours
         assert network_variables.to_tf1(ours, ELECTRA) == theirs
-    for name in random_weights(CONFIG):
+    for name in fixtures.random_weights(SHARED, HEADS):
         for architecture in (ALBERT, ELECTRA):
             if architecture == ALBERT or name.startswith("bert/"):
                 assert (
@@ -198,14 +146,14 @@ def data(tmp_path_factory):
         "down_scale_factor": 1,
     }  # fmt: skip
     (albert / "albert_config.json").write_text(json.dumps({**config, **published}))
-    values = random_weights(BertConfig(**config))
+    values = fixtures.random_weights(BertConfig(**config), HEADS)
     values = {network_variables.to_tf1(n, ALBERT): v for n, v in values.items()}
     save(str(albert / "model.ckpt-best"), {**values, "global_step": np.int64(7)})
 
     write_vocab([*SPECIAL_TOKENS, *words(30)], str(electra / "vocab.txt"))
     config = bert_config(30, **TINY, hidden_act="gelu_erf")
     (electra / "bert_config.json").write_text(json.dumps(config))
-    values = random_weights(BertConfig(**config), heads=())
+    values = fixtures.random_weights(BertConfig(**config))
     values = {n: v for n, v in values.items() if not n.startswith("bert/pooler/")}
     values = {network_variables.to_tf1(n, ELECTRA): v for n, v in values.items()}
     values["electra/embeddings/word_embeddings/adam_m"] = np.zeros([35, 8], np.float32)
@@ -221,8 +169,8 @@ def test_an_albert_opens_as_it_is_published(data):
     )  # fmt: skip
     assert source.config.num_hidden_groups == 1 and source.config.embedding_size == 8
     assert source.vocab_file == str(data / "albert" / "30k-clean.model")
-    for name, value in random_weights(source.config).items():
-        np.testing.assert_array_equal(source.read(name), value)
+    expected = fixtures.random_weights(source.config, HEADS)
+    np.testing.assert_equal(fixtures.weights_of(source), expected)
     assert source.left_out == ("global_step",)
 
 
@@ -257,15 +205,6 @@ def main(flags):
     return run_classifier.main(["run_classifier.py", *flags, "--do_train", "--do_eval"])
 
 
-def test_the_missing_pooler_of_an_electra_is_new(data):
-    source = open_source(str(data / "electra"))
-    shapes = network_variables.encoder_shapes(source.config)
-    rows = init_checkpoint.match(source, shapes)
-    assert [name for name, _, what in rows if what == "new"] == [
-        "bert/pooler/dense/kernel", "bert/pooler/dense/bias",
-    ]  # fmt: skip
-
-
 def test_rates_by_layer():
     scale = fine_tuning.layerwise_rate_scale(0.5, 2)
     assert scale(f"{network_variables.MAPPING}/kernel") == scale("bert/embeddings/x") == 0.5**4
@@ -273,51 +212,28 @@ def test_rates_by_layer():
         fine_tuning.layerwise_rate_scale(0.5, 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"inner_group_num": 2}, "inner_group_num=2, but the network supports 1 only, as all pub"),
-        ({"net_structure_type": 1}, "net_structure_type=1, but the network supports 0 only"),
-        ({"num_hidden_groups": 5}, "num_hidden_groups=5 is more than num_hidden_layers=4;"),
-        ({"num_hidden_groups": 0}, "num_hidden_groups=0 must be a positive integer"),
-        ({"embedding_size": "8"}, "embedding_size='8' must be a positive integer"),
-        ({"embedding_size": None, "num_hidden_group": 1}, "unknown key 'num_hidden_group'; did yo"),
-    ],
-)
-def test_networks_that_cannot_be_built(changes, message):
-    with pytest.raises(ValueError, match=f"^here: {message}"):
-        BertConfig.from_dict({**CONFIG.to_dict(), **changes}, "here")
-
-
-def test_a_configuration_of_bert_has_the_keys_of_bert():
-    keys = BertConfig(vocab_size=40).to_dict()
-    assert "embedding_size" not in keys and "num_hidden_groups" not in keys
-    assert BertConfig.from_dict(CONFIG.to_dict()) == CONFIG
-
-
 # Hugging Face's files; tests/interchange has what transformers wrote and computed
 
 
-def test_an_electra_of_transformers_with_its_discriminator(tmp_path):
-    def discriminator(tensors):
-        return {
-            **{f"electra.{name}": value for name, value in tensors.items()},
-            "discriminator_predictions.dense.weight": np.ones([16, 16], np.float32),
-        }
+def electra_with(tmp_path, name):
+    """Writes transformers' ELECTRA below a head that has a weight of this name."""
 
-    source = open_source(str(fixtures.changed(tmp_path, "hf_electra", discriminator)))
-    assert source.left_out == ("discriminator_predictions.dense.weight",)
+    def changed(tensors):
+        whole = {f"electra.{name}": value for name, value in tensors.items()}
+        return {**whole, name: np.ones([16, 16], np.float32)}
+
+    return fixtures.changed(tmp_path, "hf_electra", changed)
+
+
+def test_an_electra_of_transformers_with_its_discriminator(tmp_path):
+    name = "discriminator_predictions.dense.weight"
+    source = open_source(str(electra_with(tmp_path, name)))
+    assert source.left_out == (name,)
     assert source.architecture == ELECTRA and source.config.embedding_size == 8
 
 
 def test_a_classifier_of_electra_is_not_berts(tmp_path):
-    def classifier(tensors):
-        return {
-            **{f"electra.{name}": value for name, value in tensors.items()},
-            "classifier.dense.weight": np.ones([16, 16], np.float32),
-        }
-
-    folder = fixtures.changed(tmp_path, "hf_electra", classifier)
+    folder = electra_with(tmp_path, "classifier.dense.weight")
     with pytest.raises(ValueError, match=r"unknown here: classifier.dense.weight. They are Elect"):
         open_source(str(folder))
     source = open_source(str(fixtures.DATA / "hf_electra"))
@@ -328,24 +244,12 @@ def test_a_classifier_of_electra_is_not_berts(tmp_path):
         weight_files.write(str(tmp_path), source, {**weights, **head}, None)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"model_type": "albert", "inner_group_num": 2}, "inner_group_num=2, but the network"),
-        ({"model_type": "albert", "embedding_size": 4096}, "embedding_size and hidden_size are b"),
-    ],
-)
-def test_configurations_of_transformers_that_cannot_be_built(values, message):
-    with pytest.raises(ValueError, match=f"^here: {message}"):
-        config_json.config_of(values, "here")
-
-
 @pytest.mark.parametrize("embedding_size", [None, pytest.param(8, marks=pytest.mark.slow)])
 def test_an_electra_stays_one_in_both_formats(tmp_path, embedding_size):
     """The base and the large ELECTRA have a BERT's sizes."""
     config = bert_config(30, **{**TINY, "embedding_size": embedding_size}, hidden_act="gelu_erf")
     config = BertConfig(**config)
-    values = random_weights(config, heads=())
+    values = fixtures.random_weights(config)
     values = {name: v for name, v in values.items() if not name.startswith("bert/pooler/")}
     values = {network_variables.to_tf1(n, ELECTRA): v for n, v in values.items()}
     folder = tmp_path / "published"
@@ -406,8 +310,7 @@ def check_run(run, tmp_path, project):
     assert convert(["interchange", str(run), target, "--to=tf1"]) == 0
     source, copy = open_source(str(run)), open_source(target)
     assert copy.config == source.config
-    for name in source.shapes:
-        np.testing.assert_array_equal(copy.read(name), source.read(name))
+    np.testing.assert_equal(fixtures.weights_of(copy), fixtures.weights_of(source))
     stored = tf.train.load_checkpoint(f"{target}/bert_model.ckpt").get_variable_to_shape_map()
     names = {"albert": ALBERT_NAMES, "electra": ELECTRA_NAMES}[project]
     assert {name for name in names if not name.startswith("cls/")} <= set(stored)

@@ -18,7 +18,6 @@ from bert_estimator.serving.server import models
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
     entities,
-    load_vocab,
     train_sentencepiece,
     write_vocab,
 )
@@ -164,17 +163,6 @@ def test_the_predictor_tags_as_the_run_did(data, trained):
             ValueError, match=r"^texts\[0\] is .*; it must be a string or a list of"
         ):
             predictor([wrong])
-
-
-def test_the_exported_model_takes_ids(trained):
-    predictor = Predictor(str(trained))
-    signatures = tf.saved_model.load_v2(predictor.export_dir).signatures
-    assert sorted(signatures) == ["serving_default"]
-    word = load_vocab(str(trained / "vocab.txt"))["w1"]
-    ids = {"input_ids": [[2, word, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
-    found = signatures["serving_default"](**{name: tf.constant(ids[name]) for name in ids})
-    (expected,) = predictor.predict([["w1"]])["probabilities"]
-    np.testing.assert_allclose(found["probabilities"][0, 1:2], expected, rtol=0, atol=1e-5)
 
 
 def test_text_in_the_graph_is_refused_before_the_training(data, tmp_path, capsys):

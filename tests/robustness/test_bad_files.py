@@ -54,6 +54,7 @@ BAD_JSON = [
 
 BAD_FILES = {
     ("pretraining", "run_pretraining/bert_config.json"): [
+        (b"{}", ": the key 'vocab_size' is missing"),
         (b'{"vocab_size": "45"}', ": vocab_size='45' must be a positive integer."),
         (b'{"vocab_size": 1e400}', ": vocab_size=inf must be a positive integer."),
         (b'{"vocab_size": 45, "hidden_act": ["gelu"]}', ": hidden_act=['gelu'] is not known; ch"),
@@ -222,19 +223,17 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    commands.write_inputs(folder)
+def inputs(inputs):
     for name, files in {
         "sharded": ["config.json"],
         "no_vocab": ["config.json", "model.safetensors"],
         "program": [],
         "output": [],
     }.items():
-        (folder / name).mkdir()
+        (inputs / name).mkdir()
         for file in files:
-            shutil.copyfile(DATA / "hf_classifier" / file, folder / name / file)
-    return folder
+            shutil.copyfile(DATA / "hf_classifier" / file, inputs / name / file)
+    return inputs
 
 
 def arguments(command, inputs, name, output):

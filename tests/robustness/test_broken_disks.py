@@ -96,8 +96,7 @@ def test_a_disk_that_becomes_full(script, data, tmp_path, capsys, limit_files, m
     forget_event_files()
     assert run("run") == 0
     found, expected = (variables_of(tmp_path / name, 12) for name in ("run", "whole"))
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    np.testing.assert_equal(found, expected)
     assert training_metrics(tmp_path / "run") == training_metrics(tmp_path / "whole")
 
 

@@ -8,14 +8,12 @@ import tensorflow.compat.v1 as tf
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    commands.write_inputs(folder)
-    flags = commands.arguments("classifier", folder, folder / "exported")
+def original(inputs):
+    flags = commands.arguments("classifier", inputs, inputs / "exported")
     code, err = commands.call("classifier", [*flags, "--do_train", "--do_export"])
     assert code == 0, err
     tf.summary.FileWriterCache.clear()
-    return folder
+    return inputs
 
 
 VOCABULARIES = {

@@ -139,16 +139,9 @@ console.leave(run_pretraining.main(["run_pretraining.py", *sys.argv[1:]]))
 """
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data")
-    PRETRAINING.write_data(path)
-    return path
-
-
 def flags(data, output_dir, **changes):
     changes = {"tpu_name": "rehearse:2", "do_train": True, "iterations_per_loop": 4, **changes}
-    return PRETRAINING.flags(data, output_dir, **changes)
+    return PRETRAINING.flags(data[PRETRAINING.name], output_dir, **changes)
 
 
 @pytest.mark.slow
@@ -186,8 +179,8 @@ def damage(path, number):
 @pytest.mark.slow
 @pytest.mark.usefixtures("xla_runtime")
 def test_a_damaged_record_of_one_host_s_in_the_middle_of_a_loop(data, tmp_path):
-    path = data / "damaged.tfrecord"
-    copy_records(data / "train.tfrecord", path, {})
+    path = data[PRETRAINING.name] / "damaged.tfrecord"
+    copy_records(path.with_name("train.tfrecord"), path, {})
     number = int(examples_of_step(7, 79)[6])
     damage(path, number)
     hosts = run_two([PRETRAINING.module.__file__, *flags(data, tmp_path, input_file=path)])

@@ -50,16 +50,20 @@ def test_json(data):
             json_files.shown(value).encode()
 
 
+def check(path, data, is_good):
+    """Checks that a file is good, or refused by an error that names it."""
+    path.write_bytes(data)
+    try:
+        assert is_good(str(path))
+    except ValueError as error:
+        assert str(error).startswith(str(path))
+
+
 @fuzzed(
     damaged("".join(f"{t}\n" for t in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "é"]).encode())
 )
 def test_a_vocabulary(tmp_path, data):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(data)
-    try:
-        assert load_vocab(str(path))["[PAD]"] >= 0
-    except ValueError as error:
-        assert str(error).startswith(str(path))
+    check(tmp_path / "vocab.txt", data, lambda path: load_vocab(path)["[PAD]"] >= 0)
 
 
 TABLE = b'text,label\n"a, ""b""",1\nc\td,2\n{"text": "a", "label": ["b"]}\n'
@@ -141,13 +145,11 @@ MANIFEST = {
 
 @fuzzed(bytes_of(MANIFEST))
 def test_a_manifest(tmp_path, data):
-    path = tmp_path / "manifest.a.json"
-    path.write_bytes(data)
-    try:
-        read = manifest.read_manifest(str(path))
-        assert all(isinstance(file.name, str) and ".." not in file.name for file in read.files)
-    except ValueError as error:
-        assert str(error).startswith(str(path))
+    def names_are_safe(path):
+        names = [file.name for file in manifest.read_manifest(path).files]
+        return all(isinstance(name, str) and ".." not in name for name in names)
+
+    check(tmp_path / "manifest.a.json", data, names_are_safe)
 
 
 HF_CONFIG = json.loads((DATA / "hf_classifier" / "config.json").read_text())
@@ -155,26 +157,20 @@ HF_CONFIG = json.loads((DATA / "hf_classifier" / "config.json").read_text())
 
 @fuzzed(bytes_of({**HF_CONFIG, "id2label": {"0": "a"}, "problem_type": "regression"}))
 def test_a_network(tmp_path, data):
-    path = tmp_path / "config.json"
-    path.write_bytes(data)
-    try:
-        values = config_json.read_json(str(path))
-        config_json.task_of(values, str(path), 1, None)
-        config_json.kind_of(values, str(path), 1)
-        config = config_json.config_of(values, str(path))
-        assert config.hidden_size % config.num_attention_heads == 0
-    except ValueError as error:
-        assert str(error).startswith(str(path))
+    def fits(path):
+        values = config_json.read_json(path)
+        config_json.task_of(values, path, 1, None)
+        config_json.kind_of(values, path, 1)
+        config = config_json.config_of(values, path)
+        return config.hidden_size % config.num_attention_heads == 0
+
+    check(tmp_path / "config.json", data, fits)
 
 
 @fuzzed(bytes_of(BertConfig(9).to_dict()))
 def test_a_bert_config(tmp_path, data):
     path = tmp_path / "bert_config.json"
-    path.write_bytes(data)
-    try:
-        assert BertConfig.from_json_file(str(path)).vocab_size > 0
-    except ValueError as error:
-        assert str(error).startswith(str(path))
+    check(path, data, lambda path: BertConfig.from_json_file(path).vocab_size > 0)
 
 
 TOKENIZER = {

@@ -312,24 +312,21 @@ def test_a_directory_of_a_run_on_other_data_is_refused(script, data, finished, t
     assert message in capsys.readouterr().err
 
 
+ON_TPU = {"use_tpu": True, "precision": "bfloat16"}
+
+
 @pytest.mark.parametrize(
     ("script", "changes"),
     [
-        (PRETRAINING, {"use_tpu": True, "precision": "bfloat16"}),
+        (PRETRAINING, ON_TPU),
         # test_killed_evaluations.py has a quick case in local mode.
         pytest.param(
             PRETRAINING, {"use_tpu": False, "keep_best_checkpoint": True}, marks=pytest.mark.slow
         ),
-        (CLASSIFIER, {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True}),
+        (CLASSIFIER, {**ON_TPU, "keep_best_checkpoint": True}),
+        pytest.param(SQUAD, {**ON_TPU, "keep_best_checkpoint": True}, marks=pytest.mark.slow),
         pytest.param(
-            SQUAD,
-            {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            SHORT_TAGGER,
-            {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True},
-            marks=pytest.mark.slow,
+            SHORT_TAGGER, {**ON_TPU, "keep_best_checkpoint": True}, marks=pytest.mark.slow
         ),
     ],
     ids=["pretraining-tpu", "pretraining-local", "classifier", "squad", "tagging"],
@@ -383,9 +380,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one(
 
     assert script.main(flags("killed")) == 0
     found = variables_of(tmp_path / "killed", 18)
-    assert sorted(found) == sorted(expected)
-    for variable, value in expected.items():
-        np.testing.assert_array_equal(found[variable], value, err_msg=variable)
+    np.testing.assert_equal(found, expected)
     metrics, all_metrics = (
         map(without_timing, metrics_of(tmp_path / name)) for name in ("killed", "whole")
     )

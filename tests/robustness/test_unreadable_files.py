@@ -124,18 +124,16 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    commands.write_inputs(folder)
+def original(inputs):
     for name in ("exported", "program"):
-        (folder / name).mkdir()
-    (folder / "program" / "program.json").write_text("{}")
-    (folder / "exported" / "saved_model.pb").write_text("")
+        (inputs / name).mkdir()
+    (inputs / "program" / "program.json").write_text("{}")
+    (inputs / "exported" / "saved_model.pb").write_text("")
     for name in ("config.txt", "words.txt", "tokenizer.json"):
-        (folder / name).write_text("")
-    (folder / "tf1" / "task.json").write_text("{}")
-    (folder / "hf_classifier" / "tokenizer_config.json").write_text("{}")
-    return folder
+        (inputs / name).write_text("")
+    (inputs / "tf1" / "task.json").write_text("{}")
+    (inputs / "hf_classifier" / "tokenizer_config.json").write_text("{}")
+    return inputs
 
 
 @pytest.mark.parametrize(("command", "name", "extra", "make"), list(cases()))

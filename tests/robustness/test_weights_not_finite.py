@@ -28,10 +28,9 @@ def spoil(prefix, value):
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
+def inputs(inputs):
     """Returns a directory with inputs, and with a run that has trained and exported."""
-    folder = tmp_path_factory.mktemp("inputs")
-    commands.write_inputs(folder)
+    folder = inputs
     # No text has the last token of the vocabulary.
     vocab = folder / "run_classifier" / "vocab.txt"
     config = folder / "run_classifier" / "bert_config.json"

@@ -79,13 +79,22 @@ def test_the_command_embeds(encoder, tmp_path, capsys):
     np.testing.assert_allclose(values, expected[0], rtol=0, atol=1e-5)
 
 
+@pytest.fixture
+def predictor_with(classifier, tmp_path):
+    """Returns a function that opens a copy of the classifier with changes in its task.json."""
+
+    def opened(**changes):
+        copy = shutil.copytree(classifier, tmp_path / "copy")
+        task = json.loads((copy / "task.json").read_text())
+        (copy / "task.json").write_text(json.dumps({**task, **changes}))
+        return Predictor(str(copy))
+
+    return opened
+
+
 @pytest.mark.parametrize("kind", ["multi_label", "classification"])
-def test_probabilities_are_of_the_kind(classifier, tmp_path, kind):
-    copy = tmp_path / "copy"
-    shutil.copytree(classifier, copy)
-    task = json.loads((copy / "task.json").read_text())
-    (copy / "task.json").write_text(json.dumps({**task, "kind": kind, "labels": ["a", "b", "c"]}))
-    predictor = Predictor(str(copy))
+def test_probabilities_are_of_the_kind(predictor_with, kind):
+    predictor = predictor_with(kind=kind, labels=["a", "b", "c"])
     outputs = predictor.predict(["word1 word2", "word3", "word1 " * 30])
     logits = outputs["logits"].astype(np.float64)
     assert logits.shape == (3, 3)
@@ -98,17 +107,8 @@ def test_probabilities_are_of_the_kind(classifier, tmp_path, kind):
     assert predictor.num_cut == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"labels": ["a", "b"]}, r"logits has the shape \[None, 3\], which does not fit task.json"),
-        ({"kind": "tagging"}, r"logits has the shape \[None, 3\], which does not fit task.json"),
-    ],
-)
-def test_a_task_that_does_not_fit_is_refused(classifier, tmp_path, changes, message):
-    copy = tmp_path / "copy"
-    shutil.copytree(classifier, copy)
-    task = json.loads((copy / "task.json").read_text())
-    (copy / "task.json").write_text(json.dumps({**task, **changes}))
+@pytest.mark.parametrize("changes", [{"labels": ["a", "b"]}, {"kind": "tagging"}])
+def test_a_task_that_does_not_fit_is_refused(predictor_with, changes):
+    message = r"logits has the shape \[None, 3\], which does not fit task.json"
     with pytest.raises(ValueError, match=message):
-        Predictor(str(copy))
+        predictor_with(**changes)

@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 
 from bert_estimator import tokenization
+from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import Source
@@ -87,6 +88,15 @@ def changed(tmp_path, model, change_tensors=None, **config):
 
 def weights_of(source):
     return {name: source.read(name) for name in source.shapes}
+
+
+def random_weights(config, heads=(), num_labels=2, scale=0.3):
+    """Returns weights of a network and of its heads, large enough that every part matters."""
+    shapes = network_variables.encoder_shapes(config)
+    for head in heads:
+        shapes |= network_variables.head_shapes(config, num_labels)[head]
+    draw = np.random.default_rng(2).normal
+    return {n: np.float32(draw(float(n.endswith("gamma")), scale, s)) for n, s in shapes.items()}
 
 
 def write_hugging_face(folder, source, weights=None):

@@ -124,21 +124,14 @@ def huge_sentence(path):
 
 def huge_embedding(path):
     """Writes weights of which the embedding of w28 is beyond float32 when it is summed."""
-    from bert_estimator.interchange import Source, network_variables
-    from bert_estimator.interchange.google import tf1_checkpoint
+    import fixtures
 
     config = BertConfig.from_json_file(str(path / "bert_config.json"))
-    random = np.random.default_rng(0)
-    weights = {
-        name: (0.02 * random.normal(size=shape)).astype(np.float32)
-        for name, shape in network_variables.encoder_shapes(config).items()
-    }
+    weights = fixtures.random_weights(config, scale=0.02)
     weights["bert/embeddings/word_embeddings"][len(SPECIAL_TOKENS) + 28] = 3e38
     if not (path / "huge").exists():
         (path / "huge").mkdir()
-        tf1_checkpoint.write(
-            str(path / "huge"), Source("here", "tf1", {}, weights.get, config=config), weights
-        )
+        fixtures.write_tf1(path / "huge", config, weights)
     return path / "huge"
 
 

@@ -220,6 +220,12 @@ def metrics_of(output_dir):
         return [json.loads(line) for line in reader]
 
 
+def sorted_metrics(output_dir):
+    """Returns the records of metrics.jsonl without timings, in an order that a kill leaves."""
+    records = map(without_timing, metrics_of(output_dir))
+    return sorted(sorted((name, str(v)) for name, v in record.items()) for record in records)
+
+
 def reports_of(eval_dir):
     """Returns what event files show of labels: a list of (step, {tag: array}), as written."""
     found = []

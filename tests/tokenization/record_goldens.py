@@ -74,10 +74,7 @@ STRINGS = WORDS + ACCENTS + CJK + EMOJI + SPACES + INVISIBLE + SCRIPTS + PUNCTUA
 
 
 def vocabulary():
-    """Makes a small vocabulary: the special tokens, English pieces, and most of the strings' characters.
-
-    Every seventh character is left out, so that unknown words occur.
-    """
+    """Makes a small vocabulary, which lacks every seventh character: so unknown words occur."""
     forms = [form(text) for text in [ENGLISH, *STRINGS] for form in (str, str.lower, str.upper)]
     forms += [unicodedata.normalize("NFD", form) for form in forms]
     characters = sorted({c for c in "".join(forms) if not c.isspace() and c.isprintable()})

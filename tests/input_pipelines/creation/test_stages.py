@@ -29,10 +29,8 @@ def small(monkeypatch):
 
 
 @pytest.fixture
-def text_file(tmp_path, documents):
-    path = tmp_path / "text.txt"
-    path.write_text("\n\n".join("\n".join(document) for document in documents * 2))
-    return str(path)
+def documents(documents):
+    return documents * 2
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tiny_run import copy_records
 
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.records import manifest, pretraining_input
 from input_pipelines.records import manifest as manifests
+from input_pipelines.records import pretraining_input
 from input_pipelines.records.order import record_order
 from input_pipelines.records.pretraining_input import input_fn_builder
 from input_pipelines.records.record_reader import RecordFiles, record_offsets
@@ -155,12 +155,7 @@ def test_values_out_of_range_surface_from_the_session(
     tmp_path, record_files, is_training, name, value, last
 ):
     path = str(tmp_path / "changed.tfrecord")
-
-    def change(features):
-        feature = features[name]
-        (feature.int64_list.value or feature.float_list.value)[-1] = value
-
-    copy_records(record_files[0], path, {3: change})
+    copy_records(record_files[0], path, {3: lambda features: change(features, name, value)})
     offset = int(record_offsets(path)[3])
     message = (
         rf"changed\.tfrecord: record 3 \(byte {offset}\): {name} holds {value}; it must be from "
@@ -178,27 +173,19 @@ def test_unknown_precision():
 
 def test_the_digest_tells_record_sets_apart(tmp_path, record_files):
     files = record_files
-    before = manifest.digest(files)
-    assert manifest.digest(files) == before
-    assert len(manifest.vocabularies(files)) == 1
+    before = manifests.digest(files)
+    assert manifests.digest(files) == before
+    assert len(manifests.vocabularies(files)) == 1
     copy = tmp_path / "copy.tfrecord"  # no manifest: told by name and size
     copy.write_bytes(pathlib.Path(files[0]).read_bytes())
-    assert manifest.vocabularies([str(copy)]) == set()
-    whole = manifest.digest([str(copy)])
+    assert manifests.vocabularies([str(copy)]) == set()
+    whole = manifests.digest([str(copy)])
     copy.write_bytes(copy.read_bytes()[:-1])
-    assert manifest.digest([str(copy)]) != whole != before
+    assert manifests.digest([str(copy)]) != whole != before
 
 
 def checked_input_fn(files, is_training=True, **options):
     return input_fn_builder(files, 16, 4, is_training, vocab_size=50, type_vocab_size=2, **options)
-
-
-def assert_equal(found, expected):
-    assert len(found) == len(expected)
-    for batch, twin in zip(found, expected, strict=True):
-        assert batch.keys() == twin.keys()
-        for name, values in twin.items():
-            np.testing.assert_array_equal(batch[name], values)
 
 
 @pytest.fixture(params=["static", "dynamic"])
@@ -217,7 +204,7 @@ def test_blocks_do_not_change_batches(files, is_training, monkeypatch):
     whole = batches(function, params, most=number)
     for at_once in (1, 12, 16):
         monkeypatch.setattr(pretraining_input, "_RECORDS_AT_ONCE", at_once)
-        assert_equal(batches(function, params, most=number), whole)
+        np.testing.assert_equal(batches(function, params, most=number), whole)
 
 
 def damage(path, record, place=30):
@@ -276,9 +263,10 @@ def unmasked(batch):
 def test_training_resumes_exactly_on_any_number_of_hosts(files):
     whole = batches(checked_input_fn(files, random_seed=3), {"batch_size": 6}, most=30)
     again = batches(checked_input_fn(files, random_seed=3), {"batch_size": 6}, most=30)
-    assert_equal(again, whole)
+    np.testing.assert_equal(again, whole)
     params = {"batch_size": 6, "context": context(17)}
-    assert_equal(batches(checked_input_fn(files, random_seed=3), params, most=13), whole[17:])
+    resumed = batches(checked_input_fn(files, random_seed=3), params, most=13)
+    np.testing.assert_equal(resumed, whole[17:])
     hosts = [
         batches(
             checked_input_fn(files, random_seed=3),
@@ -291,7 +279,7 @@ def test_training_resumes_exactly_on_any_number_of_hosts(files):
         {name: np.concatenate([batch[name] for batch in parts]) for name in parts[0]}
         for parts in zip(*hosts, strict=True)
     ]
-    assert_equal(joined, whole[17:])
+    np.testing.assert_equal(joined, whole[17:])
     other = batches(checked_input_fn(files, random_seed=4), {"batch_size": 6}, most=1)
     assert (other[0]["input_ids"] != whole[0]["input_ids"]).any()
 
@@ -306,7 +294,7 @@ def test_masks_of_an_evaluation_belong_to_its_records(unmasked_files):
         assert not any(values[~is_real].any() for values in joined.values())
         return {name: values[is_real] for name, values in joined.items()}
 
-    assert_equal([rows(7), rows(4, random_seed=9)], [rows(5)] * 2)
+    np.testing.assert_equal([rows(7), rows(4, random_seed=9)], [rows(5)] * 2)
 
 
 def test_a_network_with_one_segment_is_refused(unmasked_files):

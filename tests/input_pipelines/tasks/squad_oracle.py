@@ -5,15 +5,9 @@
 
 It is for TF 1.15 on Python 3.7 and needs nothing of this project. Its rules were written down from
 the description of BERT's paper (Devlin et al., 2018) and of google-research/bert, not from its
-code: words between whitespace, WordPiece within words, windows with a stride, the largest context,
-n-best answers, and the projection of pieces back to the words of the text. Features go through
-TFRecords, as that script's do.
-
-It writes
-    questions.json   200 questions that it makes up, in SQuAD's layout
-    vocab.txt        a vocabulary for them
-    features.npz     the features of all windows, read back from the records
-    answers.json.gz  predictions, n-best lists and null odds from the logits of `logits`
+code. It makes up 200 questions in SQuAD's layout, and a vocabulary for them. It writes the features
+of all windows, which go through TFRecords, as that script's do; and predictions, n-best lists and
+null odds from the logits of `logits`.
 
 Each answer is [text, whether its pieces were found in the words]. If not, run_squad.py returns the
 words as a whole, and this project does not. If pieces occur twice in the words, run_squad.py takes

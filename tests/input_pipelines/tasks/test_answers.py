@@ -7,20 +7,15 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_estimator.tokenization import (
-    SPECIAL_TOKENS,
-    FullTokenizer,
-    SentencePieceTokenizer,
-    write_vocab,
-)
+from bert_estimator.tokenization import FullTokenizer, SentencePieceTokenizer, write_vocab
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.squad_files import Answer, Question
 from input_pipelines.tasks.windows import Windows
 from tests.input_pipelines.tasks import squad_oracle as oracle
-from tests.input_pipelines.tasks.test_windows import GOLDENS, golden_windows
+from tests.input_pipelines.tasks.test_windows import GOLDENS, golden_windows, tokenizer
 
-__all__ = ["golden_windows"]  # a fixture
+__all__ = ["golden_windows", "tokenizer"]  # fixtures
 
 TOKENS = pathlib.Path(__file__).parent.parent.parent / "tokenization" / "goldens"
 STRINGS = json.loads((TOKENS / "tokens.json").read_text())
@@ -39,12 +34,7 @@ def pairs(request, golden_windows):
 
 
 def assert_like(text, expected, is_found):
-    """Asserts that a text is the oracle's, but for the differences that docs name.
-
-    The oracle gives whole words if it does not find the pieces in them, joins words by single
-    spaces, takes the first of equal pieces within its words whatever their case and accents, and
-    says "empty".
-    """
+    """Asserts that a text is the oracle's, but for the differences that docs name."""
     if expected == "empty":
         assert text == ""
     elif is_found:
@@ -86,15 +76,6 @@ def test_the_n_best_lists_equal_the_oracle_s(pairs):
 
 
 # By hand
-
-WORDS = [f"w{i}" for i in range(6)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("vocabulary") / "vocab.txt")
-    write_vocab([*SPECIAL_TOKENS, *WORDS, "q"], path)
-    return FullTokenizer(path)
 
 
 def one_window(tokenizer, context="w0  W1 w2 w3 w4 w5", golds=()):

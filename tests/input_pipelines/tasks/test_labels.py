@@ -55,11 +55,18 @@ def test_labels_are_found_and_sorted(tmp_path, cells, found):
         (["1", "x", 1], 3, "the label 1 is a number, but in line 1 it is a text; spell each label"),
         (["a", "a"], 1, "the label is 'a' here and in all other rows, so that there is nothing"),
         (["", ""], 1, "neither this row nor a later one has a label"),
+        # Several labels
+        ([["a"], {"b": 1}], 2, 'the label is {"b": 1}; it must be'),
+        ([["a"], ["b\tc"]], 2, 'the label is "b\\tc"; it must not hold a tab'),
+        ([["a"], [["b"]]], 2, 'the label is ["b"]; it must be'),
+        ([["a", True], "true"], 2, "the label true is a text, but in line 1 it is true or false"),
+        ([[], ""], 1, "neither this row nor a later one has a label"),
     ],
 )
 def test_labels_that_cannot_work(tmp_path, cells, line, message):
+    kind = "multi_label" if isinstance(cells[0], list) else "classification"
     with pytest.raises(TableError) as caught:
-        examples.discover_labels(own(tmp_path, *cells))
+        examples.discover_labels(own(tmp_path, *cells, kind=kind))
     assert str(caught.value).startswith(f"{tmp_path}/t.jsonl:{line}: {message}")
 
 
@@ -101,22 +108,6 @@ def test_labels_that_differ_in_what_nobody_can_see(tmp_path, other, kind):
 )
 def test_several_labels(tmp_path, cells, found):
     assert examples.discover_labels(own(tmp_path, *cells, kind="multi_label")) == found
-
-
-@pytest.mark.parametrize(
-    ("cells", "line", "message"),
-    [
-        ([["a"], {"b": 1}], 2, 'the label is {"b": 1}; it must be'),
-        ([["a"], ["b\tc"]], 2, 'the label is "b\\tc"; it must not hold a tab'),
-        ([["a"], [["b"]]], 2, 'the label is ["b"]; it must be'),
-        ([["a", True], "true"], 2, "the label true is a text, but in line 1 it is true or false"),
-        ([[], ""], 1, "neither this row nor a later one has a label"),
-    ],
-)
-def test_several_labels_that_cannot_work(tmp_path, cells, line, message):
-    with pytest.raises(TableError) as caught:
-        examples.discover_labels(own(tmp_path, *cells, kind="multi_label"))
-    assert str(caught.value).startswith(f"{tmp_path}/t.jsonl:{line}: {message}")
 
 
 @pytest.mark.parametrize("cell", [True, None, [1], {}, "1_000", 10**400, "1" * 400, "0x10", 1e39])

@@ -31,8 +31,7 @@ def test_a_batch_has_the_features_of_its_examples_and_padding():
     found = ReorderedBatches(features, 2)
     batch = found.batch(np.array([4, 0, -1]), 10)
     expected = features.batch(np.array([*found.batch(np.array([4, 0]))["label_ids"], -1]), 10)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(batch[name], value, name)
+    np.testing.assert_equal(batch, expected)
     assert batch["input_ids"].shape == (3, 10)
     assert batch["is_real_example"].tolist() == [1, 1, 0]
 

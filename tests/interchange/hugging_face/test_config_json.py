@@ -6,11 +6,9 @@ import fixtures
 import numpy as np
 import pytest
 
-from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER
-from bert_estimator.jobs import facts
 
 DEFAULTS = ("LABEL_0", "LABEL_1")
 PAIRS = {"kind": "classification", "labels": DEFAULTS, "is_pair": True}
@@ -63,14 +61,6 @@ def test_the_facts_of_a_task_go_there_and_back(tmp_path, head, facts):
     fixtures.write_tf1(tmp_path / "tf1", there.config, fixtures.weights_of(there), **values)
     for copy in (there, again, open_source(str(tmp_path / "tf1"))):
         assert facts_of(copy) == facts_of(source)
-
-
-def test_a_copy_is_guarded_as_the_run_is(tmp_path):
-    there = write_theirs(tmp_path / "hf", write_google(tmp_path / "run", ANSWER, **SQUAD))
-    task = {"kind": "question_answering", "version_2_with_negative": False}
-    head = [f"{ANSWER}/output_weights"]
-    with pytest.raises(FlagError, match="was trained with --version_2_with_negative, to leave que"):
-        facts.check_used(there, head, task, there.vocab_file, there.config, "init_checkpoint")
 
 
 def test_only_facts_that_are_known_are_written(tmp_path):

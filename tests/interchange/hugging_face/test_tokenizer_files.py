@@ -10,6 +10,8 @@ import pytest
 from bert_estimator.interchange import open_source
 from bert_estimator.tokenization import load_vocab, train_sentencepiece
 
+FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
+BACKEND = {"tokenizer_class": "TokenizersBackend"}
 OTHER = "text would be cut into other tokens than the model knows"
 
 
@@ -152,49 +154,36 @@ def test_a_sentencepiece_model_beside_a_wordpiece_vocabulary_is_refused(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("settings", "stripped", "expected"),
+    ("settings", "normalizer", "expected"),
     [
-        ({}, None, (True, None)),
-        ({}, True, (True, None)),
-        ({}, False, "lacks it, which means true. The two must agree. Write there whether the mo"),
-        ({"strip_accents": False}, False, (True, False)),
-        ({"strip_accents": False}, None, (True, False)),  # BertTokenizer's own setting counts
-        ({"tokenizer_class": "PreTrainedTokenizerFast"}, False, (True, False)),
-        ({"tokenizer_class": "PreTrainedTokenizerFast"}, True, (True, None)),
-        ({"tokenizer_class": "TokenizersBackend", "strip_accents": True}, False, "says true. The"),
+        ({}, {"strip_accents": None}, (True, None)),
+        ({}, {"strip_accents": True}, (True, None)),
+        ({}, {"strip_accents": False}, "lacks it, which means true. The two must agree. Write t"),
+        ({"strip_accents": False}, {"strip_accents": False}, (True, False)),
+        # BertTokenizer's own setting counts.
+        ({"strip_accents": False}, {"strip_accents": None}, (True, False)),
+        (FAST, {"strip_accents": False}, (True, False)),
+        (FAST, {"strip_accents": True}, (True, None)),
+        ({**BACKEND, "strip_accents": True}, {"strip_accents": False}, "says true. The two must"),
+        ({}, {"lowercase": True}, (True, None)),
+        ({}, {"lowercase": False}, "lacks it, which means true. The two must agree. Write there h"),
+        ({"do_lower_case": False}, {"lowercase": False}, (False, None)),
+        # transformers' BertTokenizer takes it from tokenizer_config.json.
+        ({"do_lower_case": False}, {"lowercase": True}, (False, None)),
+        ({"do_lower_case": True}, {"lowercase": False}, (True, None)),
+        (FAST, {"lowercase": False}, (False, None)),
+        (FAST, {"lowercase": True}, (True, None)),
+        ({**BACKEND, "do_lower_case": True}, {"lowercase": False}, "says true. The two must"),
     ],
 )
-def test_the_accents_that_two_files_tell(tmp_path, settings, stripped, expected):
+def test_the_casing_that_two_files_tell(tmp_path, settings, normalizer, expected):
     folder = model(tmp_path, **settings)
-    fixtures.with_tokenizer_json(folder, normalizer={"strip_accents": stripped})
+    fixtures.with_tokenizer_json(folder, normalizer=normalizer)
     if isinstance(expected, tuple):
         assert open_source(str(folder)).casing == expected
         return
-    start = "tokenizer.json: normalizer: strip_accents=false, but strip_accents of "
-    with refused(folder, f"{start}tokenizer_config.json {expected}"):
-        open_source(str(folder))
-
-
-@pytest.mark.parametrize(
-    ("settings", "lowercase", "expected"),
-    [
-        ({}, True, True),
-        ({}, False, "lacks it, which means true. The two must agree. Write there how the model's"),
-        ({"do_lower_case": False}, False, False),
-        # transformers' BertTokenizer takes it from tokenizer_config.json.
-        ({"do_lower_case": False}, True, False),
-        ({"do_lower_case": True}, False, True),
-        ({"tokenizer_class": "PreTrainedTokenizerFast"}, False, False),
-        ({"tokenizer_class": "PreTrainedTokenizerFast"}, True, True),
-        ({"tokenizer_class": "TokenizersBackend", "do_lower_case": True}, False, "says true. The"),
-    ],
-)
-def test_the_casing_that_two_files_tell(tmp_path, settings, lowercase, expected):
-    folder = model(tmp_path, **settings)
-    fixtures.with_tokenizer_json(folder, normalizer={"lowercase": lowercase})
-    if isinstance(expected, bool):
-        assert open_source(str(folder)).do_lower_case is expected
-        return
-    start = f"tokenizer.json: normalizer: lowercase={str(lowercase).lower()}, but do_lower_case of "
-    with refused(folder, f"{start}tokenizer_config.json {expected}"):
+    (name,) = normalizer
+    other = {"lowercase": "do_lower_case"}.get(name, name)
+    start = f"tokenizer.json: normalizer: {name}=false, but {other} of tokenizer_config.json "
+    with refused(folder, start + expected):
         open_source(str(folder))

@@ -2,11 +2,11 @@
 
 import collections
 
+import fixtures
 import numpy as np
 import pytest
 
 from bert_estimator.bert_config import HIDDEN_ACTS, BertConfig
-from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 from bert_estimator.interchange.onnx import model_directory, network_graph, runtime
 from bert_estimator.interchange.weights import fixed_batch
@@ -24,19 +24,6 @@ def network(**changes):
         "intermediate_size": 48, "max_position_embeddings": 24,
     }  # fmt: skip
     return BertConfig(**{**sizes, **changes})
-
-
-def random_weights(config, heads=(), has_pooler=True):
-    """Returns random weights of a network with heads; a classifier has 3 outputs."""
-    shapes = dict(network_variables.encoder_shapes(config))
-    for head in heads:
-        shapes.update(network_variables.head_shapes(config, 3)[head])
-    generator = np.random.default_rng(3)
-    return {
-        name: np.float32(generator.normal(name.endswith("gamma"), 0.3, shape))
-        for name, shape in shapes.items()
-        if has_pooler or not name.startswith(POOLER)
-    }
 
 
 def written(path, model):
@@ -60,7 +47,9 @@ def written(path, model):
 )
 def test_outputs_are_those_of_the_network(tmp_path, changes, heads, has_pooler, outputs):
     config = network(**changes)
-    weights = random_weights(config, heads, has_pooler)
+    weights = fixtures.random_weights(config, heads, 3)
+    if not has_pooler:
+        weights = {name: v for name, v in weights.items() if not name.startswith(POOLER)}
     folder = written(tmp_path, network_graph.make(config, weights))
     batch = fixed_batch(config)
     with_holes = {**batch, "input_mask": batch["input_mask"] * (np.arange(24) % 5 != 3)}
@@ -73,7 +62,8 @@ def test_outputs_are_those_of_the_network(tmp_path, changes, heads, has_pooler, 
 
 def test_padding_gets_the_logits_that_predictions_have(tmp_path):
     config = network()
-    folder = written(tmp_path, network_graph.make(config, random_weights(config, (ANSWER,))))
+    weights = fixtures.random_weights(config, (ANSWER,))
+    folder = written(tmp_path, network_graph.make(config, weights))
     batch = fixed_batch(config)
     for logits in runtime.Model(folder).run(batch, runtime.ENDS).values():
         assert (logits[batch["input_mask"] == 0] == -10000).all()
@@ -93,7 +83,7 @@ def test_padding_gets_the_logits_that_predictions_have(tmp_path):
 @pytest.mark.parametrize("heads", [(CLASSIFIER,), (ANSWER,), ()])
 def test_onnxruntime_fuses_each_layer(tmp_path, changes, gelu, attentions, heads):
     config = network(**changes)
-    model = network_graph.make(config, random_weights(config, heads))
+    model = network_graph.make(config, fixtures.random_weights(config, heads, 3))
     assert {node.domain for node in model.graph.node} == {""}
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -120,4 +110,4 @@ def test_a_network_that_onnx_cannot_hold_is_refused():
 def test_two_heads_are_refused():
     config = network()
     with pytest.raises(ValueError, match="the network has two heads, one for labels and one for"):
-        network_graph.make(config, random_weights(config, (CLASSIFIER, ANSWER)))
+        network_graph.make(config, fixtures.random_weights(config, (CLASSIFIER, ANSWER)))

@@ -10,10 +10,7 @@ import tensorflow.compat.v1 as tf
 from tiny_run import bert_config, classifier_flags, words
 
 import run_classifier
-from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import __main__ as convert
-from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.source import Source
 from bert_estimator.jobs.fine_tuning import model_labels
@@ -34,9 +31,7 @@ def write_model(folder, labels, answer, kind="classification", is_pair=None, nam
     folder.mkdir()
     vocab_file = f"{folder}.vocab.txt"
     write_vocab([*SPECIAL_TOKENS, *WORDS], vocab_file)
-    random = np.random.RandomState(0)
-    shapes = network_variables.encoder_shapes(CONFIG)
-    weights = {k: random.normal(0, 0.1, s).astype(np.float32) for k, s in shapes.items()}
+    weights = fixtures.random_weights(CONFIG, scale=0.1)
     weights["output_weights"] = np.zeros([len(labels), CONFIG.hidden_size], np.float32)
     weights["output_bias"] = np.float32([9 if i == answer else 0 for i in range(len(labels))])
     if named_in == "config.json" and kind == "tagging":
@@ -102,13 +97,19 @@ def check_answers(output_dir, order, answer):
 ALL = ("do_eval", "do_predict", "do_export")
 
 
-@pytest.mark.parametrize("named_in", ["task.json", "config.json"])
-def test_the_model_alone(tmp_path, named_in):
-    """Its files say the labels; evaluation, prediction, export and predictor need no other."""
+@pytest.mark.parametrize(
+    ("named_in", "trained_on"),
+    [("task.json", None), ("config.json", None), ("config.json", ["neutral", "contradiction"])],
+)
+def test_a_model_says_its_labels(tmp_path, named_in, trained_on):
+    """No other file is needed, and a file to train on that lacks a label, or has them in another
+    order, does not change them."""
     answer = NLI.index("neutral")
     model = write_model(tmp_path / "model", NLI, answer, named_in=named_in)
     dev = write_rows(tmp_path / "dev.tsv", LABELS)
     flags = {"eval_file": dev, "predict_file": dev, "export_inputs": "ids"}
+    if trained_on:
+        flags["train_file"] = write_rows(tmp_path / "train.tsv", trained_on)
     assert run(tmp_path / "out", *ALL, init_checkpoint=model, **flags) == 0
     check_answers(tmp_path / "out", NLI, answer)
 
@@ -141,16 +142,6 @@ def test_own_runs_keep_the_order_that_they_began_with(tmp_path, with_best):
     del in_place["eval_file"], in_place["predict_file"]
     assert run(run_dir, "do_export", **in_place) == 0
     assert Predictor(str(run_dir)).labels == NLI
-
-
-def test_a_file_to_train_on_gives_the_same_labels(tmp_path):
-    """A file that lacks a label, or has them in another order, does not change the network's."""
-    model = write_model(tmp_path / "model", NLI, 2, named_in="config.json")
-    dev = write_rows(tmp_path / "dev.tsv", LABELS)
-    train = write_rows(tmp_path / "train.tsv", ["neutral", "contradiction"])
-    flags = {"eval_file": dev, "predict_file": dev, "export_inputs": "ids", "train_file": train}
-    assert run(tmp_path / "out", *ALL, init_checkpoint=model, **flags) == 0
-    check_answers(tmp_path / "out", NLI, 2)
 
 
 @pytest.mark.parametrize("verb", ["do_eval", "do_train"])
@@ -233,14 +224,6 @@ def test_a_number_needs_no_labels(tmp_path):
     dev = write_rows(tmp_path / "dev.tsv", ["1", "2"])
     assert run(tmp_path / "out", "do_predict", init_checkpoint=model, predict_file=dev) == 0
     assert (tmp_path / "out" / "test_results.tsv").read_text() == "9.0\n9.0\n"
-
-
-@pytest.mark.parametrize("start", ["task.json", "config.json"])
-def test_conversion_keeps_the_order(tmp_path, start):
-    model = write_model(tmp_path / "model", NLI, 1, named_in=start)
-    to = "tf1" if start == "config.json" else "hf"
-    assert convert.main(["interchange", str(model), str(tmp_path / "other"), f"--to={to}"]) == 0
-    assert interchange.open_source(str(tmp_path / "other")).labels == NLI
 
 
 # Outputs without names.

@@ -78,8 +78,8 @@ def example(values):
     lists = {name: tf.train.BytesList(value=[value.encode()]) for name, value in values.items()}
     features = {name: tf.train.Feature(bytes_list=values) for name, values in lists.items()}
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-examples = [example(dict(zip(texts, row))) for row in zip(*texts.values())]
 for name in {"classify", "regress"} & set(model.signatures):
+    examples = [example(dict(zip(texts, row))) for row in zip(*texts.values())]
     answers = model.signatures[name](inputs=tf.constant(examples))
     found |= {f"{name} {key}": value for key, value in answers.items()}
 

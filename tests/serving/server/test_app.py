@@ -2,19 +2,21 @@
 
 import base64
 import contextlib
+import functools
 import http.client
 import io
 import re
 import socket
 import threading
-import time
 
 import http_served as served
 import numpy as np
 import pytest
+from toy import wait_until
 
 from bert_estimator.serving.server import app, bodies
 
+until = functools.partial(wait_until, secs=20)
 OF_A_TEXT = served.label_of("a text")
 B64 = {"b64": base64.b64encode(b"a text").decode()}
 PAIR = {"text_a": "a", "text_b": "pair"}
@@ -326,13 +328,6 @@ class Gate:
 
     def wait(self, number=1):
         until(lambda: len(self.batches) >= number)
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 class Asking(threading.Thread):
