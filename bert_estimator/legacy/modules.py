@@ -384,9 +384,13 @@ def _moved(path, name):
                 if getattr(value, "__module__", None) == other:
                     found[other] = value
     if len(found) > 1:  # Programs know what TensorFlow exports.
-        # It is loaded: this module, which the runner needs first, does not load TensorFlow.
-        names_of_api = sys.modules["tensorflow.python.util.tf_export"].get_v1_names
-        found = {path: value for path, value in found.items() if names_of_api(value)}
+        # They are loaded: this module, which the runner needs first, does not load TensorFlow.
+        util = sys.modules["tensorflow.python.util"]
+        found = {
+            path: value
+            for path, value in found.items()
+            if util.tf_export.get_v1_names(util.tf_decorator.unwrap(value)[1])
+        }
     if len(found) != 1:
         raise AttributeError(f"module {path!r} has no attribute {name!r}")
     return found.popitem()[1]

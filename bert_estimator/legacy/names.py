@@ -264,11 +264,11 @@ MODULES = {
         _IN_MEMORY,
         _EARLY_STOPPING,
         _SUPERVISED_INPUT,
-        ("bert_estimator.legacy.stand_ins.contrib_estimator", "add_metrics call_logit_fn"),
         (
             "bert_estimator.legacy.stand_ins.contrib_estimator",
-            "binary_classification_head clip_gradients_by_norm logistic_regression_head "
-            "multi_class_head multi_head multi_label_head poisson_regression_head regression_head",
+            "add_metrics binary_classification_head call_logit_fn clip_gradients_by_norm "
+            "logistic_regression_head multi_class_head multi_head multi_label_head "
+            "poisson_regression_head regression_head",
         ),
         (f"{_WHEEL}.canned.dnn", "DNNEstimator dnn_logit_fn_builder"),
         (f"{_WHEEL}.canned.dnn_linear_combined", "DNNLinearCombinedEstimator"),

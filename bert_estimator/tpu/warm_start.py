@@ -96,12 +96,15 @@ def read_after_restoring() -> None:
     }
     for variable in variables if restored else ():
         initializer = initializers.get(variable.op)
-        if initializer is None or variable.op in restored:
+        if initializer is None:
             continue
         before = set(graph_walk.all_before([initializer]))
-        read = restored.keys() & before
+        # A variable with a restored value may read others as well: a sum of two weights.
+        read = restored.keys() & before - {variable.op}
         if read:
             _make_wait(variable, initializer, before, {w: restored[w] for w in read})
+            if variable.op in restored:
+                restored[variable.op] = initial_values.initializer_of(variable)
 
 
 def _make_wait(variable, initializer, before, read):

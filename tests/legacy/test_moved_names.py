@@ -24,6 +24,7 @@ GIVEN = {
     "at('ops.nn').bidirectional_dynamic_rnn is tf.nn.bidirectional_dynamic_rnn": "True",
     "at('ops.nn').rnn_cell.LSTMStateTuple is tf.nn.rnn_cell.LSTMStateTuple": "True",
     "at('ops.variables').VariableV1 is tf.Variable": "True",
+    "at('ops.variables').is_variable_initialized is tf.is_variable_initialized": "True",
     "at('ops.variables').RefVariable.__name__": "RefVariable",
     "at('ops.array_ops').stack is tf.stack": "True",
     "[getattr(at('ops.control_flow_ops'), n) is getattr(tf, n) for n in"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from toy import make_estimator, scalars, weight_at
 
 from bert_estimator import tpu
 from bert_estimator.tpu import serving, warm_start
+from bert_estimator.tpu.step import initial_values
 
 
 def make_model_fn(names=("a", "b"), first=0.0, adds=1.0):
@@ -221,6 +223,11 @@ def test_rows_of_another_vocabulary(tmp_path, rules):
     )
 
 
+def value_or_initial_value(weight):
+    is_initialized = tf.is_variable_initialized(weight)
+    return tf.cond(is_initialized, weight.read_value, lambda: weight.initial_value)
+
+
 def check_averages(folder, source, way, rules, use_resource=True):
     """Checks what averages of restored weights, and of another, start with."""
 
@@ -233,12 +240,8 @@ def check_averages(folder, source, way, rules, use_resource=True):
         optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(1.0))
         with tf.control_dependencies([optimizer.minimize(loss, tf.train.get_global_step())]):
             train_op = averages.apply([*weights, other])
-        start = tf.cond(
-            tf.is_variable_initialized(weights[1]),
-            weights[1].read_value,
-            lambda: weights[1].initial_value,
-        )
-        tf.Variable(2 * start, name="twice", trainable=False, use_resource=use_resource)
+        twice = 2 * value_or_initial_value(weights[1])
+        tf.Variable(twice, name="twice", trainable=False, use_resource=use_resource)
 
         def scaffold():
             if way == "scaffold_fn":
@@ -272,13 +275,20 @@ def test_averages_in_programs_of_tensorflow_1(tmp_path, source, way, use_resourc
         check_averages(tmp_path / str(number), source, way, {"use_tpu": False}, use_resource)
 
 
-def test_an_initializer_may_wait_for_what_reads_a_restored_variable(source):
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_a_sum_of_weights_waits_for_the_weight_that_is_restored_later(source, use_resource):
+    """Though its initial value is of a checkpoint, too, and its initializer waits for a read."""
     with tf.Graph().as_default(), tf.Session() as session:
-        with tf.variable_scope("", use_resource=True):
-            weight = tf.get_variable("a", initializer=100.0)
+        with tf.variable_scope("", use_resource=use_resource):
+            weights = [tf.get_variable(name, initializer=100.0) for name in "ab"]
             tf.train.init_from_checkpoint(source, {"a": "a"})
-            twice = tf.get_variable("twice", initializer=2 * weight.read_value())
-        twice.initializer._add_control_input((weight + 0.0).op)
+            values = [value_or_initial_value(weight) for weight in weights]
+            total = tf.get_variable("total", initializer=tf.add_n(values))
+        total.initializer._add_control_input((weights[0] + 0.0).op)
+        tf.train.init_from_checkpoint(source, {"b": "b"})
+        for weight in weights:
+            later = tf.py_func(lambda: time.sleep(0.1), [], [])
+            initial_values.initializer_of(weight)._add_control_input(later)
         warm_start.read_after_restoring()
         session.run(tf.global_variables_initializer())
-        assert session.run(twice) == 4
+        assert session.run(total) == 4
