@@ -128,14 +128,8 @@ MODELS = {
 
 
 def make_model_fn(models):
-    """Fits each network to 1, with UPDATE_OPS and a moving average of all variables.
-
-    A loop reads its variables once in a step. So their averages are of the values before an update.
-
-    The models, a dict of name -> (network, optimizer), have nothing in common but the global step:
-    each is in a scope of its name. Compiling a step takes longer than anything else, so they are
-    trained in one step. Evaluation gives the loss of each model by its name.
-    """
+    """Fits all networks, each in a scope of its name, to 1 in one step, for the sake of compiling;
+    with UPDATE_OPS and a moving average of all variables. Evaluation gives each one's loss."""
 
     def model_fn(features, mode, params):
         is_training, losses, updates = mode == tpu.ModeKeys.TRAIN, {}, []
