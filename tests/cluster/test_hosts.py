@@ -31,21 +31,6 @@ LOST = "LostHostError: Another host of TF_CONFIG has ended, or cannot be reached
 JAX_S_WORDS = "Terminating process because the JAX distributed service detected fatal errors."
 
 
-@pytest.mark.parametrize(
-    ("cluster", "task", "number", "index"),
-    [
-        ({}, {}, 1, 0),
-        (TWO, {"type": "chief", "index": 0}, 2, 0),
-        (TWO, {"type": "worker", "index": 0}, 2, 1),
-        (TWO, {"type": "evaluator", "index": 0}, 1, 0),
-    ],
-)
-def test_who_this_process_is(monkeypatch, cluster, task, number, index):
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    found = hosts.find()
-    assert (found.number, found.index, found.is_chief) == (number, index, index == 0)
-
-
 def test_alone_there_is_nobody_to_wait_for():
     assert hosts.gather(3).tolist() == [3]
     hosts.agree_on("the step", 3)

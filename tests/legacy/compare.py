@@ -10,10 +10,8 @@ The Python of TensorFlow 1 needs `pip install tensorflow==1.15.5 'protobuf<3.21'
 4. on today's from the first one's checkpoint of step 20, to step 22,
 5. if it is in `replay.ON_CORES`, as 2 on two virtual cores,
 
-and 1 must equal 2 and 5, and 3 equal 4. With --record, what 1 gave, and its checkpoint of step 0,
-become the goldens that `test_scripts.py` replays.
-
-The scripts of `replay.ZOO` write the variables of models, which must be the same ones.
+and 1 must equal 2 and 5, and 3 equal 4; models of `replay.ZOO` must have the same variables. With
+--record, what 1 gave, and its checkpoint of step 0, become the goldens of `test_scripts.py`.
 """
 
 import argparse

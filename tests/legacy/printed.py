@@ -2,10 +2,8 @@
 
     python tests/legacy/printed.py --tf2_python=PATH_OF_PYTHON --tf1_python=PATH_OF_PYTHON
 
-The first Python needs `pip install 'tensorflow==2.15.*'`, which has tf.estimator: it runs the
-scripts of `scripts_of_2/` (`test_scripts_of_2.py`). The second needs TensorFlow 1.15.5, as for
-`compare.py`: it runs `scripts/keras_tree.py` (`test_python_keras.py`) and
-`scripts/contrib_parts.py` (`test_contrib_parts.py`).
+The first Python needs `pip install 'tensorflow==2.15.*'`: it runs `scripts_of_2/*.py`. The second
+needs TensorFlow 1.15.5: it runs `scripts/keras_tree.py` and `scripts/contrib_parts.py`.
 """
 
 import argparse

@@ -16,46 +16,25 @@ GOLDENS = HERE / "goldens"
 ROOT = HERE.parent.parent
 RELATIVE = 1e-4
 
-# Script -> (its flags, the flags that resume it and run to step 22).
-FLAGS = {
-    "bert_pretraining": (["--do_train", "--do_eval"], ["--num_train_steps=22"]),
-    "bert_classifier": (["--do_train", "--do_eval"], ["--num_train_epochs=4.4"]),
-    "mnist_convnet": ([], ["--train_steps=22"]),
-    "regression": ([], ["--train_steps=22"]),
-    "counted_beside": ([], ["--train_steps=22"]),
-    "moving_averages": ([], ["--train_steps=22"]),
-    "train_and_evaluate": ([], ["--train_steps=22"]),
-    "predict_and_export": ([], ["--num_train_steps=22"]),
-    "wide_and_deep": ([], ["--train_steps=22"]),
-    "text_classifier": ([], ["--train_steps=22"]),
-    "multi_head": ([], ["--train_steps=22"]),
-    "canned_exporters": ([], ["--train_steps=22"]),
-    "contrib_heads": ([], ["--train_steps=22"]),
-    "depthwise_convnet": ([], ["--train_steps=22"]),
-    "recurrent_tagger": ([], ["--train_steps=22"]),
-    "keras_layers": ([], ["--train_steps=22"]),
-    "slim_autoencoder": ([], ["--train_steps=22"]),
-    "matrix_factorization": ([], ["--train_steps=22"]),
-    "two_players": ([], ["--train_steps=22"]),
-    "translation": ([], ["--train_steps=22"]),
-    "segmentation": ([], ["--train_steps=22"]),
-}
 # These run in the quick suite.
-QUICK = list(FLAGS)[:8]
+QUICK = [
+    *["bert_pretraining", "bert_classifier", "mnist_convnet", "regression", "counted_beside"],
+    *["moving_averages", "train_and_evaluate", "predict_and_export"],
+]
 # These need the tensorflow-estimator package.
 CANNED = ["wide_and_deep", "text_classifier", "multi_head", "canned_exporters", "contrib_heads"]
 # These have a mean loss and no batch statistics: on two cores they give what they give on one.
 ON_CORES = [
-    "regression",
-    "depthwise_convnet",
-    "recurrent_tagger",
-    "keras_layers",
-    "slim_autoencoder",
-    "matrix_factorization",
-    "two_players",
-    "translation",
-    "segmentation",
+    *["regression", "depthwise_convnet", "recurrent_tagger", "keras_layers", "slim_autoencoder"],
+    *["matrix_factorization", "two_players", "translation", "segmentation"],
 ]
+# Script -> (its flags, the flags that resume it and run to step 22).
+FLAGS = {
+    **dict.fromkeys([*QUICK, *CANNED, *ON_CORES], ([], ["--train_steps=22"])),
+    "bert_pretraining": (["--do_train", "--do_eval"], ["--num_train_steps=22"]),
+    "bert_classifier": (["--do_train", "--do_eval"], ["--num_train_epochs=4.4"]),
+    "predict_and_export": ([], ["--num_train_steps=22"]),
+}
 # Script -> the largest relative difference of its losses, if it is not RELATIVE.
 LOSSES = dict.fromkeys(CANNED, 1e-5)
 

@@ -21,7 +21,7 @@ def test_each_way_to_them_is_ours():
     assert modules.look_up(tpu_ops, "cross_replica_sum") is tpu.cross_replica_sum
     assert modules.look_up(tpu_ops, "all_to_all").__module__ == "tensorflow.python.tpu.ops.tpu_ops"
     for module in ("tensorflow.tpu", "tensorflow.contrib.tpu"):
-        for name in ("CrossShardOptimizer", "cross_replica_sum"):
+        for name in ("CrossShardOptimizer", "cross_replica_sum", "outside_compilation"):
             assert modules.look_up(module, name) is getattr(tpu, name)
 
 

@@ -83,24 +83,3 @@ def test_no_module_is_loaded_twice(tmp_path, tf2):
     flags = [f"--tf{2 if tf2 else 1}"]
     done = legacy_script.run(tmp_path, SCRIPT, flags=flags, input=json.dumps(table))
     assert done.stdout == ""
-
-
-PRIVACY = """
-import tensorflow as tf
-
-try:
-    from tensorflow.compat.v1.python.framework import ops
-    from tensorflow.compat.v1.python.keras import losses
-except ImportError as error:
-    print(error)
-
-from tensorflow.python.framework import ops
-with tf.Graph().as_default() as graph:
-    print(ops.get_default_graph() is graph)
-"""
-
-
-def test_a_program_that_tries_another_path_goes_on(tmp_path):
-    """It is written as tensorflow_privacy is: it catches the error."""
-    done = legacy_script.run(tmp_path, PRIVACY)
-    assert done.stdout.splitlines() == ["No module named 'tensorflow.compat.v1.python'", "True"]

@@ -40,13 +40,6 @@ def test_a_star_gives_the_names_of_a_module_without_the_modules_below_it():
     assert "slim" not in modules.LegacyModule("tensorflow.contrib").__all__
 
 
-def test_the_first_source_of_a_name_gives_it():
-    assert modules.look_up("tensorflow.estimator.tpu", "RunConfig").__module__ == (
-        "bert_estimator.tpu.config"
-    )
-    assert modules.look_up("tensorflow.contrib.metrics", "set_size").__name__ == "set_size"
-
-
 @pytest.mark.parametrize(
     ("module", "name", "home"),
     [

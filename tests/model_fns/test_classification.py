@@ -73,15 +73,21 @@ def numpy_losses(kind, logits, labels):
     return (logits[:, 0] - labels) ** 2
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_evaluation(kind):
+def evaluated(build, times=1, **options):
+    """Returns (loss of the spec, the tensors of the metrics, the metrics of a batch so often)."""
     with tf.Graph().as_default(), tf.Session() as session:
-        spec = build(kind, tpu.ModeKeys.EVAL)
+        spec = build(tpu.ModeKeys.EVAL, **options)
         metric_fn, tensors = spec.eval_metrics
         metrics = metric_fn(**tensors)
         session.run(tf.global_variables_initializer())
-        loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
-        found = session.run({name: metric[0] for name, metric in metrics.items()})
+        for _ in range(times):
+            loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
+        return loss, values, session.run({name: metric[0] for name, metric in metrics.items()})
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_evaluation(kind):
+    loss, values, found = evaluated(functools.partial(build, kind))
     losses = numpy_losses(kind, values["logits"], LABELS[kind])
     np.testing.assert_allclose(values["losses"], losses, rtol=1e-5)
     assert loss == pytest.approx(losses[:3].mean(), rel=1e-5)
@@ -221,10 +227,7 @@ def test_the_normaliser_counts_the_global_batch(no_head_dropout):
 @pytest.mark.parametrize("factors", [(1.0, 2.0, 5.0), (0.1, 0.05, 0.2)])
 def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout, factors):
     head = head_of("classification", class_weights=factors)
-    with tf.Graph().as_default(), tf.Session() as session:
-        spec = build("classification", tpu.ModeKeys.EVAL, head=head)
-        session.run(tf.global_variables_initializer())
-        loss, values = session.run([spec.loss, spec.eval_metrics[1]])
+    loss, values, _ = evaluated(functools.partial(build, "classification"), head=head)
     weights = np.array(factors)[LABELS["classification"]] * REAL
     losses = numpy_losses("classification", values["logits"], LABELS["classification"])
     expected = (losses * weights).sum() / weights.sum()
@@ -235,10 +238,8 @@ def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout, factors):
 
 def test_a_batch_whose_labels_have_no_weight_has_no_loss():
     head = head_of("classification", class_weights=(1.0, 0.0, 0.0))
-    with tf.Graph().as_default(), tf.Session() as session:
-        spec = build("classification", tpu.ModeKeys.EVAL, head=head, rows=slice(1, 2))
-        session.run(tf.global_variables_initializer())
-        assert session.run(spec.loss) == 0.0
+    found, *_ = evaluated(functools.partial(build, "classification"), head=head, rows=slice(1, 2))
+    assert found == 0.0
     loss, report, weights = train_once("classification", head=head, rows=slice(1, 2))
     assert loss == report["gradient_norm"] == 0.0
     assert all(np.isfinite(value).all() for value in weights.values())

@@ -13,6 +13,7 @@ from tests.model_fns.test_classification import (
     F,
     check_micro_batches,
     check_precision,
+    evaluated,
     one_step,
 )
 
@@ -62,14 +63,7 @@ class Scorer:
 
 def test_evaluation():
     scorer = Scorer()
-    with tf.Graph().as_default(), tf.Session() as session:
-        spec = build(tpu.ModeKeys.EVAL, scorer=scorer)
-        metric_fn, tensors = spec.eval_metrics
-        metrics = metric_fn(**tensors)
-        session.run(tf.global_variables_initializer())
-        for _ in range(2):
-            loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
-        found = session.run({name: metric[0] for name, metric in metrics.items()})
+    loss, values, found = evaluated(build, times=2, scorer=scorer)
     losses = numpy_losses(values["starts"], values["ends"])
     np.testing.assert_allclose(values["losses"], losses, rtol=1e-5)
     assert loss == pytest.approx(losses[:3].mean(), rel=1e-5)

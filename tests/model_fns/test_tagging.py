@@ -10,7 +10,14 @@ from bert_estimator import tpu
 from bert_estimator.model_fns import classification, fine_tuning, metrics
 from bert_estimator.tokenization import entities
 from bert_estimator.tpu.replicas.replica import Replica
-from tests.model_fns.test_classification import CONFIG, B, F, check_micro_batches, one_step
+from tests.model_fns.test_classification import (
+    CONFIG,
+    B,
+    F,
+    check_micro_batches,
+    evaluated,
+    one_step,
+)
 
 LABELS = ("O", "B-X", "I-X")
 GENERATOR = np.random.default_rng(5)
@@ -39,17 +46,6 @@ def build(mode, rule=None, head=None, rows=slice(None), **options):
     return model_fn(features, None, mode, {})
 
 
-def evaluate(head=None):
-    """Returns (loss of the spec, the tensors of the metrics, the metrics)."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        spec = build(tpu.ModeKeys.EVAL, head=head)
-        metric_fn, tensors = spec.eval_metrics
-        metrics = metric_fn(**tensors)
-        session.run(tf.global_variables_initializer())
-        loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
-        return loss, values, session.run({name: metric[0] for name, metric in metrics.items()})
-
-
 def numpy_losses(logits):
     logits = logits.astype(np.float64)
     chosen = np.take_along_axis(logits, FEATURES["label_ids"][..., None], -1)[..., 0]
@@ -57,7 +53,7 @@ def numpy_losses(logits):
 
 
 def test_evaluation():
-    loss, values, found = evaluate()
+    loss, values, found = evaluated(build)
     losses = numpy_losses(values["logits"])
     assert values["logits"].shape == (B, F, 3)
     mean = (losses * WEIGHTS).sum() / WEIGHTS.sum()
@@ -124,7 +120,7 @@ def no_head_dropout(monkeypatch):
 @pytest.mark.parametrize("factors", [None, (1.0, 2.0, 5.0), (0.1, 0.05, 0.2)])
 def test_training_reports_the_loss_of_evaluation(no_head_dropout, factors):
     head = head_of(class_weights=factors)
-    expected, values, _ = evaluate(head)
+    expected, values, _ = evaluated(build, head=head)
     weights = WEIGHTS * np.array(factors or (1.0,) * 3)[FEATURES["label_ids"]]
     by_hand = (numpy_losses(values["logits"]) * weights).sum() / weights.sum()
     assert expected == pytest.approx(by_hand, rel=1e-5)

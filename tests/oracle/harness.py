@@ -1,8 +1,7 @@
 """What every scenario of the oracle is made of: the table of scenarios, a toy model, observers.
 
-A scenario is a function `(api, folder, **row) -> observations`. `api` carries the public names of
-one framework (`TPUEstimator`, `TPUEstimatorSpec`, `RunConfig` and so on, as `bert_estimator.tpu`
-has them), `folder` is an empty directory, and the observations are JSON values.
+A scenario is a function `(api, folder, **row) -> observations`: `api` has the public names of one
+framework, as `bert_estimator.tpu`, `folder` is an empty directory, observations are JSON values.
 
 The model is a regression with one float32 weight `w`, initially 0.5, on data that nothing random
 touches: x runs through 1/8, 2/8, ... 8/8 and starts again, y = 3x, the loss is the mean square.

@@ -1,9 +1,5 @@
-"""The fixtures of all tests: the XLA runtime, what TensorFlow can leave out, TensorFlow's logger.
-
-They are apart from `conftest.py` because they load TensorFlow, which takes seconds: the process
-that shares tests out to others does without. jax takes the number of virtual cores once, when the
-first test that needs a device starts it: so there are enough for every test.
-"""
+"""The fixtures of all tests. They load TensorFlow, which takes seconds: `conftest.py`, which the
+process that shares tests out to others reads, does without."""
 
 import contextlib
 import importlib.util
@@ -17,7 +13,7 @@ import toy
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.step.xla import step_graph
 
-try:
+try:  # jax takes the number of virtual cores once: there are enough for every test
     devices.import_jax().config.update("jax_num_cpu_devices", 8)
     step_graph.check_tensorflow()
     _MISSING = None
@@ -109,7 +105,7 @@ def cores(request, monkeypatch):
 @pytest.fixture(params=["local", "session", "rehearse:2"])
 def rules(request):
     """Keywords of an estimator, in local mode and by the TPU's rules on each runtime."""
-    if request.param == "rehearse:2":
+    if request.param.startswith("rehearse"):
         request.getfixturevalue("xla_runtime")
         return {"master": request.param}
     return {"use_tpu": request.param != "local"}

@@ -1,9 +1,7 @@
 """A stand-in for Google Cloud Storage, to which TensorFlow's own client of gs:// speaks.
 
 It is a proxy for HTTPS that answers in Google's place, with a certificate of its own. `environment`
-says how a process finds it. It knows what TensorFlow's client asks for, and no more: objects in
-memory, listed, read, written, renamed and removed. How often the client tries a request that fails
-is read when TensorFlow is loaded: `fork_server` sets it.
+says how a process finds it; `fork_server` sets how often the client tries a request that fails.
 """
 
 import contextlib

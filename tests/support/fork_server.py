@@ -1,13 +1,9 @@
 """A process that has loaded TensorFlow and copies itself for each command that `forked` asks for.
 
-It runs as a program. Its arguments are the number of a socket's descriptor, and a folder where its
-copies keep the modules of the project compiled, whatever PYTHONDONTWRITEBYTECODE says. For each
-request it gets a byte with five descriptors: a file with the command, then stdin, stdout and stderr
-of the command, then a pipe, to which it writes the copy's process id and, when the copy has ended,
-its status. It ends when the socket is closed.
-
-A copy of a process with threads may deadlock, since the copy has only the thread that made it. So
-the server starts nothing of TensorFlow and jax: it only loads them.
+Its arguments are a socket's descriptor, and a folder where copies keep the project's modules
+compiled. A request is a byte with five descriptors: a file with the command, then its stdin, stdout
+and stderr, then a pipe for the copy's process id and, when it has ended, its status. Copies have
+only the thread that made them, and may deadlock: so TensorFlow and jax are loaded, and not started.
 """
 
 import atexit

@@ -1,12 +1,9 @@
 """Python processes that start with TensorFlow loaded, which takes a new process four seconds.
 
-`start` and `run` stand for `subprocess.Popen` and `subprocess.run`. A command has a process of its
-own, with its own arguments, directory, environment and streams; signals reach it, and its exit code
-is its own. But the process is a copy of a server, which has loaded TensorFlow, sentencepiece and
-jax, and nothing of the project (`fork_server`). So `subprocess` is for a test of what is loaded and
-when, and for at least one test of each script.
-
-Each process that runs tests has one server, started when it is first needed.
+`start` and `run` stand for `subprocess.Popen` and `subprocess.run`. The process is a copy of a
+server of this process, which has loaded TensorFlow, sentencepiece and jax, and nothing of the
+project (`fork_server`). So `subprocess` is for a test of what is loaded and when, and for at least
+one test of each script.
 """
 
 import atexit

@@ -1,8 +1,7 @@
 """A float64 numpy BERT: the forward pass, both pretraining heads and their losses.
 
-It is written from the papers' formulas, as the twin that TensorFlow's graph is compared with. Every
-function takes `weights`, a dict of arrays by variable name ("bert/pooler/dense/kernel", ...), which
-it reads as float64. Letters: B examples, F positions, P predictions, H hidden size, V vocabulary.
+It is written from the papers' formulas. `weights` is a dict of arrays by variable name. Letters: B
+examples, F positions, P predictions, H hidden size, V vocabulary.
 """
 
 import numpy as np

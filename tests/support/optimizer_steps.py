@@ -10,18 +10,8 @@ from bert_estimator.optimization.piece import UpdateStep
 
 
 def run(make_optimizer, initial, gradients, learning_rates):
-    """Runs an update for each entry of `gradients` in a Session.
-
-    Args:
-      make_optimizer: function (learning rate, a float32 scalar tensor) -> a ChainOptimizer.
-      initial: dict from variable name to its first value.
-      gradients: list of dicts like `initial`.
-      learning_rates: list of floats.
-
-    Returns:
-      A list with a dict for each update: "param", "trust_ratio", and Adam's "m" and "v" are dicts
-      by variable name; "global_step" is a number.
-    """
+    """Updates variables, dicts by name as are gradients, with what `make_optimizer(rate)` makes;
+    returns what each update leaves."""
     history = []
     with tf.Graph().as_default(), tf.Session() as session:
         rate = tf.placeholder(tf.float32, [])

@@ -1,9 +1,7 @@
 """What is done with every graph and program, and a test of a few small steps can do without.
 
-TensorFlow rewrites a graph before its first step, and it remembers for each operation the stack of
-the calls that made it, to name the line in errors. Both take longer than such a test's steps. XLA
-optimizes the program of a core, which is half of the time to compile it. All can be switched off,
-in this process and in its copies.
+TensorFlow rewrites a graph, and remembers the calls that made each operation, to name the line in
+errors. XLA optimizes the program of a core, which is half of the time to compile it.
 """
 
 import contextlib

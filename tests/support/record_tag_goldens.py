@@ -2,10 +2,8 @@
 
     python tests/support/record_tag_goldens.py
 
-It needs seqeval, and nothing of this project. For each scheme there are 100 pairs of labelled and
-predicted sequences, drawn from all tags of the scheme, so that most of them are broken. Each entry
-is (labelled tags, predicted tags, entities of the labelled tags, their last word included); each
-scheme has seqeval's precision, recall and F1 of its pairs.
+It needs seqeval. Each scheme has 100 entries of (labelled tags, predicted tags, entities of the
+labelled tags, their last word included), most of them broken, and their precision, recall and F1.
 """
 
 import json

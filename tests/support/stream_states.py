@@ -1,14 +1,11 @@
 """A program that runs a command once for each state of its standard output and error.
 
-It runs by `forked`, as `-c` and this file's text, with the arguments MODULE, FUNCTION, a JSON list
-of states, a path for the results, and the command's own arguments. "{number}" in them becomes the
-number of the state. A state is a pair for stdout and stderr of
+Its arguments are MODULE, FUNCTION, a JSON list of states, a path for the results, a JSON list of
+[exit code, stdout, stderr], and the command's own arguments, with "{number}" for the number of the
+state. A state is a pair, for stdout and stderr, of
 
   ok: a file; closed; full: /dev/full; gone: a pipe that nobody reads; head: a pipe whose reader
   ends after the first byte.
-
-The results are a JSON list of [exit code, stdout, stderr] for each state. The exit code is
-Python's: it is 120 if a stream cannot be flushed at the end.
 """
 
 import importlib

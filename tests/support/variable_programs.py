@@ -163,8 +163,7 @@ def run(block, values, entry, updates_first=False):
 
 
 def _in_turn(block, updates_first):
-    """Returns (statement, dict of variable -> the update that it sees) for each statement needed,
-    in an order in which they may run."""
+    """Returns (statement, variable -> the update that it sees) in an order that they may run in."""
     needed = block.needed()
     direct = {s.number: set(refers_to(s)) & {o.number for o in needed} for s in needed}
     before = _reached(direct)
@@ -235,8 +234,7 @@ def _run_statement(statement, values, sees):
 
 
 def races_inside(block, is_outermost=True):
-    """Whether a block within the program leaves open what is first of a read and an update of a
-    variable, or of two updates: a session may then do either."""
+    """Whether a block within the program leaves open what is first of two uses of a variable."""
     after = {}
     for each in block.needed():
         direct = [n for n in _waits_for(each) if n in after]

@@ -18,19 +18,13 @@ def _unchanged():
     gc.enable()
 
 
-def test_the_collector_is_off_within_and_on_again_afterwards():
+def test_the_collector_is_off_within_and_as_it_was_afterwards():
     with memory.paused():
         assert not gc.isenabled()
     assert gc.isenabled()
-
-
-def test_the_collector_is_on_again_after_an_error():
     with pytest.raises(KeyError), memory.paused():
         raise KeyError
     assert gc.isenabled()
-
-
-def test_a_collector_that_was_off_stays_off():
     gc.disable()
     with memory.paused(), memory.paused():
         assert not gc.isenabled()

@@ -2,12 +2,9 @@
 
     python -m tests.torture --minutes=20
 
-Each trial starts a run, interrupts it, perhaps several times, lets it end, and compares what it
-left with a run that was not interrupted: every variable bit for bit, metrics, best checkpoint,
-predictions and export. It prints a table of what it did and what it found; the exit code is 1 if a
-trial found something. The directory of a trial that found something is kept.
-
-A trial depends only on its seed, but for kills at a time, since machines are not equally fast.
+Each trial interrupts a run, perhaps several times, and compares what it left with a run that was
+not interrupted. The exit code is 1 if a trial found something; its directory is kept. A trial
+depends only on its seed, but for kills at a time, since machines are not equally fast.
 """
 
 import argparse

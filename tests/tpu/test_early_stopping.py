@@ -124,8 +124,6 @@ def test_wrong_arguments_are_refused(estimator, arguments, error, message):
     [
         (early_stopping.make_early_stopping_hook, [bool]),
         (early_stopping.stop_if_higher_hook, ["loss", 1.0, "a"]),
-        (early_stopping.stop_if_lower_hook, ["loss", 1.0, "a"]),
-        (early_stopping.stop_if_no_increase_hook, ["loss", 1, "a"]),
         (early_stopping.stop_if_no_decrease_hook, ["loss", 1, "a"]),
     ],
 )

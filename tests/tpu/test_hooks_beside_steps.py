@@ -129,21 +129,3 @@ def test_a_hook_that_feeds_a_placeholder_of_the_session(tmp_path, rules):
         return
     with pytest.raises(ValueError, match="A hook feeds phase:0, on which the step depends"):
         trained.train(endless, hooks=[hook], steps=1)
-
-
-def test_a_hook_that_feeds_what_only_itself_fetches(tmp_path, rules):
-    class Own(tf.train.SessionRunHook):
-        def begin(self):
-            self._fed = tf.placeholder(tf.float32, [])
-            self._fetch = self._fed * 3
-
-        def before_run(self, run_context):
-            return tf.train.SessionRunArgs(self._fetch, {self._fed: 2.0})
-
-        def after_run(self, run_context, run_values):
-            assert run_values.results == 6.0
-            self.ran = True
-
-    hook = Own()
-    estimator(tmp_path, rules).train(endless, hooks=[hook], steps=1)
-    assert hook.ran

@@ -94,38 +94,23 @@ def test_a_summary_of_a_weight_s_norm(tmp_path, rules, summarized_first):
         assert norms in ({1: 1.0, 4: 0.5}, {1: 1.0, 3: 0.0})
 
 
-def test_a_moving_average_is_of_the_new_weights(tmp_path, rules):
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_moving_average_is_of_the_new_weights_if_it_waits_for_them(tmp_path, rules, in_order):
     def model(features):
         w = tf.get_variable("w", initializer=1.0)
         average = tf.train.ExponentialMovingAverage(0.5)
         loss = w + 0 * tf.reduce_mean(features["x"])
         update = descent(loss, step=tf.train.get_global_step())
-        with tf.control_dependencies([update]):
-            train_op = average.apply([w])
-        return loss, train_op, {"average": average.average(w)}
+        with tf.control_dependencies([update] if in_order else []):
+            averaged = average.apply([w])
+        return loss, tf.group(update, averaged), {"average": average.average(w)}
 
     found, variables = run(tmp_path, rules, model)
     w, average = 1.0, 1.0
     for call in found:
         assert call["average"] == average
-        w -= RATE
-        average = 0.5 * average + 0.5 * w
-    assert variables["w/ExponentialMovingAverage"] == average
-
-
-def test_a_moving_average_in_no_order_is_of_the_old_weights(tmp_path, rules):
-    def model(features):
-        w = tf.get_variable("w", initializer=1.0)
-        average = tf.train.ExponentialMovingAverage(0.5)
-        loss = w + 0 * tf.reduce_mean(features["x"])
-        update = descent(loss, step=tf.train.get_global_step())
-        return loss, tf.group(update, average.apply([w])), {}
-
-    _, variables = run(tmp_path, rules, model)
-    w, average = 1.0, 1.0
-    for _ in range(STEPS):
-        average = 0.5 * average + 0.5 * w
-        w -= RATE
+        old_w, w = w, w - RATE
+        average = 0.5 * average + 0.5 * (w if in_order else old_w)
     assert variables["w/ExponentialMovingAverage"] == average
 
 

@@ -232,17 +232,6 @@ def test_keras_metrics_on_every_runtime(tmp_path, rules):
     )  # fmt: skip
 
 
-def test_an_estimator_spec_takes_them_as_its_metric_ops(tmp_path):
-    def model_fn(features, mode):
-        weight = tf.get_variable("w", initializer=0.0)
-        loss = tf.reduce_mean(features["x"]) + 0 * weight
-        return tpu.EstimatorSpec(mode, loss=loss, eval_metric_ops=keras_metrics(features["x"]))
-
-    config = tpu.RunConfig(model_dir=str(tmp_path), session_config=toy.QUICK)
-    results = tpu.Estimator(model_fn, config=config).evaluate(lambda: toy.batches(), steps=3)
-    assert results == pytest.approx(EXPECTED)
-
-
 @pytest.mark.usefixtures("xla_runtime")
 def test_an_estimator_spec_with_metrics_trains_on_cores(tmp_path):
     def model_fn(features, mode, params):

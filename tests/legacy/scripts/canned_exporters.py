@@ -5,11 +5,10 @@ from __future__ import absolute_import, division, print_function
 import os
 
 import numpy as np
+import one_model
 import tensorflow as tf
 
-tf.flags.DEFINE_string("output_dir", None, "Where the checkpoints and the results go.")
-tf.flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-FLAGS = tf.flags.FLAGS
+FLAGS = one_model.FLAGS
 
 
 def make_houses(number, seed):
@@ -88,9 +87,7 @@ def main(unused_argv):
     )
     warm.train(input_fn(0, None), steps=1)
     results["warm_bias"] = np.sum(warm.get_variable_value("dnn/hiddenlayer_0/bias"))
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
+    one_model.write_results(results)
 
 
 if __name__ == "__main__":

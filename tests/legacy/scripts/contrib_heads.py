@@ -5,12 +5,11 @@ from __future__ import absolute_import, division, print_function
 import os
 
 import numpy as np
+import one_model
 import tensorflow as tf
 from tensorflow.contrib.estimator import clip_gradients_by_norm
 
-tf.flags.DEFINE_string("output_dir", None, "Where the checkpoints and the results go.")
-tf.flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-FLAGS = tf.flags.FLAGS
+FLAGS = one_model.FLAGS
 
 
 def make_data(number, seed):
@@ -87,9 +86,7 @@ def main(unused_argv):
             evaluated = {"names": " ".join(sorted(evaluated))}
         for key, value in evaluated.items():
             results[("%s/%s" % (name, key)).strip("/")] = value
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
+    one_model.write_results(results)
 
 
 if __name__ == "__main__":

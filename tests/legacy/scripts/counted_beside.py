@@ -5,14 +5,11 @@ What the rate and the corrections read of the step races with its assignment.
 
 from __future__ import absolute_import, division, print_function
 
-import os
-
 import numpy as np
+import one_model
 import tensorflow as tf
 
-tf.flags.DEFINE_string("output_dir", None, "Where the checkpoints and the results go.")
-tf.flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-FLAGS = tf.flags.FLAGS
+FLAGS = one_model.FLAGS
 
 
 def input_fn(params):
@@ -92,10 +89,7 @@ def main(unused_argv):
         model_fn, config=config, use_tpu=False, train_batch_size=16, eval_batch_size=32
     )
     estimator.train(input_fn, max_steps=FLAGS.train_steps)
-    results = estimator.evaluate(input_fn, steps=3)
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
+    one_model.write_results(estimator.evaluate(input_fn, steps=3))
 
 
 if __name__ == "__main__":

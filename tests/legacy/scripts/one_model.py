@@ -1,4 +1,4 @@
-"""What scripts with one model share: flags, a loss's spec, an estimator, a file of results."""
+"""What scripts share: flags, a loss's spec, an estimator, a file of results."""
 
 from __future__ import absolute_import, division, print_function
 

@@ -5,18 +5,15 @@ from __future__ import absolute_import, division, print_function
 import os
 
 import numpy as np
+import one_model
 import tensorflow as tf
 from tensorflow.contrib import summary
 from tensorflow.contrib.training.python.training import hparam
 from tensorflow.python.estimator import model_fn as model_fn_lib
 from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
 
-tf.flags.DEFINE_string("output_dir", None, "Where the checkpoints and the summaries go.")
 tf.flags.DEFINE_string("hparams", "", "Comma separated name=value pairs.")
-tf.flags.DEFINE_bool("use_tpu", False, "Whether to use a TPU.")
-tf.flags.DEFINE_string("tpu", None, "The TPU to use.")
-tf.flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-FLAGS = tf.flags.FLAGS
+FLAGS = one_model.FLAGS
 
 
 def create_hparams():
@@ -127,10 +124,7 @@ def main(unused_argv):
         eval_batch_size=32,
     )
     estimator.train(input_fn, max_steps=FLAGS.train_steps)
-    results = estimator.evaluate(input_fn, steps=3)
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
+    one_model.write_results(estimator.evaluate(input_fn, steps=3))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ from __future__ import absolute_import, division, print_function
 import os
 
 import numpy as np
+import one_model
 import tensorflow as tf
 
-tf.flags.DEFINE_string("output_dir", None, "Where the checkpoints and the results go.")
-tf.flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-FLAGS = tf.flags.FLAGS
+FLAGS = one_model.FLAGS
 
 WORDS = "the a film plot actor was is very good great bad awful dull bright slow".split()
 GOOD, BAD = {"good", "great", "bright"}, {"bad", "awful", "dull", "slow"}
@@ -94,9 +93,7 @@ def main(unused_argv):
             results["%s_score_%d" % (name, i)] = score
     weights = estimator.get_variable_value("linear/linear_model/words/weights")
     results["linear_weights"] = np.sum(np.abs(weights))
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
+    one_model.write_results(results)
 
 
 if __name__ == "__main__":

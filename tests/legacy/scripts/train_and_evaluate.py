@@ -2,16 +2,12 @@
 
 from __future__ import absolute_import, division, print_function
 
-import os
-
 import numpy as np
+import one_model
 import tensorflow as tf
 
-flags = tf.flags
-flags.DEFINE_string("output_dir", None, "Where the checkpoints and exports go.")
-flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-flags.DEFINE_integer("save_checkpoints_steps", 10, "How often to save, and so to evaluate.")
-FLAGS = flags.FLAGS
+tf.flags.DEFINE_integer("save_checkpoints_steps", 10, "How often to save, and so to evaluate.")
+FLAGS = one_model.FLAGS
 
 
 def make_data(num_examples, seed):
@@ -83,12 +79,9 @@ def main(_):
         eval_input_fn, steps=None, exporters=[exporter], start_delay_secs=0, throttle_secs=0
     )
     results, exported = tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
-        for path in exported:
-            files = sorted(tf.gfile.ListDirectory(path))
-            f.write("exported = %s\n" % " ".join(name.strip("/") for name in files))
+    files = [sorted(tf.gfile.ListDirectory(path)) for path in exported]
+    names = [" ".join(name.strip("/") for name in of_path) for of_path in files]
+    one_model.write_results(results, "".join("exported = %s\n" % each for each in names))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ from __future__ import absolute_import, division, print_function
 import os
 
 import numpy as np
+import one_model
 import tensorflow as tf
 
-tf.flags.DEFINE_string("output_dir", None, "Where the checkpoints and the results go.")
-tf.flags.DEFINE_integer("train_steps", 20, "Steps of training.")
-FLAGS = tf.flags.FLAGS
+FLAGS = one_model.FLAGS
 
 JOBS = ["Craft-repair", "Sales", "Tech-support", "Exec-managerial", "Other-service"]
 EDUCATION = ["Bachelors", "HS-grad", "11th", "Masters", "Doctorate"]
@@ -92,9 +91,7 @@ def main(unused_argv):
     with tf.Graph().as_default(), tf.Session() as session:
         meta = tf.saved_model.load(session, [tf.saved_model.tag_constants.SERVING], exported)
         results["signatures"] = " ".join(sorted(meta.signature_def))
-    with tf.gfile.Open(os.path.join(FLAGS.output_dir, "eval_results.txt"), "w") as f:
-        for key in sorted(results):
-            f.write("%s = %s\n" % (key, results[key]))
+    one_model.write_results(results)
 
 
 if __name__ == "__main__":

@@ -53,22 +53,15 @@ def test_lars(resource, nesterov):
 
 
 @pytest.mark.parametrize("resource", [False, True])
-def test_momentum_with_decoupled_decay_of_chosen_variables(resource):
-    got = trained(lambda: optimizers.MomentumWOptimizer(0.02, 0.1, 0.9), resource, decayed=["w"])
+@pytest.mark.parametrize("decayed", [["w"], None, []])
+def test_momentum_with_decoupled_decay_of_chosen_variables_or_of_all(resource, decayed):
+    got = trained(lambda: optimizers.MomentumWOptimizer(0.02, 0.1, 0.9), resource, decayed=decayed)
     for name, value in START.items():
         momentum = np.zeros_like(value)
         for _ in range(3):
             momentum = 0.9 * momentum + 2 * (value - TARGET)
-            value = value * (1 - 0.02 * (name == "w")) - 0.1 * momentum
+            value = value * (1 - 0.02 * (name in (decayed or START))) - 0.1 * momentum
         np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("decayed", [None, []])
-def test_without_a_list_all_variables_decay(decayed):
-    got = trained(lambda: optimizers.MomentumWOptimizer(0.02, 0.1, 0.9), True, 1, decayed=decayed)
-    for name, value in START.items():
-        expected = value * (1 - 0.02) - 0.1 * 2 * (value - TARGET)
-        np.testing.assert_allclose(got[name], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_list_of_decayed_variables_is_for_its_call_alone():

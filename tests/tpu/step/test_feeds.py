@@ -11,7 +11,6 @@ from toy import HostLog, wait_until
 
 from bert_estimator.tpu.errors import FirstError
 from bert_estimator.tpu.step import feeds as infeed
-from bert_estimator.tpu.step import feeds as outfeed
 from bert_estimator.tpu.step.feeds import EndOfInput, HostFunction, Infeed, Outfeed
 
 
@@ -265,14 +264,14 @@ def test_a_full_outfeed_makes_the_step_wait_and_an_error_frees_it(started_outfee
         raise RuntimeError("failed late")
 
     feed, _ = started_outfeed(lambda t: tf.py_func(note, [t], []))
-    for _ in range(outfeed._DEPTH + 1):  # one is being processed
+    for _ in range(infeed._DEPTH + 1):  # one is being processed
         feed.put([np.zeros([1], np.float32)])
     threading.Timer(0.15, go.set).start()
     with pytest.raises(tf.errors.UnknownError, match="failed late"):
         feed.put([np.zeros([1], np.float32)])
 
 
-@pytest.mark.parametrize("waiting", [0, 3, outfeed._DEPTH])
+@pytest.mark.parametrize("waiting", [0, 3, infeed._DEPTH])
 def test_it_stops_after_the_value_that_is_being_processed(started_outfeed, waiting):
     go, processed = threading.Event(), []
 

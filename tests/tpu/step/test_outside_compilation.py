@@ -6,7 +6,6 @@ import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.legacy import modules
 
 
 def make_model_fn(part):
@@ -169,8 +168,3 @@ def test_in_local_mode_it_only_calls_the_function(tmp_path):
 
     make_estimator(tmp_path, part, use_tpu=False).train(toy.input_fn, max_steps=2)
     assert not seen
-
-
-@pytest.mark.parametrize("module", ["tensorflow.tpu", "tensorflow.contrib.tpu"])
-def test_scripts_get_it_by_tensorflow_s_name(module):
-    assert modules.look_up(module, "outside_compilation") is tpu.outside_compilation

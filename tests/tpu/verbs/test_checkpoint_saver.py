@@ -18,16 +18,9 @@ from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn, weigh
 
 from bert_estimator import tpu
 from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
+from tests.tpu.verbs.test_snapshot import Naming
 
 DATA = ".data-00000-of-00001"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Returns the directory of a training with checkpoints of the steps 0, 2 and 4."""
-    make_estimator(tmp_path, save_checkpoints_steps=2).train(input_fn, steps=4)
-    tf.summary.FileWriterCache.clear()
-    return str(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -144,14 +137,7 @@ def traced(monkeypatch):
     return calls
 
 
-class OwnSaver(tf.train.Saver):
-    """Has a method of its own, so that it names and deletes checkpoints itself."""
-
-    def save(self, *args, **kwargs):
-        return super().save(*args, **kwargs)
-
-
-@pytest.mark.parametrize("saver", [tf.train.Saver, OwnSaver])
+@pytest.mark.parametrize("saver", [tf.train.Saver, Naming])
 def test_a_checkpoint_is_on_the_disk_before_the_state_file_names_it(tmp_path, cores, traced, saver):
     def fields(features, loss):
         return {"scaffold_fn": lambda: tf.train.Scaffold(saver=saver())}

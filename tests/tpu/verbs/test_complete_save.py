@@ -49,6 +49,7 @@ def killed_before_naming_step_6(folder, estimator, before=(2, 4), files=None):
 
 
 def test_the_checkpoint_is_named_and_the_oldest_is_deleted(folder, warned):
+    """And a later training goes on from there."""
     estimator = trained(folder)
     killed_before_naming_step_6(folder, estimator)
     estimator.train(input_fn, max_steps=6)
@@ -64,12 +65,6 @@ def test_the_checkpoint_is_named_and_the_oldest_is_deleted(folder, warned):
     assert "names model.ckpt-4, but model.ckpt-6 is later" in doubt
     estimator.train(input_fn, max_steps=6)
     assert len([text for text in warned() if "state file" in text]) == 1
-
-
-def test_a_later_training_goes_on_from_there(folder):
-    estimator = trained(folder)
-    killed_before_naming_step_6(folder, estimator)
-    estimator.train(input_fn, max_steps=6)
     estimator.train(input_fn, max_steps=8)
     assert state(folder) == named([6, 8])
     assert checkpoint_steps(folder) == [6, 8]

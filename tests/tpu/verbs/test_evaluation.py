@@ -225,17 +225,6 @@ def test_off_the_tpu_evaluation_has_local_rules(tmp_path):
     assert estimator.evaluate(three)["x/mean"] == 1.0  # to the end of the data
 
 
-@pytest.mark.parametrize("nest", [lambda a, b: {"a": a, "b": b}, lambda a, b: (a, b)])
-def test_a_metric_may_be_nested(tmp_path, cores, nest):
-    def metric_fn(x):
-        first, second = tf.metrics.mean(x), tf.metrics.mean(2 * x)
-        return {"nested": (nest(first[0], second[0]), (first[1], second[1]))}
-
-    results = make_estimator(tmp_path, with_metrics(metric_fn)).evaluate(input_fn, steps=3)
-    assert results["nested"] == nest(2.0, 4.0)
-    assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss"}
-
-
 @by_rules
 @pytest.mark.parametrize(
     "nest",

@@ -125,26 +125,17 @@ def script(keywords, last_lines):
     return f"{path}KEYWORDS = {keywords!r}\n{BEFORE}\n{last_lines}\n"
 
 
-RUNS_ON = ["local", "session", "rehearse:2"]
 CASES = [
     pytest.param(ending, runs_on, marks=pytest.mark.slow if (ending, runs_on) not in QUICK else ())
     for ending in ENDINGS
-    for runs_on in RUNS_ON
+    for runs_on in ["local", "session", "rehearse:2"]
 ]
 
 
-def keywords_for(request, runs_on):
-    """Returns an estimator's keywords; skips a test that needs the XLA runtime if it is missing."""
-    if runs_on == "rehearse:2":
-        request.getfixturevalue("xla_runtime")
-    return {"local": {"use_tpu": False}, "session": {}}.get(runs_on, {"master": runs_on})
-
-
-@pytest.mark.parametrize("ending, runs_on", CASES)
-def test_a_script_may_end_whatever_is_open(request, tmp_path, ending, runs_on):
-    keywords = keywords_for(request, runs_on)
+@pytest.mark.parametrize("ending, rules", CASES, indirect=["rules"])
+def test_a_script_may_end_whatever_is_open(tmp_path, ending, rules):
     last_lines, code = ENDINGS[ending]
-    program = script(keywords, last_lines)
+    program = script(rules, last_lines)
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -155,11 +146,9 @@ def test_a_script_may_end_whatever_is_open(request, tmp_path, ending, runs_on):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs_on", RUNS_ON)
-def test_tests_may_end_with_an_open_prediction(request, tmp_path, runs_on):
-    keywords = keywords_for(request, runs_on)
+def test_tests_may_end_with_an_open_prediction(tmp_path, rules):
     test = "kept = []\n\ndef test(): kept.append(predict())\n"
-    (tmp_path / "test_open.py").write_text(script(keywords, test))
+    (tmp_path / "test_open.py").write_text(script(rules, test))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "test_open.py"],
         cwd=tmp_path,

@@ -11,16 +11,9 @@ from bert_estimator import tpu
 
 EXAMPLES = 13
 
-
-@pytest.fixture(params=["local", "session", "rehearse:2", "rehearse:8"])
-def runs_on(request):
-    """Keywords of an estimator, by what runs it."""
-    if request.param == "local":
-        return {"use_tpu": False}
-    if request.param == "session":
-        return {}
-    request.getfixturevalue("xla_runtime")
-    return {"master": request.param}
+on_8_cores_too = pytest.mark.parametrize(
+    "rules", ["local", "session", "rehearse:2", "rehearse:8"], indirect=True
+)
 
 
 def model_fn(features, labels, mode, params):
@@ -44,9 +37,10 @@ def input_fn(params, examples=EXAMPLES):
     return data.batch(params["batch_size"])
 
 
-@pytest.mark.parametrize("examples", [13, 16, 3])
-def test_each_example_once_in_order(tmp_path, runs_on, examples):
-    found = list(make(tmp_path, **runs_on).predict(lambda params: input_fn(params, examples)))
+@on_8_cores_too
+@pytest.mark.parametrize("examples", [13, 16, 3, 0])
+def test_each_example_once_in_order(tmp_path, rules, examples):
+    found = list(make(tmp_path, **rules).predict(lambda params: input_fn(params, examples)))
     assert [each["number"] for each in found] == list(range(examples))
     for i, each in enumerate(found):
         assert set(each) == {"number", "product", "pair"}
@@ -54,8 +48,9 @@ def test_each_example_once_in_order(tmp_path, runs_on, examples):
         np.testing.assert_array_equal(each["pair"], [3.0 * i, -3.0 * i])
 
 
-def test_batches_and_keys(tmp_path, runs_on):
-    batches = make(tmp_path, **runs_on).predict(
+@on_8_cores_too
+def test_batches_and_keys(tmp_path, rules):
+    batches = make(tmp_path, **rules).predict(
         input_fn, predict_keys=["number", "absent"], yield_single_examples=False
     )
     found = [{key: value.tolist() for key, value in batch.items()} for batch in batches]
@@ -70,10 +65,6 @@ def test_each_example_once_however_cores_are_fed(tmp_path, mode, examples):
     estimator = make(tmp_path, master="rehearse:2", **fed)
     found = list(estimator.predict(lambda params: input_fn(params, examples)))
     assert [each["number"] for each in found] == list(range(examples))
-
-
-def test_no_example_at_all(tmp_path, rules):
-    assert list(make(tmp_path, **rules).predict(lambda params: input_fn(params, 0))) == []
 
 
 def test_batches_of_any_size_up_to_the_full_one(tmp_path, rules):
@@ -240,10 +231,12 @@ class TestTpuRules:
         lambda data: 2 * tf.data.make_one_shot_iterator(data).get_next(),
         lambda data: tf.py_func(lambda: np.ones(2, np.float32), [], tf.float32),
         lambda data: tf.train.batch([tf.ones([])], 2),
+        lambda data: data,
+        lambda data: tf.constant([1.0, 2.0]),
     ],
-    ids=["iterator", "computed", "Python", "queue"],
+    ids=["iterator", "computed", "Python", "queue", "dataset", "endless"],
 )
-def test_what_may_end_is_not_warned_of(tmp_path, warned, read):
+def test_only_what_cannot_end_is_warned_of(request, tmp_path, warned, read):
     def model_fn(features, mode):
         return tpu.EstimatorSpec(mode, predictions=features + tf.get_variable("w", [1]))
 
@@ -252,19 +245,8 @@ def test_what_may_end_is_not_warned_of(tmp_path, warned, read):
         estimator.predict(lambda: read(tf.data.Dataset.from_tensors(tf.constant([1.0]))))
     ) as predictions:
         next(predictions)
-    assert not [text for text in warned() if "predict yields forever" in text]
-
-
-def test_endless_tensors_are_warned_of(tmp_path, warned):
-    def model_fn(features, mode):
-        return tpu.EstimatorSpec(mode, predictions=features + tf.get_variable("w", [1]))
-
-    config = tpu.RunConfig(model_dir=str(tmp_path))
-    estimator = tpu.Estimator(model_fn, config=config)
-    next(estimator.predict(lambda: tf.constant([1.0, 2.0])))
-    assert [text for text in warned() if "predict yields forever" in text]
-    next(estimator.predict(lambda: tf.data.Dataset.from_tensors(tf.constant([1.0]))))
-    assert len([text for text in warned() if "predict yields forever" in text]) == 1
+    is_endless = request.node.callspec.id == "endless"
+    assert len([text for text in warned() if "predict yields forever" in text]) == is_endless
 
 
 @pytest.fixture(params=[True, False])

@@ -218,31 +218,22 @@ def test_a_hook_that_asks_for_the_newest_checkpoint_gets_it(tmp_path, cores, ope
     assert seen == ["2", "4", "6"]
 
 
+@pytest.mark.parametrize("call", ["after_run", "after_create_session"])
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
-def test_if_training_fails_the_checkpoint_is_completed(tmp_path, opened_by_waiting, error):
-    def fail():
+def test_if_training_fails_the_checkpoint_is_completed(tmp_path, opened_by_waiting, error, call):
+    """It is begun when the session is created; other hooks come after that."""
+
+    def fail(*args):
         assert checkpoint_steps(tmp_path) == []
         raise error
 
+    hook = tf.train.SessionRunHook()
+    setattr(hook, call, fail)
     with pytest.raises(type(error)):
-        train(tmp_path, save_every=10, hooks=[At(2, fail)])
+        train(tmp_path, save_every=10, hooks=[hook])
     assert checkpoint_steps(tmp_path) == [0]
     assert checkpoints.newest_whole(str(tmp_path)) == f"{tmp_path}/model.ckpt-0"
     assert values_at(tmp_path, 0) == [0] * 3
-
-
-@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
-def test_an_error_before_the_first_loop_waits_for_the_write(tmp_path, opened_by_waiting, error):
-    """The first checkpoint is begun when the session is created; other hooks come after that."""
-
-    class Fails(tf.train.SessionRunHook):
-        def after_create_session(self, session, coord):
-            assert checkpoint_steps(tmp_path) == []
-            raise error
-
-    with pytest.raises(type(error)):
-        train(tmp_path, save_every=10, hooks=[Fails()])
-    assert checkpoint_steps(tmp_path) == [0]
     assert not [t for t in threading.enumerate() if t.name == "checkpoint writer"]
 
 
@@ -388,7 +379,7 @@ class Swapping(tf.train.Saver):
 
 
 class Naming(tf.train.Saver):
-    """Passes all arguments on."""
+    """Passes all arguments on: a saver with a method of its own names and deletes checkpoints."""
 
     def save(self, *args, **kwargs):
         return super().save(*args, **kwargs)

@@ -334,12 +334,8 @@ def test_a_nan_loss_tells_the_host_call_s_scalars(tmp_path):
 
 
 def test_training_again_after_an_error_goes_on_from_the_last_checkpoint(tmp_path):
-    for last in (5, 100):
-        estimator = make_estimator(tmp_path, save_checkpoints_steps=2)
-        if last == 5:
-            with pytest.raises(tf.errors.OutOfRangeError):
-                estimator.train(ending_at(last), max_steps=8)
-        else:
-            estimator.train(ending_at(last), max_steps=8)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        make_estimator(tmp_path, save_checkpoints_steps=2).train(ending_at(5), max_steps=8)
+    make_estimator(tmp_path, save_checkpoints_steps=2).train(input_fn, max_steps=8)
     assert weight_at(tmp_path, 8) == 8.0
     assert checkpoint_steps(tmp_path) == [0, 2, 4, 6, 8]

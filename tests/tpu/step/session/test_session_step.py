@@ -541,13 +541,6 @@ def test_the_input_modes_take_datasets_or_tensors(tmp_path, cores):
         drawn.train(tensors, steps=1)
 
 
-def test_training_hooks_of_the_spec_take_part(tmp_path):
-    visits = Visits()
-    model_fn = make_model_fn(lambda features, loss: {"training_hooks": [visits]})
-    make_estimator(tmp_path, model_fn).train(input_fn, steps=4)
-    assert visits.steps == [2, 4]
-
-
 def test_gradients_of_biases_in_bfloat16_are_summed_in_float32(tmp_path):
     slopes = np.random.RandomState(0).normal(size=[4, 32, 32, 8]).astype(np.float32)
 

@@ -204,16 +204,6 @@ def test_collective_permute(cores):
 
 
 @on_2_and_4
-def test_the_concatenation_over_replicas_of_simclr(cores):
-    def concatenated(x):
-        number = tpu.num_replicas()
-        scattered = tf.scatter_nd([[xla.replica_id()]], [x], [number, *SHAPE])
-        return tf.reshape(tpu_ops.cross_replica_sum(scattered), [-1, SHAPE[1]])
-
-    check([(concatenated, [values(cores).reshape(-1, SHAPE[1])] * cores)], cores)
-
-
-@on_2_and_4
 def test_the_number_of_a_replica_context(cores):
     def with_number(x):
         return x + tf.cast(context().replica_id_in_sync_group, x.dtype)
