@@ -141,16 +141,6 @@ class Piece(NamedTuple):
     is_first: bool  # whether the document begins with these sentences
 
 
-def read_documents(
-    files: Sequence[str],
-    progress: Progress | None = None,
-    options: TextOptions = _DEFAULT,
-    chosen: DocumentFilter | None = None,
-) -> Iterator[list[str]]:
-    """Yields the documents of the files, long ones in pieces of `MOST_SENTENCES` sentences."""
-    return (piece.sentences for piece in read_pieces(files, progress, options, chosen))
-
-
 def read_pieces(
     files: Sequence[str],
     progress: Progress | None = None,
