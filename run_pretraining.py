@@ -18,10 +18,8 @@ from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
 
 
 def pretrain(argv):
-    """Runs the stages of a recipe, or one run, each from the last weights of the stage before it.
-
-    Flags and files of all stages are checked before the first stage trains.
-    """
+    """Runs the stages of a recipe, or one run, each from the last weights of the stage before it;
+    flags and files of all stages are checked before the first stage trains."""
     stages = resolve(argv)
     open_directories(stages)
     console.load_tensorflow()
@@ -52,10 +50,8 @@ def pretrain(argv):
 
 
 def prepare(config):
-    """Returns the `Pretraining` of a configuration: its network, cores, records and estimator.
-
-    All that can go wrong before step 0 is checked here.
-    """
+    """Returns the `Pretraining` of a configuration, with its network, cores, records and estimator;
+    all that can go wrong before step 0 is checked here."""
     from bert_estimator.jobs import facts, job_estimator
     from bert_estimator.jobs.pretraining import pretraining_data, pretraining_job
     from bert_estimator.jobs.run import Run

@@ -21,7 +21,7 @@ from bert_estimator.tokenization import (
 )
 from input_pipelines import arguments, remote_output
 from input_pipelines.text import document_filter
-from input_pipelines.text.documents import read_documents, total_bytes
+from input_pipelines.text.documents import read_pieces, total_bytes
 
 _LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
 
@@ -64,8 +64,8 @@ def _create(config, path, there):
         progress = Progress("Reading text", total_bytes(files), "B")
     arguments.check_output("vocab_file", path, files)
     # The text is read only below, when all flags have been checked: this is a generator.
-    documents = read_documents(files, progress, options, chosen)
-    sentences = (sentence for document in documents for sentence in document)
+    pieces = read_pieces(files, progress, options, chosen)
+    sentences = (sentence for piece in pieces for sentence in piece.sentences)
     is_model = path.endswith(".model")
     if is_model != (config.model_type != "wordpiece"):
         raise ValueError(

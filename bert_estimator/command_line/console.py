@@ -170,7 +170,7 @@ def _told(error, expected, resumes, writes):
     if isinstance(error, tensorflow_import.AddressLimitError):
         return 2, message
     # An expected error, such as an OSError, may be about memory, too.
-    if _is_of_memory(error):
+    if isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)):
         reason = (message.strip().splitlines() or [type(error).__name__])[0]
         whose = "This machine's memory, or the memory that its limits allow (ulimit -a),"
         if _OF_A_DEVICE.search(message):
@@ -186,10 +186,6 @@ def _told(error, expected, resumes, writes):
     of_disk = disk_files.explanation(error, f"then run the same command again{go_on}")
     # It names the disk's own path, also if a URL is shown for it.
     return 1, of_disk or (message if isinstance(error, expected) else None)
-
-
-def _is_of_memory(error):
-    return isinstance(error, MemoryError) or _OF_MEMORY.search(str(error)) is not None
 
 
 def _is_of_disk(error, writes):

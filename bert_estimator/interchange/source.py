@@ -112,11 +112,8 @@ class Source:
             )
 
     def differences(self, config: BertConfig) -> Iterator[tuple[str, Any, Any]]:
-        """Yields (key, its value here, its value there) of what the two configurations differ in.
-
-        These keys make another network of the same weights. Nothing is yielded if no configuration
-        lies beside the weights.
-        """
+        """Yields (key, its value here, its value there) of what makes another network of the same
+        weights, if a configuration lies beside the weights."""
         if self.config is None:
             return
         # Shapes of weights do not show these keys. If layers share weights in either network, they

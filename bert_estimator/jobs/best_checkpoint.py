@@ -41,8 +41,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         self._evaluate = evaluate
         self._last_step = num_train_steps
         self._every = evaluation.eval_steps or 1  # by default every checkpoint is evaluated
-        self._keeps_best = evaluation.keeps_best()
         self._patience = evaluation.early_stopping_patience
+        self._keeps_best = bool(evaluation.keep_best_checkpoint or self._patience)
         self._of = of
         self._values = run_directory.read_evaluations(self._directory, of)
         # Evaluations of other data, or with other settings.

@@ -1,5 +1,6 @@
 """Compiles a run's training step for a TPU that need not be there, as `--compile_only` asks."""
 
+import dataclasses
 import json
 import math
 import os
@@ -94,7 +95,7 @@ def run(
             network_variables.SHARDING,
         )
     print("\n".join(report.lines()), flush=True)
-    result = {**report.as_dict(), "num_train_steps": num_train_steps}
+    result = {**dataclasses.asdict(report), "num_train_steps": num_train_steps}
     if token_share is not None:
         print(f"positions: {token_share:.1%} of what a step computes are tokens, not padding")
         result["token_share"] = token_share

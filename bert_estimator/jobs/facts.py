@@ -43,7 +43,7 @@ _UNUSED = "[unused"
 # How a network that is used differs from what is asked, in words; the others are like `_LEARNED`.
 _LEARNED = "was trained for {name} {theirs}, but the flags and files ask for {ours}"
 _IN_WORDS = {
-    "strip_accents": "was trained with strip_accents={theirs}, but the flags ask for {ours}",
+    "strip_accents": "was trained with {theirs} for strip_accents, but the flags ask for {ours}",
     "outputs": "has {theirs} outputs, but the flags and files ask for {ours}",
     "vocabulary": "was trained with the vocabulary {theirs}, and {ours} is another one",
     "version_2_with_negative": (
@@ -232,11 +232,11 @@ def _text_in_words(name, theirs, ours, differ):
             f"with the vocabulary {theirs}, whose token {number} is {token!r}, and {ours} has "
             f"{other!r} there"
         )
-    return f"with --{name}={_shown(theirs)}, not {_shown(ours)}"
+    return f"with {_shown(theirs)} for --{name}, not {_shown(ours)}"
 
 
 def _shown(value):
-    return "its default" if value is None else value
+    return "the default" if value is None else value
 
 
 def _is_another_file(theirs, ours):

@@ -263,10 +263,6 @@ class EvaluationFlags:
         names = "eval_steps", "keep_best_checkpoint", "early_stopping_patience"
         return {name: value for name in names if (value := getattr(self, name))}
 
-    def keeps_best(self) -> bool:
-        """Returns whether the run delivers its best checkpoint, and not its last one."""
-        return bool(self.keep_best_checkpoint or self.early_stopping_patience)
-
 
 class Cores(NamedTuple):
     """Says what a run runs on."""
@@ -292,7 +288,7 @@ class DeviceFlags:
     )
     num_cores_per_replica: int = flags.field(
         1,
-        "Split each copy of the model over this many cores.",
+        f"Split each copy of the model over {', '.join(map(str, CORES_PER_REPLICA))} cores.",
         flags.positive,
         flags.rule(
             CORES_PER_REPLICA.__contains__,

@@ -146,10 +146,8 @@ def look_up(module: str, name: str) -> Any:
 
 
 def _in_rows(rows, module, name):
-    """Yields what rows of the table have for a name of a module.
-
-    The first row wins: what replaces a name stands before TensorFlow's rows.
-    """
+    """Yields what rows of the table have for a name of a module; the first wins, so what replaces a
+    name stands before TensorFlow's rows."""
     for home, given in rows:
         for entry in given.split():
             old, _, new = entry.partition("=")

@@ -211,11 +211,8 @@ def scores(
 
 
 def _entity_metrics(labels, words):
-    """Returns ENTITY_METRICS of words, int32 [N, 4]: window, begins a sentence, label, prediction.
-
-    They are conlleval's. The windows of a sentence are joined, so they do not depend on the batch
-    size, on the sequence length, or on the order of the windows.
-    """
+    """Returns ENTITY_METRICS, which are conlleval's, of words, int32 [N, 4]: window, begins a
+    sentence, label, prediction; the windows of a sentence may come in any order."""
     # A stable sort keeps the words of a window in their order.
     words = words[np.argsort(words[:, 0], kind="stable"), 1:]
     starts = np.flatnonzero(words[:, 0])

@@ -92,12 +92,10 @@ def output_logits(hidden: tf.Tensor, number: int, initializer_range: float) -> t
 def layerwise_rate_scale(
     layerwise_lr_decay: float, num_hidden_layers: int, num_hidden_groups: int | None = None
 ) -> Callable[[str], float] | None:
-    """Returns a function of a variable's name that gives its rate's factor, or None if all are 1.
-
-    ELECTRA is fine-tuned this way (Clark et al., 2020, section 3.1 and its code): 1 for the pooler
-    and the head, layerwise_lr_decay^2 for the last layer, and one power more for each layer further
-    down; the embeddings come last.
-    """
+    """Returns a function of a variable's name that gives its rate's factor, or None if all are 1,
+    as ELECTRA is fine-tuned (Clark et al., 2020, section 3.1 and its code): 1 for the pooler and
+    the head, layerwise_lr_decay^2 for the last layer, one power more for each layer further down,
+    and for the embeddings last."""
     if layerwise_lr_decay == 1.0:
         return None
     # A layer that shares its weights cannot have a rate of its own.

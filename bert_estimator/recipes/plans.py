@@ -39,10 +39,6 @@ def _nvidia(value):
     return Planned(value, Provenance(Origin.NVIDIA))
 
 
-def _bert(value):
-    return Planned(value, Provenance(Origin.GOOGLE))
-
-
 # This is BERT-Large (Devlin et al., 2018).
 NETWORK = dict(
     hidden_size=1024,
@@ -68,8 +64,8 @@ def _stages(*stages):
     """Returns two stages; a stage's values override the sizes that all recipes share."""
     lengths = (
         # The micro-batch is the batch of a core of the paper's pod in lamb_76min.
-        {"max_seq_length": paper(128), "max_predictions_per_seq": _bert(20),
-         "micro_batch_size": assumed(32)},
+        {"max_seq_length": paper(128), "micro_batch_size": assumed(32),
+         "max_predictions_per_seq": Planned(20, Provenance(Origin.GOOGLE))},
         {"max_seq_length": paper(512), "max_predictions_per_seq": assumed(77),
          "micro_batch_size": assumed(16)},
     )  # fmt: skip

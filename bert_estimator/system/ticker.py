@@ -6,8 +6,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TextIO, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 LONGEST_SILENCE_SECS = 10.0
 """`never_silent` says something if nobody else has for this long, and `Progress` has a line as
@@ -107,8 +107,6 @@ def format_secs(secs: float) -> str:
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
 
 
-T = TypeVar("T")
-
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -139,12 +137,6 @@ class Progress:
             self._shown = now
             heard()
             print(self.line(), file=self._out, flush=True)
-
-    def over(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields the items, and counts each as 1."""
-        for item in items:
-            yield item
-            self.add(1)
 
     def line(self) -> str:
         """Returns the line that is shown now."""

@@ -44,7 +44,8 @@ CJK_BLOCKS = (
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary, one token per line; the number of a line, from 0, is the token's id."""
-    data = _read_bytes(vocab_file)
+    with disk_files.reading(remote.local(vocab_file)) as file:
+        data = disk_files.read_at_most(file, _MOST_BYTES)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"{vocab_file}: is longer than {_MOST_BYTES} bytes, as no vocabulary is.")
     if data.startswith(b"\xef\xbb\xbf"):
@@ -67,7 +68,8 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     # A network's rows have the numbers of the lines: a fault that passes here would give tokens the
     # rows of other tokens, without an error.
     for index, line in enumerate(lines):
-        token = _token_of_line(line)
+        # BERT-Base, Chinese, has a line that is only U+2028, which Python takes for a space.
+        token = line.strip() or line.strip(" \t\r\n")
         if not token:
             raise ValueError(
                 f"{vocab_file}:{index + 1}: the line is empty. Each line must hold one token, "
@@ -91,12 +93,6 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
             f"must have {' '.join(SPECIAL_TOKENS)}; is this a WordPiece vocabulary (vocab.txt)?"
         )
     return vocab
-
-
-def _token_of_line(line: str) -> str:
-    """Returns the token in a line of a vocabulary, without the spaces around it."""
-    # BERT-Base, Chinese, has a line that is only U+2028, which Python takes for a space.
-    return line.strip() or line.strip(" \t\r\n")
 
 
 class _Cache(dict[str, _Result]):
@@ -344,8 +340,3 @@ class _CharacterTable(dict):
     def __missing__(self, code: int) -> str:
         self[code] = cleaned(code)
         return self[code]
-
-
-def _read_bytes(path: str) -> bytes:
-    with disk_files.reading(remote.local(path)) as file:
-        return disk_files.read_at_most(file, _MOST_BYTES)

@@ -44,21 +44,6 @@ class Estimator:
     """
 
     def __init__(self, model_fn, model_dir=None, config=None, params=None, warm_start_from=None):
-        config = base_config.RunConfig() if config is None else config
-        if not isinstance(config, base_config.RunConfig):
-            raise ValueError(
-                "config must be a tf.estimator.RunConfig or a bert_estimator.tpu.RunConfig, not "
-                f"{type(config).__name__}"
-            )
-        for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
-            strategy = getattr(config, name)
-            # With one replica, a strategy trains as no strategy does.
-            if strategy is not None and getattr(strategy, "num_replicas_in_sync", None) != 1:
-                raise ValueError(
-                    f"RunConfig.{name} only takes a strategy that has one replica. Leave it "
-                    "out, or use TPUEstimator(use_tpu=True) on all cores of "
-                    'RunConfig(master=...): "local" for TPUs, "gpu" for GPUs'
-                )
         call.check_model_fn(model_fn, params)
         self._warm_start = warm_start.settings_of(warm_start_from)
         self._model_fn = model_fn
@@ -344,8 +329,22 @@ def _runtime(job):
 
 
 def with_model_dir(config, model_dir):
-    """Returns the config with the estimator's model_dir."""
+    """Returns the checked config with the estimator's model_dir."""
     config = base_config.RunConfig() if config is None else config
+    if not isinstance(config, base_config.RunConfig):
+        raise ValueError(
+            "config must be a tf.estimator.RunConfig or a bert_estimator.tpu.RunConfig, not "
+            f"{type(config).__name__}"
+        )
+    for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
+        strategy = getattr(config, name)
+        # With one replica, a strategy trains as no strategy does.
+        if strategy is not None and getattr(strategy, "num_replicas_in_sync", None) != 1:
+            raise ValueError(
+                f"RunConfig.{name} only takes a strategy that has one replica. Leave it "
+                "out, or use TPUEstimator(use_tpu=True) on all cores of "
+                'RunConfig(master=...): "local" for TPUs, "gpu" for GPUs'
+            )
     if model_dir and config.model_dir and model_dir != config.model_dir:
         raise ValueError(
             f"model_dir={model_dir!r} differs from config.model_dir={config.model_dir!r}: give one"

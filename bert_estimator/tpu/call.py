@@ -176,18 +176,16 @@ def argument_names(function: Callable) -> list[str]:
 
 
 def checked(kind: type) -> type:
-    """Has a `NamedTuple` class check its values, in the constructor and in `_replace` alike.
-
-    The class has a method `_settled(self, replaced)`, which raises an error for values that cannot
-    work, and returns a dict of the fields that become something else. `replaced` is the tuple that
-    `_replace` was called on, or None.
-    """
+    """Has a `NamedTuple` class check its values, in the constructor and in `_replace` alike, by its
+    method `_checked_values(self, replaced)`, which raises an error for values that cannot work, and
+    returns a dict of the fields that become something else; `replaced` is the tuple that `_replace`
+    was called on, or None."""
     new, replace = kind.__new__, kind._replace
 
     @functools.wraps(new)
     def checked_new(cls, *args, **kwargs):
         given = new(cls, *args, **kwargs)
-        return replace(given, **given._settled(None))
+        return replace(given, **given._checked_values(None))
 
     @functools.wraps(replace)
     def checked_replace(self, **kwargs):
@@ -195,7 +193,7 @@ def checked(kind: type) -> type:
         if unknown:  # Python's own error is a ValueError, and from 3.13 on a TypeError
             raise ValueError(f"Got unexpected field names: {unknown!r}")
         given = replace(self, **kwargs)
-        return replace(given, **given._settled(self))
+        return replace(given, **given._checked_values(self))
 
     kind.__new__ = staticmethod(checked_new)
     kind._replace = checked_replace

@@ -78,21 +78,21 @@ class TPUConfig(NamedTuple):
     experimental_allow_per_host_v2_parallel_get_next: bool = False
     experimental_feed_hook: Callable | None = None
 
-    def _settled(self, replaced):
-        settled = {"iterations_per_loop": _loop_length(self.iterations_per_loop)}
+    def _checked_values(self, replaced):
+        changed = {"iterations_per_loop": _loop_length(self.iterations_per_loop)}
         for name in (
             "num_shards",
             "initial_infeed_sleep_secs",
             "experimental_host_call_every_n_steps",
         ):
             if getattr(self, name) is not None:
-                settled[name] = positive_int(getattr(self, name), f"TPUConfig {name}")
+                changed[name] = positive_int(getattr(self, name), f"TPUConfig {name}")
         if self.num_cores_per_replica not in (None, *CORES_PER_REPLICA):
             raise ValueError(
                 "TPUConfig: num_cores_per_replica must be 1, 2, 4, 8, 16, 32, 64, 128; got "
                 f"{self.num_cores_per_replica!r}"
             )
-        settled["per_host_input_for_training"] = _input_mode(self.per_host_input_for_training)
+        changed["per_host_input_for_training"] = _input_mode(self.per_host_input_for_training)
         if self.eval_training_input_configuration not in (
             InputPipelineConfig.PER_HOST_V1,
             InputPipelineConfig.SLICED,
@@ -109,8 +109,8 @@ class TPUConfig(NamedTuple):
         # As upstream, TF_CONFIG's entry counts if the argument is not given.
         if self.tpu_job_name is None:
             service = cluster_task.tf_config().get("service") or {}
-            settled["tpu_job_name"] = service.get("tpu_worker_job_name")
-        return settled
+            changed["tpu_job_name"] = service.get("tpu_worker_job_name")
+        return changed
 
 
 def _loop_length(value):

@@ -50,7 +50,7 @@ class ServingInputReceiver(NamedTuple):
     receiver_tensors: Any
     receiver_tensors_alternatives: dict | None = None
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         alternatives = self.receiver_tensors_alternatives
         if alternatives is not None:
             if not isinstance(alternatives, dict):
@@ -76,7 +76,7 @@ class TensorServingInputReceiver(NamedTuple):
     receiver_tensors: Any
     receiver_tensors_alternatives: dict | None = None
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         if isinstance(self.features, dict):
             raise ValueError(f"features must be a tensor, not {self.features!r}")
         return {**ServingInputReceiver(*self)._asdict(), "features": self.features}
@@ -107,7 +107,7 @@ class SupervisedInputReceiver(NamedTuple):
     labels: Any
     receiver_tensors: Any
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         _named(self.features, _FEATURE, "features", keys=(str, int))
         _named(self.labels, _LABEL, "labels", keys=(str, int))
         return {"receiver_tensors": _named(self.receiver_tensors, _RECEIVER, "receiver_tensors")}

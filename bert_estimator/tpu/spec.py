@@ -123,20 +123,20 @@ class EstimatorSpec(NamedTuple):
     evaluation_hooks: Sequence | None = None
     prediction_hooks: Sequence | None = None
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         if replaced is not None and self.mode != replaced.mode:
             raise ValueError("mode of EstimatorSpec cannot be changed: make another EstimatorSpec")
         if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
             raise ValueError(f"EstimatorSpec: mode must be a ModeKeys value, not {self.mode!r}")
-        settled = _settled_alike(self)
+        changed = _checked_alike(self)
         metrics = metric_pairs(self.eval_metric_ops, "eval_metric_ops")
         for name, metric in metrics.items():
             _check_graph(metric, f"eval_metric_ops with {name!r}:")
-        settled["eval_metric_ops"] = metrics
+        changed["eval_metric_ops"] = metrics
         if not isinstance(self.scaffold, tf.train.Scaffold | None):
             raise TypeError(f"scaffold must be tf.train.Scaffold, not {self.scaffold!r}")
-        settled["scaffold"] = tf.train.Scaffold() if self.scaffold is None else self.scaffold
-        return settled
+        changed["scaffold"] = tf.train.Scaffold() if self.scaffold is None else self.scaffold
+        return changed
 
 
 @checked
@@ -183,11 +183,11 @@ class TPUEstimatorSpec(NamedTuple):
     evaluation_hooks: Sequence | None = None
     prediction_hooks: Sequence | None = None
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         for name in ("eval_metrics", "host_call"):
             if getattr(self, name) is not None:
                 _check_host_pair(getattr(self, name), name)
-        return _settled_alike(self)
+        return _checked_alike(self)
 
     def as_estimator_spec(self):
         """Returns the equivalent `EstimatorSpec`.
@@ -296,7 +296,7 @@ def _hooks_of(spec):
     return {name: each for name, each in spec._asdict().items() if name.endswith("_hooks")}
 
 
-def _settled_alike(spec):
+def _checked_alike(spec):
     """Returns what both kinds of specs hold, as it is kept, after checks."""
     if spec.mode == ModeKeys.TRAIN and spec.train_op is None:
         raise ValueError("Missing train_op: a spec of mode TRAIN needs it")

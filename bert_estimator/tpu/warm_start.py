@@ -36,7 +36,7 @@ class WarmStartSettings(NamedTuple):
     var_name_to_vocab_info: Mapping | None = None
     var_name_to_prev_var_name: Mapping | None = None
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         if not self.ckpt_to_initialize_from:
             raise ValueError(
                 "WarmStartSettings: ckpt_to_initialize_from must be a path, not "

@@ -32,7 +32,6 @@ class DefaultData:
     vocab_file: str
     train_files: list[str]
     held_out_files: list[str]
-    token_counts_file: str  # counts of each id in the training text, for `manifest.unigram_nats`
 
 
 def make(
@@ -163,7 +162,6 @@ def _paths(directory: str) -> DefaultData:
         vocab_file=os.path.join(directory, VOCAB_FILE),
         train_files=[train_file],
         held_out_files=[os.path.join(directory, HELD_OUT_FILE)],
-        token_counts_file=manifests.token_counts_path(train_file),
     )
 
 

@@ -22,8 +22,6 @@ from input_pipelines.records.order import BatchOrder
 
 # The features that have a value for each token of a row; the others have a value for each slot.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
-FEATURES_OF_ROWS = (*TOKEN_FEATURES, "position_ids")
-"""The features of a packed batch that have a row for each row of the batch."""
 PREDICTION_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 """The features that have a value for each word to predict."""
 

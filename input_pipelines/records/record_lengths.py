@@ -88,7 +88,9 @@ def read(
         lengths, words = kept or _counted(unknown, listed, expected, BadRecords(max_bad_records))
         # A record that is left out has no tokens. The next run is to see it, and to say so.
         if kept_in and kept is None and lengths.all():
-            _keep(kept_in, unknown, lengths, words)
+            kept = {"digest": manifests.digest(unknown), "lengths": lengths}
+            with disk_files.writer(kept_in, "wb") as file:
+                np.savez(file, **kept, most_predictions=words)
         most = np.maximum(most, words)
         ends = np.cumsum([records.num_records_of(path) for path in unknown])
         of_files |= dict(zip(unknown, np.split(lengths, ends[:-1]), strict=True))
@@ -170,7 +172,7 @@ def _length_of(records, number, kinds, longest):
 
 
 def _kept(path: str | None, files: Sequence[str]):
-    """Returns what `_keep` has kept of these files, or None."""
+    """Returns what `read` has kept of these files, or None."""
     if path is None or not os.path.exists(path):
         return None
     try:
@@ -180,8 +182,3 @@ def _kept(path: str | None, files: Sequence[str]):
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass  # a damaged file is written anew
     return None
-
-
-def _keep(path, files, lengths, most):
-    with disk_files.writer(path, "wb") as file:
-        np.savez(file, digest=manifests.digest(files), lengths=lengths, most_predictions=most)

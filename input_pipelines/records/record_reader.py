@@ -258,11 +258,6 @@ class BadRecords:
         self._most = most
         self._numbers: set[int] = set()
 
-    @property
-    def may_skip(self) -> bool:
-        """Whether any record may be left out."""
-        return self._most > 0
-
     def numbers(self) -> np.ndarray:
         """Returns the numbers of the records that are left out, int64."""
         return np.array(sorted(self._numbers), np.int64)
@@ -270,7 +265,7 @@ class BadRecords:
     def skip(self, error: RecordError) -> bool:
         """Counts and logs a bad record by its error's number; returns whether it is left out."""
         if len(self._numbers) >= self._most:
-            if self.may_skip:
+            if self._most:
                 _log.warning("There are more than %d bad records.", self._most)
             return False
         self._numbers.add(error.number)

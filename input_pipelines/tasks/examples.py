@@ -201,8 +201,3 @@ def _label(task: Task, path: str, line: int, value: Any) -> Label:
     if several:
         return tuple(int(name in names) for name in task.labels)
     return task.labels.index(names[0])
-
-
-def majority_share(numbers: Sequence[int]) -> float:
-    """Returns the share of the most frequent label: the accuracy of always predicting it."""
-    return max(numbers.count(number) for number in set(numbers)) / len(numbers)

@@ -138,12 +138,9 @@ _NOT_FIRST = -1  # at a piece that is not the first piece of a word
 
 
 class TagFeatures(_FlatIds):
-    """Holds the features of tagged sentences, all or none with tags; batches add the padding.
-
-    The first piece of a word carries the word's tag (Devlin et al., 2018, section 5.3). A sentence
-    that is too long for F becomes several windows of whole words: every word is in exactly one
-    window, and `len` is the number of windows.
-    """
+    """Holds the features of tagged sentences, all or none with tags at the first pieces of words
+    (Devlin et al., 2018, section 5.3); batches add the padding, and a sentence that is too long for
+    F becomes several windows of whole words, which `len` counts."""
 
     def __init__(self, sentences: Sequence[Sentence], tokenizer: Tokenizer, max_seq_length: int):
         self.max_seq_length = max_seq_length

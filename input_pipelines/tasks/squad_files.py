@@ -121,7 +121,7 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
             yield from _in_object(row, f"{path}:{number}", is_row=True)
         return
     if _has_rows(path):
-        lines = (text for _, text in text_lines(path, keep_empty=True))
+        lines = (text for _, text in text_lines(path))
         for line, row in json_files.values(lines, path, _MOST_BYTES):
             place = f"{path}:{line}"
             yield from _in_object(json_files.check(row, dict, place), place, is_row=True)

@@ -53,12 +53,8 @@ class TableError(ValueError):
 def read_rows(
     path: str, has_header: bool = True, encoding: str = "utf-8"
 ) -> Iterator[tuple[int, Row]]:
-    """Yields (number of the row's last line, row) of a file; without header, columns are numbers.
-
-    Cells are str, or any JSON value in JSON and parquet. Cells that a row lacks are not in the
-    dict. If a row has more cells than the header, the additional cells are under their numbers,
-    from 0.
-    """
+    """Yields (number of the row's last line, row) of a file; a row is its cells, str or any JSON
+    value, by the header's names, or by their numbers from 0 if the header does not name them."""
     extension = _extension(path)
     if extension not in FORMATS:
         raise TableError(
@@ -166,13 +162,13 @@ def _check_is_not_directive(path, line, cells):
 
 
 def _tab_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
-    for line, text in text_lines(path, keep_empty=True, encoding=encoding):
+    for line, text in text_lines(path, encoding):
         yield line, text.split("\t") if "\t" in text or text.strip() else []
 
 
 def _comma_separated(path: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
     # Line ends inside quotes belong to their cell, so the csv module needs them.
-    lines = text_lines(path, keep_empty=True, encoding=encoding)
+    lines = text_lines(path, encoding)
     reader = csv.reader((text + "\n" for _, text in lines), strict=True)
     try:
         while (cells := _next_row(reader)) is not None:
@@ -235,7 +231,7 @@ def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
             raise TableError(f"{path}: cannot be read: {error.strerror}") from None
         return
     # Messages count the empty lines, too.
-    lines = (text for _, text in text_lines(path, keep_empty=True, encoding=encoding))
+    lines = (text for _, text in text_lines(path, encoding))
     try:
         for line, row in json_files.values(lines, path):
             if not isinstance(row, dict):
@@ -252,9 +248,7 @@ def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
         raise TableError(str(error)) from None
 
 
-def text_lines(
-    path: str, keep_empty: bool = False, encoding: str = "utf-8"
-) -> Iterator[tuple[int, str]]:
+def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     """Yields (number from 1, text) for each line, without its end and a byte order mark."""
     try:
         with opened(path) as file:
@@ -285,9 +279,7 @@ def text_lines(
                         f"({error.reason}). Give its encoding (--encoding={likely}), or convert "
                         f"the file (iconv -f {likely} -t utf-8)"
                     ) from None
-                text = text.removesuffix("\n").removesuffix("\r")
-                if text.strip() or keep_empty:
-                    yield number, text
+                yield number, text.removesuffix("\n").removesuffix("\r")
     except OSError as error:
         raise TableError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -127,7 +127,7 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
             row = {**row, PREDICTED: list(tags)}
             yield json.dumps(row, ensure_ascii=False, default=str)
         return
-    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    lines = list(text_lines(path, columns.encoding))
     layout = _layout(path, lines, columns)
     tags = (tag for sentence in predicted for tag in sentence)
     for _, text, cells in _cells_of(lines, layout):
@@ -144,7 +144,7 @@ def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> No
     """Raises TableError if a tag with a space would become several columns of `tagged_lines`."""
     if _is_json(path):
         return
-    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    lines = list(text_lines(path, columns.encoding))
     if _layout(path, lines, columns).separator == "\t":
         return
     for tag in tags:
@@ -195,7 +195,7 @@ def _blocks(path, columns, with_tags):
                 f"of the {name}, from 1"
             )
     columns = _of_format(columns, path)
-    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    lines = list(text_lines(path, columns.encoding))
     layout = _layout(path, lines, columns)
     if layout.number:
         _check_columns(path, layout, columns, with_tags)

@@ -50,7 +50,8 @@ class NearDuplicates:
     def is_new(self, document: Sequence[str]) -> bool:
         """Remembers a document; returns False if it, or one much like it, has come before."""
         signature = self.signature(document).reshape(_BANDS, _ROWS)
-        bands = [_band_hash(band) for band in signature]
+        digests = [hashlib.blake2b(band.tobytes(), digest_size=8).digest() for band in signature]
+        bands = [int.from_bytes(digest, "big") for digest in digests]
         # All bands are remembered, also if the first one is known: `all` of a generator would stop.
         added = [hashes.add(band) for hashes, band in zip(self._bands, bands, strict=True)]
         return all(added)
@@ -96,11 +97,6 @@ class HashSet:
             self._sorted = np.concatenate([self._sorted, latest])
             self._sorted.sort(kind="stable")  # which is fast for two sorted parts
         return True
-
-
-def _band_hash(values: np.ndarray) -> int:
-    """Returns a hash of 64 bits of an array."""
-    return int.from_bytes(hashlib.blake2b(values.tobytes(), digest_size=8).digest(), "big")
 
 
 def _words(document: Sequence[str]) -> list[str]:

@@ -141,16 +141,6 @@ class Piece(NamedTuple):
     is_first: bool  # whether the document begins with these sentences
 
 
-def read_documents(
-    files: Sequence[str],
-    progress: Progress | None = None,
-    options: TextOptions = _DEFAULT,
-    chosen: DocumentFilter | None = None,
-) -> Iterator[list[str]]:
-    """Yields the documents of the files, long ones in pieces of `MOST_SENTENCES` sentences."""
-    return (piece.sentences for piece in read_pieces(files, progress, options, chosen))
-
-
 def read_pieces(
     files: Sequence[str],
     progress: Progress | None = None,
@@ -243,8 +233,8 @@ def pieces_of_file(
         else:
             texts = text_formats.wikiextractor_texts(file, path)
         split = str.splitlines if options.split_sentences == "no" else sentences.split_text
-        whole = filter(None, (_stripped(split(text)) for text in texts))
-        yield from _cut(Piece(document, is_first=True) for document in whole)
+        whole = ([line for line in map(str.strip, split(text)) if line] for text in texts)
+        yield from _cut(Piece(document, is_first=True) for document in whole if document)
 
 
 def _format(path) -> str:
@@ -260,10 +250,6 @@ def _format(path) -> str:
     if not line.endswith(b"\n"):
         line = line.lstrip().split(b"\r")[0]
     return text_formats.of_file(path, line.lstrip(), goes_on)
-
-
-def _stripped(lines) -> list[str]:
-    return [line for line in map(str.strip, lines) if line]
 
 
 def _plain_pieces(lines, options) -> Iterator[Piece]:

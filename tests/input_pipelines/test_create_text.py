@@ -3,9 +3,9 @@ import json
 
 import pytest
 from commands import MAINS
+from text_documents import read_documents
 
 from input_pipelines.text import documents as documents_module
-from input_pipelines.text.documents import read_documents
 
 LONG = "It is a long sentence about many things of this world. It is followed by a second one."
 

@@ -134,8 +134,8 @@ def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
     ("tokens", "changes", "message"),
     [
         (words(30)[::-1], {}, "whose token 5 is 'w0', and"),
-        (words(30), {"do_lower_case": False}, "was trained with --do_lower_case=True, not False"),
-        (words(30), {"strip_accents": False}, "with --strip_accents=its default, not False"),
+        (words(30), {"do_lower_case": False}, "trained with True for --do_lower_case, not False"),
+        (words(30), {"strip_accents": False}, "with the default for --strip_accents, not False"),
         (["Ww", *words(30)[1:]], {"do_lower_case": None}, None),
     ],
 )

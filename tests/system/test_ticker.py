@@ -154,9 +154,3 @@ def test_without_a_total_there_is_no_time_left():
 def test_nothing_done_and_more_done_than_expected():
     assert run(io.StringIO(), 10, 1, 11.0, number=0) == "Reading text: 0 % of 10 B, 0 B/s\n"
     assert "100 % of 10 B, 1 B/s, 0:00 left" in run(io.StringIO(), 10, 1, 11.0, number=12)
-
-
-def test_over_counts_items():
-    out = io.StringIO()
-    assert list(Progress("Writing", 3, " examples", out).over("abc")) == ["a", "b", "c"]
-    assert out.getvalue() == ""

@@ -33,7 +33,7 @@ _VERBS, _JOBS = "bert_estimator.tpu.verbs", "bert_estimator.jobs"
 PLACES = {
     "copying the values of a checkpoint": f"{_VERBS}.snapshot:Snapshot.take",
     "writing a checkpoint in the background": f"{_VERBS}.snapshot:Snapshot.run_write",
-    "naming a checkpoint": f"{_VERBS}.checkpoint_saver:Keeping.add",
+    "naming a checkpoint": f"{_VERBS}.checkpoint_saver:KeptCheckpoints.keep",
     "deleting a checkpoint": f"{_VERBS}.checkpoint_saver:delete",
     "fsync of a checkpoint": f"{_VERBS}.checkpoint_saver:sync",
     "evaluating": "bert_estimator.tpu.base_estimator:Estimator.evaluate",

@@ -23,7 +23,7 @@ _PRETRAINING = "pretraining:"
 # The stored types whose values float32 represents exactly.
 _EXACT = ("float32", "float16", "bfloat16")
 
-NEWEST, BEST = CHOICES = ("newest", "best")
+NEWEST, BEST = "newest", "best"
 
 
 def exists(prefix: str) -> bool:
@@ -32,14 +32,9 @@ def exists(prefix: str) -> bool:
 
 
 def find(folder: str, choice: str | None = None) -> str | None:
-    """Returns the path of a directory's checkpoint, or None if the directory has no checkpoint.
-
-    Args:
-      folder: a directory with one checkpoint, or the directory of a run.
-      choice: NEWEST, a run's newest whole checkpoint; BEST, its best checkpoint; None means the
-        checkpoint of the run's predictions and its exported model, which is the best one if the
-        run's last training kept it.
-    """
+    """Returns the path of the checkpoint of a directory, perhaps a run's, or None; of a run it is
+    the NEWEST whole one or the BEST one, or by default the checkpoint of the run's predictions and
+    its exported model, which is the best one if the run's last training kept it."""
     paths.check_no_pattern(folder, f"{folder}: ")
     if choice == BEST:
         best = run_directory.path_of_best(folder)

@@ -134,9 +134,10 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
             )
             if key == "direction":
                 reason = f": {OTHER_END if part == 'truncation' else OTHER_POSITIONS}"
+            choices = " or ".join(map(json_files.shown, allowed))
             raise ValueError(
                 f"{path}: {part}: {key}={json_files.shown(setting)} is not supported{reason}. "
-                f"Allowed is {_either(allowed)}. To use it all the same, write this there"
+                f"Allowed is {choices}. To use it all the same, write this there"
             )
     if not _adds_special_tokens(values.get("post_processor")):
         raise ValueError(
@@ -144,10 +145,6 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
             f"{CLS} A {SEP} and {CLS} A {SEP} B {SEP} with the segment 1 from B on, which alone is "
             "allowed. To use it all the same, write a TemplateProcessing for this there"
         )
-
-
-def _either(allowed):
-    return " or ".join(map(json_files.shown, allowed))
 
 
 def _adds_special_tokens(processor):

@@ -204,9 +204,11 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     used = used_network.recall(ClassificationConfig, settings, sources, "task_name")
     # Without a name, the embedded task is meant if a command names neither data nor a run's
     # network; for networks of others, `check_data` refuses it.
+    verbs = [name for name in ClassificationConfig.VERBS if settings[name]]
     is_embedded = settings["task_name"] in _EMBEDDED or not (
         any(sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS)
-        or (used and (used.recorded or _only_exports(settings)))
+        # An export alone needs no examples.
+        or (used and (used.recorded or verbs == ["do_export"]))
     )
     if is_embedded and settings["task_name"] is None:
         used_network.check_data(
@@ -226,8 +228,3 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     run = flags.build(ClassificationConfig, settings, **fields)
     run.check()
     return run.runs()
-
-
-def _only_exports(settings):
-    """Returns whether the flags only ask for an export, which needs no examples."""
-    return [name for name in ClassificationConfig.VERBS if settings[name]] == ["do_export"]

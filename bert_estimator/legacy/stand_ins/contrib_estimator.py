@@ -126,10 +126,7 @@ def replace_monitors_with_hooks(monitors_or_hooks: Any, estimator: tpu.Estimator
 
 
 class AsyncCheckpointSaverHook(tf.train.CheckpointSaverHook):
-    """Saves checkpoints as `tf.train.CheckpointSaverHook` does; training waits for them.
-
-    In TensorFlow 1 this hook saved in a thread, beside training. The files are the same.
-    """
+    """Saves as `tf.train.CheckpointSaverHook` does; in TensorFlow 1 it saved beside training."""
 
 
 def load_global_step_from_checkpoint_dir(checkpoint_dir: str) -> int:

@@ -175,9 +175,6 @@ class CompileReport:
         """Returns a lower bound of a step's time: arithmetic and memory, and then the sums."""
         return max(self.compiler_secs or 0, self.flops / self.peak) + (self.summing_secs or 0)
 
-    def as_dict(self) -> dict:
-        return dataclasses.asdict(self)
-
     def lines(self) -> Iterator[str]:
         """Yields the report as lines of text."""
         names = {

@@ -75,12 +75,9 @@ def default_directory() -> str:
 
 
 def keep_on_disk() -> None:
-    """Makes jax keep compiled programs on disk, and find what other processes compiled.
-
-    JAX_COMPILATION_CACHE_DIR sets the directory; the default is `default_directory()`, from which
-    jax removes what was not used for longest, beyond 2 GiB. JAX_ENABLE_COMPILATION_CACHE=false
-    turns this off. A program that took jax less than a second to compile is not written.
-    """
+    """Makes jax keep programs that took a second or more to compile on disk, in
+    JAX_COMPILATION_CACHE_DIR or `default_directory()`, unless JAX_ENABLE_COMPILATION_CACHE is
+    false."""
     config = devices.import_jax().config
     directory = config.jax_compilation_cache_dir
     if not config.jax_enable_compilation_cache:

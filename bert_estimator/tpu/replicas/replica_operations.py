@@ -33,12 +33,9 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def replaced(others: Mapping[str, Callable[..., tf.Tensor | None]] | None = None) -> Iterator[None]:
-    """Surrounds code that builds a replica's model, inside of `Replica.entered`; an operation
-    between replicas that has no meaning here is a ValueError.
-
-    `others` has meanings of further types, as `_MEANINGS` has; a meaning that returns None leaves
-    the operation as it is.
-    """
+    """Surrounds code that builds a replica's model, inside of `Replica.entered`; types of operation
+    have the meanings of `_MEANINGS` and `others`, which return None to leave an operation as it is,
+    and an operation between replicas without a meaning is a ValueError."""
     outer = getattr(_thread, "meanings", None)
     _thread.meanings = {**(outer or _MEANINGS), **(others or {})}
     modes = tf.get_default_graph()._distribution_strategy_stack

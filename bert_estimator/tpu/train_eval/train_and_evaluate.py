@@ -128,7 +128,7 @@ class TrainSpec(NamedTuple):
     hooks: Sequence[tf.train.SessionRunHook] | None = None
     saving_listeners: Sequence[tf.train.CheckpointSaverListener] | None = None
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         _check_input_fn(self.input_fn)
         if self.max_steps is not None and self.max_steps <= 0:
             raise ValueError(f"TrainSpec: max_steps must be positive, not {self.max_steps}")
@@ -157,7 +157,7 @@ class EvalSpec(NamedTuple):
     start_delay_secs: float = 120
     throttle_secs: float = 600
 
-    def _settled(self, replaced):
+    def _checked_values(self, replaced):
         _check_input_fn(self.input_fn)
         if self.steps is not None and self.steps <= 0:
             raise ValueError(f"EvalSpec: steps must be positive, not {self.steps}")

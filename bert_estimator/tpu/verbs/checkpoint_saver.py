@@ -1,9 +1,9 @@
 """Writes checkpoints: only finite weights, durably, and without leftovers.
 
-A checkpoint is written by the operation that a saver's `SaverDef` names. Then older ones may be
-deleted, and the state file names it, last: until then, a kill leaves what the next training
-completes (`settle`). Of a checkpoint, the index is deleted first, and the data last. So data
-without an index, before the newest complete checkpoint, are always a leftover.
+A checkpoint is written by the operation that a saver's `SaverDef` names. Once its files are on the
+disk, older ones may be deleted, and the state file names it, last: until then, a kill leaves what
+the next training completes (`complete_save`). Of a checkpoint, the index is deleted first, and the
+data last. So data without an index, before the newest complete checkpoint, are always a leftover.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def delete(prefix: str) -> None:
                 file_io.delete_file(os.path.join(folder, file))
 
 
-class Keeping:
+class KeptCheckpoints:
     """Decides which checkpoints of a directory are kept, as `tf.train.Saver` does."""
 
     def __init__(self, model_dir: str):
@@ -91,7 +91,7 @@ class Keeping:
         self._start, self._num_for_good = time.time(), 0
         self._added_at = {}  # a checkpoint of this process -> when it was written
 
-    def add(self, newest: str, earlier: Iterable[str], settings: SaverDef) -> list[str]:
+    def keep(self, newest: str, earlier: Iterable[str], settings: SaverDef) -> list[str]:
         """Takes in a checkpoint that is on the disk: deletes the oldest of the earlier ones if they
         are too many, and names it in the state file; returns all that are listed there."""
         kept = [path for path in earlier if path != newest and checkpoints.is_there(path)]
@@ -120,7 +120,7 @@ class Keeping:
 _NEVER_HOURS = 10_000  # TensorFlow's default of keep_checkpoint_every_n_hours
 
 
-def settle(model_dir: str, newest: str | None) -> None:
+def complete_save(model_dir: str, newest: str | None) -> None:
     """Does what a kill kept a saver from doing after it had written the newest checkpoint: deletes
     the oldest one if the saver keeps fewer, and names the newest in the state file."""
     named = checkpoints.named(model_dir)
@@ -129,7 +129,7 @@ def settle(model_dir: str, newest: str | None) -> None:
     # Nothing is deleted if we do not know what counts, or what the saver would keep.
     settings = _settings_of_saver(newest) if named else None
     sync(newest)
-    Keeping(model_dir).add(newest, checkpoints.earlier(model_dir), settings or SaverDef())
+    KeptCheckpoints(model_dir).keep(newest, checkpoints.earlier(model_dir), settings or SaverDef())
 
 
 def _settings_of_saver(prefix):
@@ -143,16 +143,9 @@ def _settings_of_saver(prefix):
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):
-    """Saves like TensorFlow's saver hook, but keeps good checkpoints safe.
-
-    - If a weight is not finite, it raises an error, so that the last good checkpoint stays.
-    - The files of a checkpoint are on the disk before the state file names it, and before an
-      earlier checkpoint is deleted. So a complete checkpoint survives a power loss.
-    - If a checkpoint cannot be written, as on a full disk, nothing is left of it.
-    - If the snapshot is possible, a thread writes the checkpoint while training goes on. Training
-      waits for the thread before it saves again, and at its end. If a listener may read the
-      checkpoint, training waits. An error of the write is raised before the next loop.
-    """
+    """Saves like TensorFlow's saver hook, but in a thread beside training, if the snapshot is
+    possible and no listener may read the checkpoint; training waits for the thread before it saves
+    again and at its end, and raises its error before the next loop."""
 
     def __init__(self, config, scaffold, restored_step, listeners, finite, snapshot):
         super().__init__(
@@ -169,7 +162,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         self._finite, self._snapshot = finite, snapshot
         self._meta_graph = None  # serialized, once there is a session
         self._write = None  # the last `PendingWrite`
-        self._keeping = Keeping(config.model_dir)
+        self._kept = KeptCheckpoints(config.model_dir)
         # An event writer starts with the default graph, which would be written twice.
         with tf.Graph().as_default():
             summary.event_writer(config.model_dir)
@@ -294,7 +287,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         except (OSError, tf.errors.OpError):
             self._delete_unfinished(saver, prefix)
             raise
-        kept = self._keeping.add(prefix, saver.last_checkpoints, settings)
+        kept = self._kept.keep(prefix, saver.last_checkpoints, settings)
         if settings.max_to_keep:  # or else a saver does not remember any
             checkpoints.remember(saver, kept)
 

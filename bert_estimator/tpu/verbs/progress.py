@@ -50,12 +50,9 @@ class _Reached(NamedTuple):
 
 
 class Progress:
-    """Logs training: lines, the event file and `LogListener`s.
-
-    The listeners get a record, and the event file its rates, at the end of the first loop that
-    reaches or passes a multiple of `log_step_count_steps`. So does the log, unless `log_every_secs`
-    is given: then `line` gives the lines, and `ticker.every` asks for them.
-    """
+    """Logs training at the end of each first loop that reaches or passes a multiple of
+    `log_step_count_steps`: a record to `LogListener`s, its rates to the event file, and a line to
+    the log, unless `log_every_secs` is given: then `ticker.every` asks `line` for the lines."""
 
     def __init__(self, config, batch_size, units_per_example, stop_step, listeners):
         self._every = config.log_step_count_steps

@@ -39,7 +39,7 @@ def train(
     restored = checkpoints.newest_whole(model_dir)
     if job.is_chief:
         checkpoint_saver.remove_half_deleted(model_dir, restored)
-        checkpoint_saver.settle(model_dir, restored)
+        checkpoint_saver.complete_save(model_dir, restored)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps

@@ -61,7 +61,7 @@ def test_what_is_made(tmp_path, masking):
     assert held_out_manifest.creation["dupe_factor"] == 1
     assert held_out_manifest.is_dynamic == manifest.is_dynamic
     assert held_out_manifest.corpus["documents"] == 1
-    counts = manifests.read_token_counts(data.token_counts_file)
+    counts = manifests.read_token_counts(manifests.token_counts_path(data.train_files[0]))
     assert counts.sum() == manifest.corpus["tokens"]
     with open(data.vocab_file, encoding="utf-8") as file:
         assert len(file.readlines()) == 70

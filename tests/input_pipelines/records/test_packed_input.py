@@ -9,7 +9,7 @@ from tiny_run import copy_records
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records import record_lengths
-from input_pipelines.records.packed_rows import FEATURES_OF_ROWS, Packs
+from input_pipelines.records.packed_rows import TOKEN_FEATURES, Packs
 from input_pipelines.records.pretraining_features import PretrainingFeatures
 from input_pipelines.records.pretraining_input import input_fn_builder, shapes_input_fn
 from input_pipelines.records.record_reader import RecordError, RecordFiles
@@ -59,7 +59,7 @@ def sequences(batch):
                 ),
             )
         return result
-    flat = {name: batch[name].ravel() for name in FEATURES_OF_ROWS}
+    flat = {name: batch[name].ravel() for name in (*TOKEN_FEATURES, "position_ids")}
     words = [
         (place, word)
         for place, word, weight in zip(

@@ -80,7 +80,7 @@ def test_the_rows_of_a_batch_do_not_depend_on_the_number_of_parts():
     _, whole = packed_by(packed_rows.Packing(5, 1))
     slots, parts = packed_by(packed_rows.Packing(5, 2))
     assert slots.numbers.tolist() == [1, 3, 0, -1]
-    for name in packed_rows.FEATURES_OF_ROWS:
+    for name in (*packed_rows.TOKEN_FEATURES, "position_ids"):
         np.testing.assert_array_equal(whole[name], parts[name])
     assert parts["sequence_starts"].tolist() == [0, 4, 0, 0]
     assert whole["sequence_starts"].tolist() == [0, 4, 5]

@@ -9,11 +9,12 @@ from batches import context
 from number_features import Numbers, features_of
 
 from input_pipelines.records.order import record_order
-from input_pipelines.records.packed_rows import FEATURES_OF_ROWS, TOKEN_FEATURES
+from input_pipelines.records.packed_rows import TOKEN_FEATURES
 from input_pipelines.tasks.features import TagFeatures
 from input_pipelines.tasks.features_input import Packs, input_fn_builder, row_length_of
 from input_pipelines.tasks.tag_files import Sentence
 
+ROW_FEATURES = (*TOKEN_FEATURES, "position_ids")
 FEATURES = features_of(*((str(i), None, i) for i in range(10)))
 
 
@@ -119,7 +120,7 @@ def unpacked(batch, num_parts, length):
         if not batch["is_real_example"][slot]:
             continue
         part = slot * num_parts // len(slots)
-        rows = {name: np.split(batch[name], num_parts)[part].ravel() for name in FEATURES_OF_ROWS}
+        rows = {name: np.split(batch[name], num_parts)[part].ravel() for name in ROW_FEATURES}
         example = {name: np.zeros(length, np.int32) for name in TOKEN_FEATURES}
         position = 0
         while (
@@ -131,7 +132,7 @@ def unpacked(batch, num_parts, length):
                 example[name][position] = rows[name][start + position]
             position += 1
         example["input_mask"] = (example["input_mask"] > 0).astype(np.int32)
-        for name in batch.keys() - {*FEATURES_OF_ROWS, "sequence_starts", "sequence_numbers"}:
+        for name in batch.keys() - {*ROW_FEATURES, "sequence_starts", "sequence_numbers"}:
             example[name] = batch[name][slot]
         examples[number] = example
     return examples
@@ -179,7 +180,7 @@ def test_hosts_and_cores_compute_rows_of_one_batch():
     whole = first_batch(0, 1, 1)
     parts = first_batch(0, 1, 2)
     hosts = [first_batch(host, 2, 1) for host in range(2)]
-    for name in FEATURES_OF_ROWS:
+    for name in ROW_FEATURES:
         joined = np.concatenate([batch[name] for batch in hosts])
         np.testing.assert_array_equal(parts[name], joined)
         rows = min(len(joined), len(whole[name]))

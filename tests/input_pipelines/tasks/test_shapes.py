@@ -7,9 +7,10 @@ import json
 from typing import Any, NamedTuple
 
 import pytest
+from text_documents import read_documents
 
 from input_pipelines.tasks import examples, squad_files, tag_files, task_table
-from input_pipelines.text.documents import TextOptions, read_documents
+from input_pipelines.text.documents import TextOptions
 
 
 class Shape(NamedTuple):

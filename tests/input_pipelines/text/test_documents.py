@@ -5,10 +5,11 @@ import os
 
 import pytest
 from commands import MAINS
+from text_documents import read_documents
 
 from bert_estimator.storage import reading
 from input_pipelines.text import documents
-from input_pipelines.text.documents import TextOptions, find_files, read_documents, split_files
+from input_pipelines.text.documents import TextOptions, find_files, split_files
 
 
 def write(tmp_path, name, content):

@@ -6,13 +6,13 @@ import sys
 import tarfile
 
 import pytest
+from text_documents import read_documents
 
 from bert_estimator.system.ticker import Progress
 from input_pipelines.text import text_files
 from input_pipelines.text.documents import (
     find_files,
     is_plain,
-    read_documents,
     split_files,
     total_bytes,
 )

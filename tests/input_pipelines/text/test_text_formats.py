@@ -3,9 +3,10 @@ import gzip
 import json
 
 import pytest
+from text_documents import read_documents
 
 from input_pipelines.text import documents, text_formats
-from input_pipelines.text.documents import TextOptions, is_plain, pieces_of_file, read_documents
+from input_pipelines.text.documents import TextOptions, is_plain, pieces_of_file
 
 ROWS = [
     {"id": 1, "text": "First one. Second one.\nA new paragraph."},
