@@ -334,7 +334,7 @@ def test_each_optimizer_has_its_name():
 
 
 def test_the_names_are_the_names_that_flags_offer():
-    assert tuple(OPTIMIZERS) == choices.OPTIMIZERS
+    assert tuple(OPTIMIZERS) == choices.OPTIMIZER_NAMES
 
 
 def test_options_are_passed_on():
@@ -343,7 +343,7 @@ def test_options_are_passed_on():
 
 
 def test_an_unknown_name_is_refused_and_the_known_names_listed():
-    message = r"^name='adam': must be one of {}\.$".format(", ".join(choices.OPTIMIZERS))
+    message = r"^name='adam': must be one of {}\.$".format(", ".join(choices.OPTIMIZER_NAMES))
     with pytest.raises(ValueError, match=message):
         create_optimizer("adam", 0.1)
 
