@@ -152,7 +152,7 @@ class TrainingFlags:
         heading=flags.COMMON,
     )
     optimizer: str = flags.field(
-        None, f"Choose one of {', '.join(OPTIMIZER_NAMES)}.", flags.one_of(OPTIMIZER_NAMES)
+        "adamw", f"Choose one of {', '.join(OPTIMIZER_NAMES)}.", flags.one_of(OPTIMIZER_NAMES)
     )
     random_seed: int = flags.field(
         12345,
