@@ -69,11 +69,11 @@ def prepare(config):
     records = pretraining_data.prepare(config, network.vocab_size, may_replace=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
     schedule = config.training.schedule()
-    optimizer = config.training.update_rule(schedule, config.output_dir)
-    estimator = pretraining_job.make_estimator(config, network, optimizer, cores.master, records)
+    rule = config.training.update_rule(schedule, config.output_dir)
+    estimator = pretraining_job.make_estimator(config, network, rule, cores.master, records)
     # Its `input_fn` gives the estimator the records, to train and to evaluate.
     run = Run(config, directory, estimator)
-    pretraining = pretraining_job.Pretraining(config, network, optimizer, records, run)
+    pretraining = pretraining_job.Pretraining(config, network, rule, records, run)
     pretraining.check()
     return pretraining
 

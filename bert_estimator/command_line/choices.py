@@ -2,7 +2,7 @@
 
 # The optimizers' names, in the order in which help and errors list them. The dict
 # `optimization.OPTIMIZERS` has their classes, in the same order.
-OPTIMIZERS = ("lamb", "adamw", "lars", "adafactor")
+OPTIMIZER_NAMES = ("lamb", "adamw", "lars", "adafactor")
 
 # How many cores one copy of a model may be split over.
 CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)

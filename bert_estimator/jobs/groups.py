@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
+from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZER_NAMES, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import trackers
 from bert_estimator.storage import remote
@@ -152,7 +152,7 @@ class TrainingFlags:
         heading=flags.COMMON,
     )
     optimizer: str = flags.field(
-        None, f"Choose one of {', '.join(OPTIMIZERS)}.", flags.one_of(OPTIMIZERS)
+        "adamw", f"Choose one of {', '.join(OPTIMIZER_NAMES)}.", flags.one_of(OPTIMIZER_NAMES)
     )
     random_seed: int = flags.field(
         12345,

@@ -34,7 +34,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu
 from bert_estimator.model_fns import classification_report, metrics, update
-from bert_estimator.model_fns.fine_tuning import Network, output_logits
+from bert_estimator.model_fns.fine_tuning import NetworkBuilder, output_logits
 from bert_estimator.model_fns.metrics import METRICS, Counts, Metric
 from bert_estimator.precision import scope
 from bert_estimator.tokenization import entities
@@ -158,7 +158,7 @@ class TaggingHead(Head):
 
 
 def model_fn_builder(
-    network: Network, head: Head, rule: update.UpdateRule | None = None
+    network: NetworkBuilder, head: Head, rule: update.UpdateRule | None = None
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
     """Returns the `model_fn` for `TPUEstimator`; only training needs a rule.
 

@@ -19,7 +19,7 @@ from bert_estimator.system.errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class NetworkBuilder:
     """Says which network a model_fn builds, and what its weights are at first."""
 
     bert_config: BertConfig

@@ -1,4 +1,4 @@
-"""Starting from another model's weights, and saying exactly what happened."""
+"""Starting from another model's weights, with a table of which came from where."""
 
 import functools
 import re
@@ -14,8 +14,8 @@ from bert_estimator.interchange.weights import INITIALIZED, NEW, RESTORED, UNUSE
 from bert_estimator.system.errors import ArgumentError, listed
 
 _POOLER = "bert/pooler"
-# Parts of a network whose absence is said; a task's own head is new as a rule.
-PARTS = {
+# Sections of a network whose absence is said; a task's own head is new as a rule.
+SECTIONS = {
     _POOLER: "pooler",
     MASKED_LM: "masked-word head",
     NEXT_SENTENCE: "next-sentence head",
@@ -51,8 +51,8 @@ def scaffold_fn(
         variables = {v.op.name: v for v in tf.trainable_variables()}
         shapes = {name: v.shape.as_list() for name, v in variables.items()}
         rows = match(source, shapes, allow_partial_init)
-        parts = {_part_of(name) for name, _, what in rows if what == NEW}
-        new = tuple(p for p in PARTS if p in parts and (uses_pooler or p != _POOLER))
+        sections = {_section_of(name) for name, _, what in rows if what == NEW}
+        new = tuple(p for p in SECTIONS if p in sections and (uses_pooler or p != _POOLER))
         others = len(tf.global_variables()) - len(variables)
         rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))
 
@@ -122,19 +122,19 @@ def match(
             f"{sorted(shapes)[:3]}, the checkpoint's with {unused[:3]}",
             source.path,
         )
-    own, theirs = (set(map(_part_of, names)) for names in (shapes, source.shapes))
+    own, theirs = (set(map(_section_of, names)) for names in (shapes, source.shapes))
     problems = []
     for name, shape in shapes.items():
         if name in source.shapes and name not in fitting:
             problems.append(
                 f"{name}: {shape} in the model, {source.shapes[name]} in the checkpoint"
             )
-        elif name not in fitting and _part_of(name) in {*theirs, "bert"}:
+        elif name not in fitting and _section_of(name) in {*theirs, "bert"}:
             problems.append(f"{name}: {shape} in the model, not in the checkpoint")
-    # What is unused in the checkpoint may be a head that the model lacks. Weights of a part that
+    # What is unused in the checkpoint may be a head that the model lacks. Weights of a section that
     # the model has, such as the weights of further layers, are a mistake.
     for name in unused:
-        if name not in shapes and _part_of(name) in own:
+        if name not in shapes and _section_of(name) in own:
             problems.append(f"{name}: {source.shapes[name]} in the checkpoint, not in the model")
     if problems and not allow_partial_init:
         raise ArgumentError(
@@ -152,13 +152,13 @@ def match(
     ]
 
 
-def _part_of(name):
-    """Returns the part of a network that a variable belongs to: the encoder ("bert"), the pooler,
+def _section_of(name):
+    """Returns the section of a network that a variable is in: the encoder ("bert"), the pooler,
     or a head."""
     return re.match(rf"{_POOLER}|cls/[^/]+|output(?=_)|[^/]+", name)[0]
 
 
 @functools.cache  # an evaluation before the training reads the same network
-def _say_new(path, parts):
-    names = " and no ".join(f"{PARTS[part]} ({part})" for part in parts)
+def _say_new(path, sections):
+    names = " and no ".join(f"{SECTIONS[each]} ({each})" for each in sections)
     tf.logging.info("%s has no %s: what it lacks starts from new weights.", path, names)

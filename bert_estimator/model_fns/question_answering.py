@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.model_fns import metrics, update
-from bert_estimator.model_fns.fine_tuning import Network, output_logits
+from bert_estimator.model_fns.fine_tuning import NetworkBuilder, output_logits
 from bert_estimator.precision import scope
 
 _SCOPE = "cls/squad"
@@ -40,7 +40,7 @@ class Scorer(Protocol):
 
 
 def model_fn_builder(
-    network: Network, rule: update.UpdateRule | None = None, scorer: Scorer | None = None
+    network: NetworkBuilder, rule: update.UpdateRule | None = None, scorer: Scorer | None = None
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
     """Returns the `model_fn` for `TPUEstimator`; only training needs a rule.
 

@@ -93,19 +93,19 @@ def _accumulate(loss_fn, features, micro_batch_size, batch_size):
     """Calls `optimization.accumulate`, also for packed rows, whose number is not the batch's."""
     if "sequence_starts" not in features or micro_batch_size is None:
         return optimization.accumulate(loss_fn, features, micro_batch_size)
-    # A micro-batch is then a part of the rows, see `input_pipelines.records.packed_rows`.
-    num_parts = max(1, batch_size // micro_batch_size)
+    # A micro-batch is then some of the rows, see `input_pipelines.records.packed_rows`.
+    num_micro_batches = max(1, batch_size // micro_batch_size)
 
-    def parts(tensor):
+    def split(tensor):
         size, *shape = tensor.shape.as_list()
-        return tf.reshape(tensor, [num_parts, size // num_parts, *shape])
+        return tf.reshape(tensor, [num_micro_batches, size // num_micro_batches, *shape])
 
-    def loss_of_part(part, number):
-        micro_features = {name: tensor[0] for name, tensor in part.items()}
+    def loss_of_micro_batch(micro_batch, number):
+        micro_features = {name: tensor[0] for name, tensor in micro_batch.items()}
         return loss_fn(micro_features, number * micro_features["input_ids"].shape.as_list()[0])
 
-    parts_by_name = {name: parts(tensor) for name, tensor in features.items()}
-    return optimization.accumulate(loss_of_part, parts_by_name, 1)
+    micro_batches = {name: split(tensor) for name, tensor in features.items()}
+    return optimization.accumulate(loss_of_micro_batch, micro_batches, 1)
 
 
 def _summed(gradient, variable, shards):
@@ -167,7 +167,7 @@ def _writer(summary_dir, names):
     ratio."""
     places = collections.defaultdict(list)
     for place, name in enumerate(names):
-        places[_part_of(name)].append(place)
+        places[_layer_of(name)].append(place)
 
     def host_call(global_step, trust_ratios=None, **report):
         step = tf.cast(global_step[0], tf.int64)
@@ -183,9 +183,9 @@ def _writer(summary_dir, names):
                     tpu.summary.histogram("trust_ratio", trust_ratios, step=step),
                     *(
                         tpu.summary.histogram(
-                            f"trust_ratio/{part}", tf.gather(trust_ratios, of_part), step=step
+                            f"trust_ratio/{layer}", tf.gather(trust_ratios, of_layer), step=step
                         )
-                        for part, of_part in places.items()
+                        for layer, of_layer in places.items()
                     ),
                     tpu.summary.scalar("trust_ratio/min", tf.reduce_min(trust_ratios), step=step),
                     tpu.summary.scalar("trust_ratio/mean", tf.reduce_mean(trust_ratios), step=step),
@@ -196,8 +196,8 @@ def _writer(summary_dir, names):
     return host_call
 
 
-def _part_of(name):
-    """Returns the part of the network that a variable is in: a layer, the embeddings, the head."""
+def _layer_of(name):
+    """Returns where in the network a variable is: a layer, the embeddings, the head."""
     layer = re.search(r"/(layer_\d+)/", name)
     if layer:
         return layer[1]

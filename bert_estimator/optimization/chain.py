@@ -1,9 +1,9 @@
 """ChainOptimizer: an optimizer as a chain of small pieces, with the interface of TF1's optimizers.
 
 `apply_gradients` sees all variables of a step. It collects how each is updated (`_Update`),
-computes all new values, and assigns them. The pieces run in `_run`, directly or within a function
-that all variables of a kind share: `_traced` returns new values, and `_in_place` writes them where
-the old ones are.
+computes all new values, and assigns them. Read `_run` first: it runs the pieces, directly or
+within a function that all variables of a kind share. `_traced` returns new values, and `_in_place`
+writes them where the old ones are.
 """
 
 import functools

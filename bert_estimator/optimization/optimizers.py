@@ -191,7 +191,7 @@ class AdafactorOptimizer(ChainOptimizer):
         super().__init__(pieces, learning_rate, name)
 
 
-# The classes of the names in `bert_estimator.command_line.choices.OPTIMIZERS`, in the same order.
+# The classes of the names in `command_line.choices.OPTIMIZER_NAMES`, in the same order.
 OPTIMIZERS: dict[str, type[ChainOptimizer]] = {
     "lamb": LAMBOptimizer,
     "adamw": AdamWeightDecayOptimizer,

@@ -1,10 +1,9 @@
 """The pieces that optimizers are made of; each is a pure function of an update, see `piece.Piece`.
 
 The first of them remember gradients: Adam's moments, Adafactor's, and momentum. The others scale
-updates and do not have slots: weight decay, trust ratio, RMS, learning rate. Two of these leave
-alone the variables that a list of regular expressions excludes: each is searched for anywhere in a
-variable's name. Names are given without the ":0" of the tensor, so that "kernel$" matches at the
-end of the name. An empty list excludes nothing.
+updates and do not have slots: weight decay, trust ratio, RMS, learning rate. Two of these skip
+variables whose names match a pattern: anywhere in the name, which is given without the ":0" of the
+tensor, so that "kernel$" matches at its end. An empty list excludes nothing.
 """
 
 import dataclasses

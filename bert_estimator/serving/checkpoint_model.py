@@ -79,7 +79,7 @@ def open_session(checkpoint: str, task: TextTask, batch_size: int) -> OpenModel:
     session = tf.Session(graph=tf.Graph())
     with session.graph.as_default(), primitives.portable(), precision.stored_as_read():
         ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in _IDS}
-        network = fine_tuning.Network(source.config, _precision(checkpoint))
+        network = fine_tuning.NetworkBuilder(source.config, _precision(checkpoint))
         spec = _model_fn(network, task)(ids, None, tpu.ModeKeys.PREDICT, {})
         weights.load_all(source, session)
     inputs = {name: tensor.name for name, tensor in ids.items()}

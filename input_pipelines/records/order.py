@@ -42,7 +42,7 @@ class BatchOrder:
         skipped: Sequence[tuple[int, int]] = (),
         # (number of records, share of `SHARES`) of each set of a mixture, in the order of the
         # record numbers; empty if all records are one set.
-        parts: Sequence[tuple[int, int]] = (),
+        sets: Sequence[tuple[int, int]] = (),
         # Of one pass, how many records are read, spread evenly over all; None means all.
         num_read: int | None = None,
     ):
@@ -53,7 +53,7 @@ class BatchOrder:
         self._seed = seed
         self._invocation = invocation
         self._num_invocations = num_invocations
-        self._parts = tuple(parts) or ((num_records, SHARES),)
+        self._sets = tuple(sets) or ((num_records, SHARES),)
         global_batch = batch_size * num_invocations
         self.num_batches = -(-self._num_read // global_batch) if seed is None else sys.maxsize
         self._block_size = max(1, _ORDERED_AT_ONCE // batch_size)
@@ -75,7 +75,7 @@ class BatchOrder:
         block_number, in_block = divmod(batch_number, self._block_size)
         if block_number != self._block_number:
             batches = block_number * self._block_size + np.arange(self._block_size)
-            self._block = mixed_order(self._places(batches), self._parts, self._seed)
+            self._block = mixed_order(self._places(batches), self._sets, self._seed)
             self._block_number = block_number
         numbers, epochs = self._block
         return numbers[in_block], epochs[in_block]
@@ -112,24 +112,24 @@ def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.
 
 
 def mixed_order(
-    stream_indices: np.ndarray, parts: Sequence[tuple[int, int]], seed: int
+    stream_indices: np.ndarray, sets: Sequence[tuple[int, int]], seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Maps places in the endless stream of a mixture, int64 of any shape, to (record numbers from 0
-    across the sets, epochs); `parts` are as for `BatchOrder`."""
+    across the sets, epochs); `sets` are as for `BatchOrder`."""
     # One set has the order that it would have without a mixture.
-    if len(parts) == 1:
-        num_records = parts[0][0]
+    if len(sets) == 1:
+        num_records = sets[0][0]
         return record_order(stream_indices, num_records, seed), stream_indices // num_records
     share_order = record_order(stream_indices, SHARES, seed ^ _SHARES_SEED)
     numbers, epochs = np.empty_like(stream_indices), np.empty_like(stream_indices)
     first_share = first_record = 0
-    for part_number, (num_records, share) in enumerate(parts):
+    for set_number, (num_records, share) in enumerate(sets):
         in_share = share_order - first_share
         chosen = (in_share >= 0) & (in_share < share)
         # The place in the set's own stream: its whole shares before, and its places in this one.
         places = stream_indices[chosen] // SHARES * share + in_share[chosen]
-        part_seed = int(keys(seed, np.array([part_number]))[0])
-        numbers[chosen] = first_record + record_order(places, num_records, part_seed)
+        set_seed = int(keys(seed, np.array([set_number]))[0])
+        numbers[chosen] = first_record + record_order(places, num_records, set_seed)
         epochs[chosen] = places // num_records
         first_share, first_record = first_share + share, first_record + num_records
     return numbers, epochs
@@ -156,20 +156,20 @@ def _feistel(numbers: np.ndarray, round_keys: np.ndarray, bits: int) -> np.ndarr
 
 def mixture(records: RecordFiles, patterns: str | Iterable[str]) -> list[tuple[int, int]]:
     """Returns (number of records, share) of each weighted pattern; [] without weights."""
-    sets = find_record_sets(patterns)
-    if sets[0][1] is None:
+    found = find_record_sets(patterns)
+    if found[0][1] is None:
         return []
-    shares = shares_of([weight for _, weight in sets])
-    parts = []
-    for (files, weight), share in zip(sets, shares, strict=True):
+    shares = shares_of([weight for _, weight in found])
+    sets = []
+    for (files, weight), share in zip(found, shares, strict=True):
         num_records = sum(records.num_records_of(path) for path in files)
         if not share or not num_records:
             raise ValueError(
                 f"{files[0]}: {num_records} records with the weight {weight:g} have "
                 f"{share} of {SHARES} examples. Give the pattern more weight, or leave it out."
             )
-        parts.append((num_records, share))
-    return parts
+        sets.append((num_records, share))
+    return sets
 
 
 def shares_of(weights: list[float]) -> list[int]:

@@ -301,17 +301,17 @@ def input_fn_builder(
         records = open_pretraining_records(
             input_files, max_seq_length, max_predictions_per_seq, vocab_size
         )
-        parts = mixture(records, input_files) if is_training else ()
+        sets = mixture(records, input_files) if is_training else ()
         start, *share, replicas = deployment(params.get("context"))
         seed = random_seed if is_training else None
         # A single file is read from its beginning, and the evaluation's own limit ends it.
         most = None if is_training or len(records.files) == 1 else num_read
         if packs is None:
-            order = BatchOrder(records.num_records, batch_size, seed, *share, skipped, parts, most)
+            order = BatchOrder(records.num_records, batch_size, seed, *share, skipped, sets, most)
         else:
             # Every host knows the records of the whole batch, since it deals all of them.
             global_batch = batch_size * share[1]
-            order = BatchOrder(records.num_records, global_batch, seed, 0, 1, skipped, parts)
+            order = BatchOrder(records.num_records, global_batch, seed, 0, 1, skipped, sets)
             order = _slot_order(packs, order, lengths, batch_size // replicas, replicas, share)
             batch_size = order.size
         features = PretrainingFeatures(
@@ -352,12 +352,12 @@ def shapes_input_fn(
     precision: str,
     packs: packed_rows.Packs | None = None,
     lengths: RecordLengths | None = None,
-    parts: Sequence[tuple[int, int]] = (),
+    sets: Sequence[tuple[int, int]] = (),
 ) -> Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]:
     """Builds an `input_fn` of zeros with the shapes and dtypes of real batches.
 
     It serves programs that are compiled but not run, and does not read records. The arguments are
-    as for `input_fn_builder`, and `parts` as for `BatchOrder`.
+    as for `input_fn_builder`, and `sets` as for `BatchOrder`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -369,7 +369,7 @@ def shapes_input_fn(
         batches = {name: ([batch_size, *shape], dtype) for name, (shape, dtype) in shapes.items()}
         if packs is not None:
             _, *share, replicas = deployment(params.get("context"))
-            order = BatchOrder(len(lengths.tokens), batch_size * share[1], seed=0, parts=parts)
+            order = BatchOrder(len(lengths.tokens), batch_size * share[1], seed=0, sets=sets)
             core_batch = batch_size // replicas
             order = _slot_order(packs, order, lengths, core_batch, replicas, share)
             batches = order.shapes(functools.partial(_zeros, shapes))

@@ -344,7 +344,7 @@ def test_under_tpu_rules_the_infeed_is_at_most_five_batches_ahead(tmp_path, core
     answers = estimator.predict(lambda params: counted.batches(), yield_single_examples=False)
     for number in (1, 2, 3):
         next(answers)
-        ahead = feeds.DEPTH + 1
+        ahead = feeds.INFEED_DEPTH + 1
         assert counted.quiet(at_least=number + ahead) == number + ahead
     answers.close()
     assert counted.quiet() == 3 + ahead

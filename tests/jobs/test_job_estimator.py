@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.command_line.choices import OPTIMIZERS
+from bert_estimator.command_line.choices import OPTIMIZER_NAMES
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import facts, job_estimator
@@ -239,7 +239,7 @@ def test_what_an_optimizer_keeps_of_each_weight(of_training, moments):
 
 
 def test_what_all_optimizers_keep_is_known():
-    assert {of_training["optimizer"] for of_training, _ in MOMENTS} == set(OPTIMIZERS)
+    assert {of_training["optimizer"] for of_training, _ in MOMENTS} == set(OPTIMIZER_NAMES)
 
 
 def test_a_network_that_cannot_fit_the_machine_is_refused(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from kills import Killed, copy_at
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, write_data
 from tiny_run import metrics_of, steps_of, training_metrics, variables_of
 
-from bert_estimator.command_line.choices import OPTIMIZERS
+from bert_estimator.command_line.choices import OPTIMIZER_NAMES
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.run import Rollbacks
@@ -204,7 +204,7 @@ def test_too_many_rollbacks_end_with_the_error(run, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)
 @pytest.mark.parametrize("rate", [1e4, 1e20, 3e38])
 @pytest.mark.parametrize("runtime", [LOCAL, SESSION, CORES])
 @pytest.mark.usefixtures("way")

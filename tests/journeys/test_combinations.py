@@ -19,7 +19,7 @@ from tiny_run import (
     write_questions,
 )
 
-from bert_estimator.command_line.choices import OPTIMIZERS
+from bert_estimator.command_line.choices import OPTIMIZER_NAMES
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.storage import remote
 from bert_estimator.tokenization import (
@@ -51,7 +51,7 @@ FEATURES = {
         "cores": {"use_tpu": True, "tpu_name": "rehearse:2"},
     },
     "precision": {"float32": {}, "bfloat16": {"precision": "bfloat16"}},
-    "optimizer": {name: {"optimizer": name} for name in OPTIMIZERS},
+    "optimizer": {name: {"optimizer": name} for name in OPTIMIZER_NAMES},
     "batch": {
         "whole": {},
         "micro-batches": {"micro_batch_size": 2},

@@ -51,7 +51,7 @@ def receiver_fn():
 
 def estimator_in(folder, precision, rules):
     rule = update.UpdateRule("lamb", WarmupPolynomialDecay(0.05, STEPS, 1))
-    network = fine_tuning.Network(CONFIG, precision=precision)
+    network = fine_tuning.NetworkBuilder(CONFIG, precision=precision)
     head = classification.Head("classification", 2, ("accuracy",))
     settings = {"use_tpu": True, **rules}
     config = tpu.RunConfig(

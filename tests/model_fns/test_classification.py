@@ -57,7 +57,7 @@ def build(kind, mode, rule=None, head=None, rows=slice(None), **options):
     """Builds the model in the current graph; returns its spec."""
     tf.set_random_seed(3)
     features = {n: tf.constant(v) for n, v in make_features(kind, rows).items()}
-    network = fine_tuning.Network(CONFIG, **options)
+    network = fine_tuning.NetworkBuilder(CONFIG, **options)
     model_fn = classification.model_fn_builder(network, head or head_of(kind), rule)
     return model_fn(features, None, mode, {})
 

@@ -88,7 +88,7 @@ def features_of(task, is_packed, parts=1):
 
 
 def model_fn_of(task, rule=RULE, config=CONFIG, **options):
-    network = fine_tuning.Network(config, **options)
+    network = fine_tuning.NetworkBuilder(config, **options)
     if task == "pretraining":
         return pretraining.model_fn_builder(config, rule, **options)
     if task == "answers":

@@ -36,7 +36,7 @@ def make_features(with_positions=True):
 def build(mode, rule=None, scorer=None, with_positions=True, **options):
     tf.set_random_seed(3)
     features = {n: tf.constant(v) for n, v in make_features(with_positions).items()}
-    network = fine_tuning.Network(CONFIG, **options)
+    network = fine_tuning.NetworkBuilder(CONFIG, **options)
     return question_answering.model_fn_builder(network, rule, scorer)(features, None, mode, {})
 
 

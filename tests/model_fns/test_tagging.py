@@ -41,7 +41,7 @@ def head_of(metrics=(*classification.ENTITY_METRICS, "accuracy", "macro_f1"), **
 def build(mode, rule=None, head=None, rows=slice(None), **options):
     tf.set_random_seed(3)
     features = {name: tf.constant(value[rows]) for name, value in FEATURES.items()}
-    network = fine_tuning.Network(CONFIG, **options)
+    network = fine_tuning.NetworkBuilder(CONFIG, **options)
     model_fn = classification.model_fn_builder(network, head or head_of(), rule)
     return model_fn(features, None, mode, {})
 

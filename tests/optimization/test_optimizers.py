@@ -311,7 +311,7 @@ def test_the_learning_rate_may_be_a_function_of_the_variables_name(name):
 
 
 def test_the_names_are_the_names_that_flags_offer():
-    assert tuple(OPTIMIZERS) == choices.OPTIMIZERS
+    assert tuple(OPTIMIZERS) == choices.OPTIMIZER_NAMES
 
 
 def test_options_are_passed_on():
@@ -320,7 +320,7 @@ def test_options_are_passed_on():
 
 
 def test_an_unknown_name_is_refused_and_the_known_names_listed():
-    message = r"^name='adam': must be one of {}\.$".format(", ".join(choices.OPTIMIZERS))
+    message = r"^name='adam': must be one of {}\.$".format(", ".join(choices.OPTIMIZER_NAMES))
     with pytest.raises(ValueError, match=message):
         create_optimizer("adam", 0.1)
 

@@ -9,7 +9,7 @@ import os
 import commands
 import pytest
 
-from bert_estimator.command_line.choices import OPTIMIZERS
+from bert_estimator.command_line.choices import OPTIMIZER_NAMES
 
 BAD_ARGUMENTS = {
     "pretraining": [
@@ -72,7 +72,7 @@ BAD_ARGUMENTS = {
      ("--tpu_name=rehearse:3", "--train_batch_size=8: must be a multiple of the 3 cores of -"),
      ("--tpu_name=grpc://1.2.3.4:8470", ": master='grpc://1.2.3.4:8470' is the address of a"),
      ("--precision=float64", ": must be one of float32, bfloat16; did you mean bfloat16?"),
-     ("--optimizer=sgd", f": must be one of {', '.join(OPTIMIZERS)}"),
+     ("--optimizer=sgd", f": must be one of {', '.join(OPTIMIZER_NAMES)}"),
      ("--recipe=none", ": must be one of lamb_76min, lamb_76min_sqrt, lamb_32k, lamb_16k, la"),
      ("--scale=2", ": is for a recipe; add --recipe"),
      ("--use_tpu=maybe", ": must be true or false"),

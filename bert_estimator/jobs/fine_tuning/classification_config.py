@@ -223,7 +223,6 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
         plan = embedded.TAGGING_FLAGS if is_tagging else embedded.CLASSIFIER_FLAGS
         plan = plan_of_embedded(plan, settings, sources)
         provenance.apply(plan, provenance.EMBEDDED, settings, sources)
-    settings["optimizer"] = settings["optimizer"] or "adamw"
     fields = {"embedded": is_embedded, "sources": sources, "mirror": mirror}
     run = flags.build(ClassificationConfig, settings, **fields)
     run.check()

@@ -32,7 +32,7 @@ class Classification(FineTuning):
     reports: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def model_fn(
-        self, network: fine_tuning.Network, rule: update.UpdateRule | None
+        self, network: fine_tuning.NetworkBuilder, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
         flags.check(
             not self.data.task.is_pair or network.bert_config.type_vocab_size > 1,
@@ -170,9 +170,9 @@ class Classification(FineTuning):
         scores = classification.scores(self._head(), batches)
         return self.data.deciding_metric, float(scores[self.data.deciding_metric])
 
-    def text_parts(self) -> export.TextParts | None:
+    def text_input(self) -> export.TextInput | None:
         inputs = self.config.evaluation.export_inputs
-        return export.text_parts(inputs, self.data.task, self.config.data.max_seq_length)
+        return export.text_input(inputs, self.data.task, self.config.data.max_seq_length)
 
 
 def _tags(task, features, predictions):

@@ -24,7 +24,7 @@ _BATCH = 256
 _DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
-class TextParts(NamedTuple):
+class TextInput(NamedTuple):
     """Holds what makes an export take text."""
 
     receiver: Callable[[], tpu.serving.ServingInputReceiver]  # serving_input_receiver_fn
@@ -32,7 +32,7 @@ class TextParts(NamedTuple):
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def text_parts(export_inputs: str | None, task: TaskData, max_seq_length: int) -> TextParts | None:
+def text_input(export_inputs: str | None, task: TaskData, max_seq_length: int) -> TextInput | None:
     """Returns what makes the export of a task with labels take text, cut to a length in tokens, or
     None if it is to take ids alone; prints which, and raises FlagError if it cannot do as asked."""
     if export_inputs == "ids":
@@ -52,7 +52,7 @@ def text_parts(export_inputs: str | None, task: TaskData, max_seq_length: int) -
     if not number:
         checked = "is not compared with training, since the task's files do not have texts"
     print(f"The SavedModel takes text, and {checked}.")
-    return _parts(tokenizer, task, max_seq_length)
+    return _text_input(tokenizer, task, max_seq_length)
 
 
 def check_texts(tokenizer: tokenization.FullTokenizer, texts: Iterable[str]) -> int:
@@ -86,7 +86,7 @@ def _why_not(task):
     return ""
 
 
-def _parts(tokenizer, task, max_seq_length):
+def _text_input(tokenizer, task, max_seq_length):
     # The estimator calls the receiver before the model_fn, in the same graph.
     made = []
 
@@ -103,7 +103,7 @@ def _parts(tokenizer, task, max_seq_length):
 
         return with_named_outputs
 
-    return TextParts(receiver, wrap)
+    return TextInput(receiver, wrap)
 
 
 class _Inputs(NamedTuple):

@@ -17,7 +17,7 @@ from bert_estimator.command_line.choices import SAVED_MODEL
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only, facts, job_estimator
 from bert_estimator.jobs.fine_tuning import onnx_export
-from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
+from bert_estimator.jobs.fine_tuning.export import TextInput, rounded
 from bert_estimator.jobs.fine_tuning.fine_tuning_config import FineTuningConfig
 from bert_estimator.jobs.job_estimator import print_filling
 from bert_estimator.jobs.run import Run, evaluation_line
@@ -68,7 +68,7 @@ class FineTuning(abc.ABC):
 
     @abc.abstractmethod
     def model_fn(
-        self, network: fine_tuning.Network, rule: update.UpdateRule | None
+        self, network: fine_tuning.NetworkBuilder, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
         """Returns the `model_fn`; raises FlagError if the flags do not fit the data."""
 
@@ -82,7 +82,7 @@ class FineTuning(abc.ABC):
         task; the first of them is [number of outputs, hidden]."""
 
     @abc.abstractmethod
-    def text_parts(self) -> TextParts | None:
+    def text_input(self) -> TextInput | None:
         """Returns, before step 0, what makes the SavedModel take text, or None if it takes ids
         alone; prints which; raises FlagError if it cannot do as asked."""
 
@@ -112,7 +112,7 @@ class FineTuning(abc.ABC):
     ) -> tpu.TPUEstimator:
         """Returns the estimator of the network; `wrap` may change its model_fn."""
         config = self.config
-        network = fine_tuning.Network(
+        network = fine_tuning.NetworkBuilder(
             self.data.bert_config,
             random_seed=config.training.random_seed,
             max_seq_length=config.data.max_seq_length,
@@ -136,10 +136,10 @@ class FineTuning(abc.ABC):
         return Run(self.config, self.directory, self.estimator())
 
     @functools.cached_property
-    def _text_parts(self):
+    def _text_input(self):
         """Is None also if there is no SavedModel to write."""
         is_written = self.config.do_export and not self._exports_onnx()
-        return self.text_parts() if is_written else None
+        return self.text_input() if is_written else None
 
     def _exports_onnx(self):
         return self.config.do_export and self.config.evaluation.export_format != SAVED_MODEL
@@ -162,7 +162,7 @@ class FineTuning(abc.ABC):
             self.run.check_restorable()
         else:
             self._check_is_trained()
-        _ = self._text_parts  # it is said now what the SavedModel takes
+        _ = self._text_input  # it is said now what the SavedModel takes
         if self._exports_onnx():
             with flags.named(f"export_format={config.evaluation.export_format}"):
                 onnx_export.check(data.bert_config)
@@ -328,7 +328,7 @@ class FineTuning(abc.ABC):
         task_file = os.path.join(staging.temporary_folder(), "task.json")
         write_lines(task_file, [json.dumps(task, indent=2)])
         assets_extra = {task["vocab_file"]: self.data.vocab_file, "task.json": task_file}
-        receiver, with_text = self._text_parts or (_receive_ids, lambda model_fn: model_fn)
+        receiver, with_text = self._text_input or (_receive_ids, lambda model_fn: model_fn)
         # XLA would compile each shape by itself, and requests have any number of examples of any
         # length. So the graph consists of TensorFlow's own operations.
         with primitives.portable():

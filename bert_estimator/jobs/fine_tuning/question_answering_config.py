@@ -146,7 +146,6 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
         provenance.apply(plan, provenance.EMBEDDED, settings, sources)
     # It comes after the plan and the recalled flags, any of which may set the lengths.
     _fit_stride(settings, sources)
-    settings["optimizer"] = settings["optimizer"] or "adamw"
     fields = {"embedded": is_embedded, "sources": sources, "mirror": mirror}
     run = flags.build(QuestionAnsweringConfig, settings, **fields)
     run.check()

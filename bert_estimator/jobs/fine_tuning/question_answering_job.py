@@ -52,7 +52,7 @@ class QuestionAnswering(FineTuning):
         return flags.changed(config, **{name: bool(says)})
 
     def model_fn(
-        self, network: fine_tuning.Network, rule: update.UpdateRule | None
+        self, network: fine_tuning.NetworkBuilder, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
         scorer = self.data.evaluate and AnswerScorer(self.data.evaluate, self._search())
         return question_answering.model_fn_builder(network, rule, scorer)
@@ -88,7 +88,7 @@ class QuestionAnswering(FineTuning):
         metric = self.data.deciding_metric
         return metric, dict(zip(scorer.names, scorer.scores(), strict=True))[metric]
 
-    def text_parts(self) -> None:
+    def text_input(self) -> None:
         print("The SavedModel takes ids.")
 
     def _search(self):

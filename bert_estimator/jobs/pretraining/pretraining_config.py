@@ -350,7 +350,6 @@ def _resolve_run(settings, sources, mirror):
         network = embedded.NETWORK
         sources["bert_config"] = provenance.EMBEDDED
         provenance.apply(embedded.PRETRAINING_FLAGS, provenance.EMBEDDED, settings, sources)
-    settings["optimizer"] = settings["optimizer"] or "adamw"
     _fit_warmup(settings, sources, embedded.PRETRAINING_FLAGS if use_embedded else _DEFAULTS)
     return _checked(settings, sources, network, use_embedded, mirror)
 

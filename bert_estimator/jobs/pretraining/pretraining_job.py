@@ -58,7 +58,7 @@ def _compile_step(config):
     """Returns whether the training step of a stage fits."""
     network = config.network.build(config.output_dir, config.bert_config)
     job_estimator.check_sizes(config, network)
-    lengths, parts = pretraining_data.lengths_to_compile(config)
+    lengths, sets = pretraining_data.lengths_to_compile(config)
     token_share = lengths and lengths.token_share
     config = config.packed(token_share)
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
@@ -68,7 +68,7 @@ def _compile_step(config):
         if config.data.pack:
             packs = job_estimator.packs(config, config.training.num_train_steps, fillings.append)
         zeros = pretraining_input.shapes_input_fn(
-            *longest, config.network.precision, packs, lengths, parts
+            *longest, config.network.precision, packs, lengths, sets
         )
         # Building the input packs its rows, and only then says how full they are.
         rule = config.training.update_rule(config.training.schedule(), config.output_dir)
@@ -97,13 +97,13 @@ class Pretraining:
 
     def check(self) -> None:
         """Checks that records, vocabularies, hosts and checkpoints fit, before step 0."""
-        config, start, records = self.config, self.config.network, self.config.data
-        number = self.data.eval_digest, self.data.num_eval_records
+        config, network_flags, records = self.config, self.config.network, self.config.data
+        evaluated = self.data.eval_digest, self.data.num_eval_records
         job_estimator.check_hosts_have_same_files(
             {
-                "bert_config_file": (start.bert_config_file, self.network),
+                "bert_config_file": (network_flags.bert_config_file, self.network),
                 "input_file": (records.input_file, self.data.digest),
-                "eval_input_file": (records.eval_input_file, number),
+                "eval_input_file": (records.eval_input_file, evaluated),
             }
         )
         casing = self.data.casing._asdict() if self.data.casing else {}
@@ -114,19 +114,19 @@ class Pretraining:
             self.directory.check_config(config.settings_to_go_on(), self.data.digest)
             # The stage before will make its checkpoint; `check_stages` compares their records.
             is_coming = config.starts_from_stage() and not os.path.exists(
-                f"{start.init_checkpoint}.index"
+                f"{network_flags.init_checkpoint}.index"
             )
-            if start.init_checkpoint and not holds_checkpoint and not is_coming:
-                facts.check_start(start, asked, "input_file")
+            if network_flags.init_checkpoint and not holds_checkpoint and not is_coming:
+                facts.check_start(network_flags, asked, "input_file")
             facts.check_kept(self.directory, self.data.vocab_file, None)
-        elif start.init_checkpoint and not holds_checkpoint:
+        elif network_flags.init_checkpoint and not holds_checkpoint:
             flag = "eval_input_file" if records.eval_input_file else "input_file"
-            facts.check_start(start, asked, flag)
-            names = init_checkpoint.open_source(start.init_checkpoint).shapes
-            for part, what in init_checkpoint.PARTS.items():
-                has = start.allow_partial_init or any(name.startswith(part) for name in names)
-                rule = f"lacks the {what} ({part}), so it cannot be evaluated; add --do_train"
-                flags.check(has, "init_checkpoint", start.init_checkpoint, rule)
+            facts.check_start(network_flags, asked, flag)
+            names = init_checkpoint.open_source(network_flags.init_checkpoint).shapes
+            for section, what in init_checkpoint.SECTIONS.items():
+                has = network_flags.allow_partial_init or any(n.startswith(section) for n in names)
+                must = f"lacks the {what} ({section}), so it cannot be evaluated; add --do_train"
+                flags.check(has, "init_checkpoint", network_flags.init_checkpoint, must)
         if holds_checkpoint:
             pretraining_data.check_text(config.output_dir, records, self.data)
 

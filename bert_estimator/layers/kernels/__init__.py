@@ -10,6 +10,9 @@ A graph is built for one of three targets, each a module with the same functions
 Attention is defined in `modeling.self_attention`, of `heads`, `products`, `masked_logits`,
 `softmax` and `means`; `SCALES_QUERY` says whether the query is scaled instead of the scores.
 
+`means` takes `scores`, `logits`, `probs` and `mask` for its gradient alone. In program, it adds the
+term that the gradient of `softmax` lacks, so that neither is right without the other.
+
 The functions are `bias_add`, `cross_entropy`, `draw_mask`, `first_token`, `gather`, `gelu`,
 `gelu_erf`, `heads`, `layer_norm`, `look_up_types`, `mask_and_scale`, `masked_logits`, `means`,
 `products`, `softmax` and `used_rows`. session.py describes them.

@@ -76,14 +76,14 @@ class Mask(NamedTuple):
 
     # bool, of the shape of the tensor that the mask was drawn for. For a CPU, which then writes and
     # reads less memory, a large mask is packed into bytes: uint8, [B, *shape of a row's blocks],
-    # where the bits of a byte, from the lowest, belong to the eight parts of a row (see `parts`).
+    # where the bits of a byte, from the lowest, belong to the eighths of a row (see `eighths`).
     keep: tf.Tensor
     # A scalar of that tensor's dtype: 1 / (1 - rate), after rounding.
     scale: tf.Tensor
 
 
-def parts(words: list[tf.Tensor], threshold: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the eight parts of a mask, bool, which follow each other in each row, from a block's
+def eighths(words: list[tf.Tensor], threshold: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the eighths of a mask, bool, which follow each other in each row, from a block's
     four words, uint32, and a threshold in 1 / 2^32, the lower half of whose bits is 0."""
     # A row's elements are decided by the low halves of all blocks' first words, then of their
     # second words, and so on; then by the high halves. In this order, the masks of a word are next
@@ -103,7 +103,7 @@ def draw(shape: Shape, key: tf.Tensor, counter: tf.Tensor, threshold: tf.Tensor)
         alg=ALGORITHM,
         dtype=tf.uint32,
     )
-    return tf.concat(parts(tf.unstack(words, axis=-1), threshold), axis=1)
+    return tf.concat(eighths(tf.unstack(words, axis=-1), threshold), axis=1)
 
 
 def draw_rows(
@@ -113,11 +113,11 @@ def draw_rows(
     [rows], has their first blocks, and `step` is the high half of the blocks' numbers."""
     in_row = tf.cast(tf.range(math.prod(shape[1:]), dtype=tf.int64), tf.uint64)
     words = blocks_at(key, first_blocks[:, tf.newaxis] + in_row, step)
-    return tf.concat(parts([tf.reshape(word, shape) for word in words], threshold), axis=1)
+    return tf.concat(eighths([tf.reshape(word, shape) for word in words], threshold), axis=1)
 
 
 def unpacked(packed: tf.Tensor) -> tf.Tensor:
-    """Returns bool [rows, 8, ...], a row's parts, from a packed mask, uint8 [rows, ...]."""
+    """Returns bool [rows, 8, ...], a row's eighths, from a packed mask, uint8 [rows, ...]."""
     bits = tf.reshape(BITS, [1, BLOCK_ELEMENTS] + [1] * (packed.shape.rank - 1))
     return tf.not_equal(tf.bitwise.bitwise_and(packed[:, tf.newaxis], bits), np.uint8(0))
 

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers.kernels import formulas, program, session
 
+# Functions of the other targets serve here if they are made of these operations alone.
 bias_add, gelu_erf, layer_norm = tf.nn.bias_add, formulas.gelu_erf, formulas.layer_norm
 cross_entropy, draw_mask = program.cross_entropy, program.draw_mask
 gather = look_up_types = tf.gather

@@ -141,7 +141,7 @@ def draw_mask(
       shape: (rows, *shape of a row's blocks); the number of rows may be a tensor.
       key: uint64 [1].
       counter: uint64 [2].
-      threshold: uint32 scalar tensor; see `masks.parts`.
+      threshold: uint32 scalar tensor; see `masks.eighths`.
       may_pack: whether the mask may be packed; see `Mask`.
     """
     rows, *of_row = shape
@@ -162,10 +162,10 @@ def _compiled_packed(of_row):
 
     def packed(like, key, counter, threshold):
         shape = [tf.shape(like)[0], *of_row]
-        parts = masks.parts(masks.blocks(key, counter, math.prod(shape)), threshold)
+        eighths = masks.eighths(masks.blocks(key, counter, math.prod(shape)), threshold)
         # The result is a single tensor: XLA would compute the words of a block again for each of
         # several.
-        bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, masks.BITS, strict=True)]
+        bits = [tf.cast(e, tf.uint8) * bit for e, bit in zip(eighths, masks.BITS, strict=True)]
         return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
 
     return packed

@@ -24,7 +24,7 @@ from bert_estimator.tpu.errors import FirstError
 from bert_estimator.tpu.spec import call_host_fn
 
 # Two batches in flight and two waiting hide the jitter of an input pipeline. More only cost memory.
-DEPTH = 4
+INFEED_DEPTH = 4
 _POLL_SECS = 0.1
 
 
@@ -52,7 +52,7 @@ class Infeed(_Worker):
     the batches out in order; `depth` of them may wait."""
 
     def __init__(
-        self, draw: Callable, limit: int | None = None, delay_secs: float = 0, depth: int = DEPTH
+        self, draw: Callable, limit: int | None = None, delay_secs: float = 0, depth=INFEED_DEPTH
     ):
         super().__init__("infeed")
         self._draw = draw
@@ -144,7 +144,7 @@ class Infeed(_Worker):
 
 # If a host function is slower than the steps, the steps wait when so many values wait for it. This
 # bounds the memory.
-_DEPTH = 64
+_OUTFEED_DEPTH = 64
 _LOOK_SECS = 0.1
 _WAKE = object()  # what an outfeed gets when it is stopped
 
@@ -213,7 +213,7 @@ class Outfeed(_Worker):
     """Hands values, in order, to a function that runs on a thread of its own; `put` waits if there
     are more than `depth`. All outfeeds of a step share the `FirstError`."""
 
-    def __init__(self, receive: Callable, error: FirstError, depth: int = _DEPTH):
+    def __init__(self, receive: Callable, error: FirstError, depth: int = _OUTFEED_DEPTH):
         super().__init__("outfeed")
         self._receive = receive
         self._values = queue.Queue(maxsize=depth)

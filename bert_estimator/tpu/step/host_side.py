@@ -106,7 +106,7 @@ class HostSide:
         draw: Callable,
         limit: int | None,
         start_step: int | None = None,
-        depth: int = feeds.DEPTH,
+        depth: int = feeds.INFEED_DEPTH,
     ) -> None:
         """Starts the threads, also after `stop`: the infeed draws at most `limit` batches (None:
         all), for the steps after the global step `start_step` (None: `step`)."""

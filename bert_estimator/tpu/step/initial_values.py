@@ -46,8 +46,8 @@ def copied_to_session(
         elif callable(value):
             given["initial_value"] = lambda: copied(_called(value, step), name)
         else:
-            parts = tf.nest.flatten(value) if isinstance(value, list | tuple) else ()
-            if any(isinstance(each, tf.Tensor) and each.graph is step for each in parts):
+            leaves = tf.nest.flatten(value) if isinstance(value, list | tuple) else ()
+            if any(isinstance(each, tf.Tensor) and each.graph is step for each in leaves):
                 value = tf.convert_to_tensor(value, given.get("dtype"))
             given["initial_value"] = copied(value, name)
         # Operations without a seed of their own get the next number of their graph. The count

@@ -59,7 +59,7 @@ class Step:
         """Has v1 summaries written as `config` says; returns a list of the hooks that do it."""
 
     def host_session(self, session):
-        """Returns the session that hooks see. After a loop, its variables have the new values."""
+        """Returns the session for hooks, which brings the variables they read from the devices."""
         return session
 
     def start(self, session, limit: int | None = None, start_step: int | None = None) -> None:

@@ -64,19 +64,19 @@ class HostComputation:
         wanted = effects(operations)
         graph_def = tf.GraphDef(versions=step.graph_def_versions)
         graph_def.library.CopyFrom(step.as_graph_def().library)
-        parts = _Parts(step, set(operations), Functions(graph_def.library))
-        parts.add(wanted)
+        needs = _Needs(step, set(operations), Functions(graph_def.library))
+        needs.add(wanted)
         with step.as_default():
             # The tensors to send, with a first axis for the concatenation.
-            self.tensors = [tensor[tf.newaxis] for tensor in parts.sent.values()]
-        placeholders = [tf.placeholder(t.dtype, t.shape) for t in parts.sent.values()]
+            self.tensors = [tensor[tf.newaxis] for tensor in needs.sent.values()]
+        placeholders = [tf.placeholder(t.dtype, t.shape) for t in needs.sent.values()]
         self._placeholders, self._kept = placeholders, []
-        given = {**parts.outer_of}
-        for name, placeholder in zip(parts.sent, placeholders, strict=True):
-            is_variable = name in parts.variables
+        given = {**needs.outer_of}
+        for name, placeholder in zip(needs.sent, placeholders, strict=True):
+            is_variable = name in needs.variables
             given[name] = self._variable_of(placeholder) if is_variable else placeholder
-        graph_def.node.extend(operation.node_def for operation in parts.copied)
-        names = {operation.name for operation in parts.copied}
+        graph_def.node.extend(operation.node_def for operation in needs.copied)
+        names = {operation.name for operation in needs.copied}
         for node in graph_def.node:
             node.attr.pop("_class", None)
             # What the step does has been done when this runs.
@@ -113,7 +113,7 @@ class HostComputation:
             session.run(self.operations, feed)
 
 
-class _Parts:
+class _Needs:
     """Collects what the host needs to run operations of a step."""
 
     def __init__(self, step, operations, functions):

@@ -51,8 +51,8 @@ class StepSummaries:
             return  # Summaries are turned off, as by tf.no_op().
         if scaffold.summary_op is not None:
             known = {summary.ref() for summary in summaries}
-            parts = _parts(tf.convert_to_tensor(scaffold.summary_op))
-            summaries += [part for part in parts if part.ref() not in known]
+            merged = _merged_in(tf.convert_to_tensor(scaffold.summary_op))
+            summaries += [each for each in merged if each.ref() not in known]
         summaries = inputs.without_drawing(summaries)
         if summaries:
             self._merged = tf.summary.merge(summaries)
@@ -76,11 +76,11 @@ class StepSummaries:
         return session.run(self._merged, feed)
 
 
-def _parts(summary):
+def _merged_in(summary):
     """Returns the summaries that a summary was merged of, or a list of only the summary."""
     if summary.op.type != "MergeSummary":
         return [summary]
-    return [part for merged in summary.op.inputs for part in _parts(merged)]
+    return [each for merged in summary.op.inputs for each in _merged_in(merged)]
 
 
 class DeviceSummaries:

@@ -1,8 +1,8 @@
 """Writes checkpoints: only finite weights, durably, and without leftovers.
 
 A checkpoint is written by the operation that a saver's `SaverDef` names. Once its files are on the
-disk, older ones may be deleted, and the state file names it, last: until then, a kill leaves what
-the next training completes (`complete_save`). Of a checkpoint, the index is deleted first, and the
+disk, older ones may be deleted, and the state file names it, last. After a kill before that, the
+next training does the rest (`complete_save`). Of a checkpoint, the index is deleted first, and the
 data last. So data without an index, before the newest complete checkpoint, are always a leftover.
 """
 

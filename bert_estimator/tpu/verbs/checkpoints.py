@@ -66,9 +66,9 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
         problems[prefix] = problem
     # Training must not start over in silence.
     if whole is None and any(map(_has_progress, problems)):
-        listed = "".join(f"\n  {prefix}: {problem}" for prefix, problem in problems.items())
+        reasons = "".join(f"\n  {prefix}: {problem}" for prefix, problem in problems.items())
         raise errors.NoWholeCheckpointError(
-            f"No checkpoint in {model_dir} is whole:{listed}\nPut back a copy of one, or remove "
+            f"No checkpoint in {model_dir} is whole:{reasons}\nPut back a copy of one, or remove "
             "them, or use another model_dir, to start over from step 0."
         )
     # Callers that neither train nor evaluate do not warn.
@@ -281,9 +281,9 @@ def earlier(model_dir: str) -> list[str]:
     state = _state(model_dir)
     if state is not None:
         names = {os.path.basename(path) for path in state.all_model_checkpoint_paths}
-        listed = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
-        last = listed[-1] if listed else -1
-        paths = [p for number, p in enumerate(paths) if number in listed or number > last]
+        named = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
+        last = named[-1] if named else -1
+        paths = [p for number, p in enumerate(paths) if number in named or number > last]
     return paths
 
 

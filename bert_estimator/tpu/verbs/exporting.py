@@ -19,7 +19,7 @@ from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.session.local_step import put_updates_first
 from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints
-from bert_estimator.tpu.verbs.opened_run import Run, opened_session
+from bert_estimator.tpu.verbs.opened_run import BuiltRun, opened_session
 
 # The first mode's graph says which variables are saved. TRAIN's graph has all variables.
 _ORDER = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
@@ -176,7 +176,7 @@ def _operations(infos):
 def lower(job, input_fn: Callable):
     """Builds a job's model and lowers its training step to a `LoweredStep`, without drawing a
     batch."""
-    return Run(job, XlaStep, input_fn, start_step=0).step.lowered
+    return BuiltRun(job, XlaStep, input_fn, start_step=0).step.lowered
 
 
 def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
@@ -186,7 +186,7 @@ def export_program(job, input_fn: Callable, num_batches: int) -> ExportedProgram
     config = job.config
     restored = checkpoints.newest_whole(config.model_dir)
     start_step = checkpoints.global_step_of(restored)
-    run = Run(job, XlaStep, input_fn, start_step)
+    run = BuiltRun(job, XlaStep, input_fn, start_step)
     step = run.step
     with run.building():
         if restored is None:

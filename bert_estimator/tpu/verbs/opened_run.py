@@ -27,7 +27,7 @@ _READINESS = (tf.GraphKeys.READY_OP, tf.GraphKeys.READY_FOR_LOCAL_INIT_OP)
 _GLOBAL_STEP_READS = "global_step_read_op_cache"
 
 
-class Run:
+class BuiltRun:
     """Builds a job's step in a graph of its own, with the random seed and the global step; after
     `add_hooks`, it may run in sessions of the graph."""
 
@@ -108,7 +108,7 @@ class Run:
     @contextlib.contextmanager
     def running(
         self, session: tf.Session, finishing: Callable = contextlib.nullcontext
-    ) -> Iterator["Run"]:
+    ) -> Iterator["BuiltRun"]:
         """Gives this run while it is in a session whose variables have their values."""
         with contextlib.ExitStack() as at_end:
             at_end.callback(setattr, self, "session", None)  # It may hold values on devices.
@@ -146,7 +146,7 @@ def opened_run(
     checkpoint: str | None,
     make_hooks: Callable,
     finishing: Callable = contextlib.nullcontext,
-) -> Iterator[Run]:
+) -> Iterator[BuiltRun]:
     """Builds a job's step and opens a session, which is closed at the end, even after an error.
 
     Args:
@@ -158,7 +158,7 @@ def opened_run(
         values. It surrounds all that the hooks do in the session, and is left before the session is
         closed.
     """
-    run = Run(job, step_class, input_fn, checkpoints.global_step_of(checkpoint))
+    run = BuiltRun(job, step_class, input_fn, checkpoints.global_step_of(checkpoint))
     run.add_hooks(checkpoint, make_hooks)
     with run.session_of(checkpoint) as session, run.running(session, finishing):
         yield run
@@ -176,7 +176,7 @@ class KeptRun:
         interrupts.close(self)
 
     @contextlib.contextmanager
-    def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[Run]:
+    def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[BuiltRun]:
         """Does the same as `opened_run`, and calls `make_hooks` when it builds the graph: the same
         hooks serve every checkpoint, with one call of `begin`."""
         try:
@@ -209,7 +209,7 @@ class KeptRun:
             return make_hooks(step)
 
         start_step = checkpoints.global_step_of(checkpoint)
-        self._run = Run(self._job, self._step_class, self._input_fn, start_step)
+        self._run = BuiltRun(self._job, self._step_class, self._input_fn, start_step)
         self._run.add_hooks(checkpoint, make_hooks_and_release)
         self._session = self._at_end.enter_context(self._run.session_of(checkpoint))
 

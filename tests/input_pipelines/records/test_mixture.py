@@ -15,7 +15,7 @@ from input_pipelines.records.order import (
 from input_pipelines.records.pretraining_input import input_fn_builder
 from input_pipelines.records.record_reader import RecordFiles, find_record_sets
 
-PARTS = [(30, 700), (11, 300)]
+SETS = [(30, 700), (11, 300)]
 
 
 def test_weights_of_patterns(tmp_path):
@@ -61,7 +61,7 @@ def test_sets_of_files(tmp_path, record_files):
 
 
 def test_each_set_has_its_share_of_every_thousand_places():
-    numbers, _ = mixed_order(np.arange(5 * SHARES), PARTS, seed=3)
+    numbers, _ = mixed_order(np.arange(5 * SHARES), SETS, seed=3)
     is_first = (numbers < 30).reshape(5, SHARES)
     assert is_first.sum(axis=1).tolist() == [700] * 5
     assert (is_first[0] != is_first[1]).any()
@@ -70,8 +70,8 @@ def test_each_set_has_its_share_of_every_thousand_places():
 
 
 def test_every_record_comes_once_in_an_epoch_of_its_set():
-    numbers, epochs = mixed_order(np.arange(6 * SHARES), PARTS, seed=3)
-    for first, (size, share) in zip((0, 30), PARTS, strict=True):
+    numbers, epochs = mixed_order(np.arange(6 * SHARES), SETS, seed=3)
+    for first, (size, share) in zip((0, 30), SETS, strict=True):
         chosen = (numbers >= first) & (numbers < first + size)
         for epoch in range(6 * share // size):
             found = np.sort(numbers[chosen & (epochs == epoch)])
@@ -86,14 +86,14 @@ def test_one_set_keeps_its_order():
 
 
 def test_a_pure_function_of_seed_and_place():
-    whole = np.stack(mixed_order(np.arange(3000), PARTS, seed=3))
-    part = np.stack(mixed_order(np.arange(1500, 1700), PARTS, seed=3))
+    whole = np.stack(mixed_order(np.arange(3000), SETS, seed=3))
+    part = np.stack(mixed_order(np.arange(1500, 1700), SETS, seed=3))
     np.testing.assert_array_equal(part, whole[:, 1500:1700])
-    assert (np.stack(mixed_order(np.arange(3000), PARTS, 4)) != whole).any()
-    pipelines = [BatchOrder(41, 5, 3, host, 2, parts=PARTS) for host in range(2)]
+    assert (np.stack(mixed_order(np.arange(3000), SETS, 4)) != whole).any()
+    pipelines = [BatchOrder(41, 5, 3, host, 2, sets=SETS) for host in range(2)]
     for batch in (0, 7, 900):
         joined = np.concatenate([pipeline.records(batch) for pipeline in pipelines], axis=1)
-        expected = mixed_order(np.arange(10 * batch, 10 * batch + 10), PARTS, 3)
+        expected = mixed_order(np.arange(10 * batch, 10 * batch + 10), SETS, 3)
         np.testing.assert_array_equal(joined, expected)
 
 

@@ -208,10 +208,10 @@ class _Task:
 )
 def test_what_cannot_take_text_takes_ids(capsys, task, why):
     with pytest.raises(FlagError, match=rf"^--export_inputs=text: {why}.*; give --export_inputs=i"):
-        export.text_parts("text", task, 16)
-    assert export.text_parts(None, task, 16) is None
+        export.text_input("text", task, 16)
+    assert export.text_input(None, task, 16) is None
     assert capsys.readouterr().out.startswith(f"The SavedModel takes ids: {why}")
-    assert export.text_parts("ids", task, 16) is None
+    assert export.text_input("ids", task, 16) is None
     assert capsys.readouterr().out == "The SavedModel takes ids.\n"  # why it must does not matter
 
 
@@ -220,6 +220,6 @@ def test_wordpiece_takes_text(tmp_path, capsys, kind):
     vocab_file = str(tmp_path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
     for asked in (None, "text"):
-        assert export.text_parts(asked, _Task(vocab_file, kind), 16) is not None
+        assert export.text_input(asked, _Task(vocab_file, kind), 16) is not None
         assert "splits all 1 texts of the task as training does" in capsys.readouterr().out
-    assert export.text_parts("ids", _Task(vocab_file, kind), 16) is None
+    assert export.text_input("ids", _Task(vocab_file, kind), 16) is None

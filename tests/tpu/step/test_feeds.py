@@ -47,9 +47,9 @@ def started():
 def test_the_producer_is_ahead_by_depth_and_the_one_in_its_hand(started):
     feed = started(counting())
     for consumed in range(4):
-        wait_until(lambda consumed=consumed: feed.drawn == consumed + infeed.DEPTH + 1)
+        wait_until(lambda consumed=consumed: feed.drawn == consumed + infeed.INFEED_DEPTH + 1)
         time.sleep(0.05)  # time enough to draw on, were it not bounded
-        assert feed.drawn == consumed + infeed.DEPTH + 1
+        assert feed.drawn == consumed + infeed.INFEED_DEPTH + 1
         assert feed.get() == consumed + 1
 
 
@@ -84,7 +84,7 @@ def test_waiting_is_counted_and_only_waiting(started):
     threading.Timer(0.2, go.set).start()
     feed.get()
     assert 0.15 < feed.waited_secs < 2
-    wait_until(lambda: feed.drawn == infeed.DEPTH + 2)
+    wait_until(lambda: feed.drawn == infeed.INFEED_DEPTH + 2)
     before, secs = feed.waited_secs, 1
     time.sleep(secs)  # the compute takes its time
     feed.get()
@@ -109,7 +109,7 @@ def test_an_interruption_comes_before_batches_that_are_there(started):
 
 def test_a_full_infeed_stops_and_one_never_started_can_be_stopped(started):
     feed = started(counting())
-    wait_until(lambda: feed.drawn == infeed.DEPTH + 1)
+    wait_until(lambda: feed.drawn == infeed.INFEED_DEPTH + 1)
     feed.stop()
     feed.join(5)
     assert not feed._thread.is_alive()
@@ -134,7 +134,7 @@ def test_get_and_the_thread_wake_each_other(started, monkeypatch):
     with pytest.raises(EndOfInput):
         ending.get(too_long)
     full = started(counting())
-    wait_until(lambda: full.drawn == infeed.DEPTH + 1)
+    wait_until(lambda: full.drawn == infeed.INFEED_DEPTH + 1)
     assert [full.get(too_long) for _ in range(20)] == list(range(1, 21))
     assert not too_long()
 
@@ -264,14 +264,14 @@ def test_a_full_outfeed_makes_the_step_wait_and_an_error_frees_it(started_outfee
         raise RuntimeError("failed late")
 
     feed, _ = started_outfeed(lambda t: tf.py_func(note, [t], []))
-    for _ in range(infeed._DEPTH + 1):  # one is being processed
+    for _ in range(infeed._OUTFEED_DEPTH + 1):  # one is being processed
         feed.put([np.zeros([1], np.float32)])
     threading.Timer(0.15, go.set).start()
     with pytest.raises(tf.errors.UnknownError, match="failed late"):
         feed.put([np.zeros([1], np.float32)])
 
 
-@pytest.mark.parametrize("waiting", [0, 3, infeed._DEPTH])
+@pytest.mark.parametrize("waiting", [0, 3, infeed._OUTFEED_DEPTH])
 def test_it_stops_after_the_value_that_is_being_processed(started_outfeed, waiting):
     go, processed = threading.Event(), []
 

@@ -29,7 +29,7 @@ class DeviceSession(SessionInterface):
         self._session = session
         self._variables = variables
         self._number_of = {
-            each.handle.op: number for number, v in enumerate(variables) for each in _parts(v)
+            each.handle.op: number for number, v in enumerate(variables) for each in _each_of(v)
         }
         self._lock = threading.RLock()
         self._state = []  # once they are on the devices: an array for each variable
@@ -105,7 +105,7 @@ class DeviceSession(SessionInterface):
         for number in sorted(numbers & self._only_there):
             variable, value = self._variables[number], whole_value(self._state[number])
             values = value if isinstance(variable, PerCoreVariable) else [value]
-            waiting += zip(_parts(variable), values, strict=True)
+            waiting += zip(_each_of(variable), values, strict=True)
         while waiting:
             # Each value goes where the initial one would. Of variables that share a tensor as their
             # initial value, each run brings one.
@@ -137,7 +137,7 @@ class DeviceSession(SessionInterface):
         return read, written
 
 
-def _parts(variable):
+def _each_of(variable):
     """Returns the session's variables that a variable of the step is."""
     return variable.variables if isinstance(variable, PerCoreVariable) else [variable]
 

@@ -191,7 +191,7 @@ class XlaStep(Step):
             lambda: self._device_loop.put_batch(draw()),
             limit,
             start_step,
-            max(feeds.DEPTH, self._device_loop.most_steps),
+            max(feeds.INFEED_DEPTH, self._device_loop.most_steps),
         )
 
     def run_loop(self, iterations, hook_run, visit):
