@@ -112,8 +112,9 @@ class Source:
             )
 
     def differences(self, config: BertConfig) -> Iterator[tuple[str, Any, Any]]:
-        """Yields (key, its value here, its value there) of what makes another network of the same
-        weights, if a configuration lies beside the weights."""
+        """Yields (key, its value here, its value there) of what makes another network.
+
+        Only a configuration beside the weights can tell it."""
         if self.config is None:
             return
         # Shapes of weights do not show these keys. If layers share weights in either network, they

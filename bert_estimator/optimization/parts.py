@@ -13,8 +13,9 @@ import tensorflow.compat.v1 as tf
 
 
 class Shards(Protocol):
-    """What an update needs of the cores that share it; the parts of a tensor are as long as each
-    other, and follow each other along an axis."""
+    """What an update needs of the cores that share it.
+
+    The parts of a tensor are as long as each other, and follow each other along an axis."""
 
     def axis_of(self, variable: tf.Variable) -> int | None:
         """Returns the axis of a variable's parts; None if every core updates the whole variable."""
@@ -26,8 +27,9 @@ class Shards(Protocol):
         """Returns the sum of the cores' tensors, a float32 tensor of their shape."""
 
     def hold_part(self, variable: tf.Variable, axis: int) -> Any:
-        """Makes this core hold only its part of a variable, and returns the part, which has a
-        variable's `handle`, `dtype`, `shape` and `assign`."""
+        """Makes this core hold only its part of a variable, and returns the part.
+
+        It has a variable's `handle`, `dtype`, `shape` and `assign`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,8 +198,9 @@ def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
 
 
 def check_has_documents(parts: Sequence[TextPart]) -> None:
-    """Reads the parts until the first document; raises ValueError if no part has a document, or
-    EmptySideError if the documents are all on the other side."""
+    """Reads the parts until the first document.
+
+    Raises a ValueError if there is none, an EmptySideError if all are on the other side."""
     left_out = collections.Counter()
     for part in parts:
         chosen = part.options.new_filter()

@@ -75,8 +75,9 @@ class TaskData:
         return hashlib.sha256(names.encode() + self.train.digest()).hexdigest()
 
     def majority(self) -> float | None:
-        """Returns the accuracy of the most frequent label on the first evaluation set; None without
-        a set, or if the task is not scored by the accuracy of classification."""
+        """Returns the accuracy of the most frequent label on the first evaluation set.
+
+        It is None without a set, or if the task is not scored by an accuracy of classification."""
         is_scored = self.kind == "classification" and "accuracy" in self.metrics
         if not is_scored or not self.evaluate:
             return None
