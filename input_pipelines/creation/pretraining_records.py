@@ -200,7 +200,7 @@ def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
 def check_has_documents(parts: Sequence[TextPart]) -> None:
     """Reads the parts until the first document.
 
-    Raises a ValueError if there is none, an EmptySideError if all are on the other side."""
+    Without one, this is a ValueError; if all are on the other side, an EmptySideError."""
     left_out = collections.Counter()
     for part in parts:
         chosen = part.options.new_filter()
