@@ -92,6 +92,13 @@ def test_text_is_called_by_jax(jax):
     assert np.asarray(jax.jit(exported.call)(np.array([1, 2], np.float32))[0]).tolist() == [2, 4]
 
 
+@pytest.mark.parametrize(("shape", "is_vector"), [("4x1000", True), ("32x2x128x128x4", False)])
+def test_bits_are_drawn_as_vectors_but_for_masks(shape, is_vector):
+    draw = "%s, %b = stablehlo.rng_bit_generator %k, algorithm = PHILOX : (tensor<3xui64>)"
+    line = f"{draw} -> (tensor<3xui64>, tensor<{shape}xui32>)"
+    assert (stablehlo.with_bits_as_vectors(line) != line) == is_vector
+
+
 def test_what_stablehlo_lacks_is_written_as_xla_reads_it():
     module = """func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
       %y = "mhlo.erf"(%x) : (tensor<3xf32>) -> tensor<3xf32>
