@@ -106,7 +106,7 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
     evaluates = {"do_train": False, "do_eval": True, "init_checkpoint": run}
     message = refused(PRETRAINING, path, tmp_path / "eval", capsys, **same, **evaluates)
     assert f"--input_file: {run} was trained with the vocabulary" in message
-    message = refused(PRETRAINING, path, tmp_path / "new", capsys, init_checkpoint=run)
+    message = refused(PRETRAINING, path, tmp_path / "new", capsys, **same, init_checkpoint=run)
     assert f"--input_file: {run} was trained with the vocabulary" in message
     assert "token 5 is 'w0', and" in message and "has 'w39' there" in message
     assert "add --allow_partial_init to go on all the same" in message
