@@ -47,7 +47,7 @@ PLACES = {
     "exporting": f"{_JOBS}.run:Run.export",
     "handing over": "bert_estimator.model_fns.init_checkpoint:open_source",
     "matching the weights handed over": "bert_estimator.model_fns.init_checkpoint:match",
-    "waiting for a worker": "input_pipelines.creation.pools:WorkerPool._result",
+    "giving a worker a task": "concurrent.futures:ProcessPoolExecutor.submit",
     "joining records": "input_pipelines.creation.stages:join_pieces",
     "writing the manifest": "input_pipelines.records.manifest:write_manifest",
 }
