@@ -140,7 +140,9 @@ class TrainingFlags:
     """Says how weights are updated; each script's own group says how long, too."""
 
     # A flag that only some optimizers have -> what it sets.
-    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {}
+    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
+        "weight_decay": OptimizerFlag("weight_decay_rate", ("lamb", "adamw", "lars"))
+    }
 
     train_batch_size: int = flags.field(
         32, "Train on global batches of this many examples.", *BATCH_CHECKS, heading=flags.COMMON
@@ -153,6 +155,12 @@ class TrainingFlags:
     )
     optimizer: str = flags.field(
         "adamw", f"Choose one of {', '.join(OPTIMIZER_NAMES)}.", flags.one_of(OPTIMIZER_NAMES)
+    )
+    weight_decay: float = flags.field(
+        0.01,
+        "Decay weights in each step by this share of them, times the learning rate; layer norms "
+        "and biases do not decay.",
+        flags.rule(lambda decay: 0 <= decay <= _GREATEST_RATE, "must be a number, at least 0"),
     )
     random_seed: int = flags.field(
         12345,

@@ -73,6 +73,7 @@ BAD_ARGUMENTS = {
      ("--tpu_name=grpc://1.2.3.4:8470", ": master='grpc://1.2.3.4:8470' is the address of a"),
      ("--precision=float64", ": must be one of float32, bfloat16; did you mean bfloat16?"),
      ("--optimizer=sgd", f": must be one of {', '.join(OPTIMIZER_NAMES)}"),
+     ("--weight_decay=-1", "--weight_decay=-1.0: must be a number, at least 0"),
      ("--recipe=none", ": must be one of lamb_76min, lamb_76min_sqrt, lamb_32k, lamb_16k, la"),
      ("--scale=2", ": is for a recipe; add --recipe"),
      ("--use_tpu=maybe", ": must be true or false"),

@@ -75,7 +75,8 @@ class EpochFlags(TrainingFlags):
     """Says how weights are updated, and how long."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
-        "adam_bias_correction": OptimizerFlag("bias_correction", ("adamw",))
+        **TrainingFlags.OPTIMIZER_FLAGS,
+        "adam_bias_correction": OptimizerFlag("bias_correction", ("adamw",)),
     }
 
     num_train_epochs: float = flags.field(
