@@ -296,12 +296,3 @@ def test_dropout_is_on_in_training_alone():
     with_seed_0, _, _ = train_once("classification")
     losses = [train_once("classification", random_seed=1)[0] for _ in range(2)]
     assert losses[0] == losses[1] != with_seed_0
-
-
-def test_layerwise_decay_is_electras():
-    scale = fine_tuning.layerwise_rate_scale(0.5, 2)
-    assert scale("bert/embeddings/word_embeddings") == 0.5**4
-    assert scale("bert/encoder/layer_0/output/dense/kernel") == 0.5**3
-    assert scale("bert/encoder/layer_1/attention/self/query/bias") == 0.5**2
-    assert scale("bert/pooler/dense/kernel") == scale("output_weights") == 1.0
-    assert fine_tuning.layerwise_rate_scale(1.0, 2) is None
