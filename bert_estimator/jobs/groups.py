@@ -169,6 +169,12 @@ class TrainingFlags:
         "and biases do not decay.",
         flags.rule(lambda decay: 0 <= decay <= _GREATEST_RATE, "must be a number, at least 0"),
     )
+    trainable: str = flags.field(
+        depth.ALL,
+        "Train all of the network, its head with the pooler, or the head and the last N layers: "
+        "all, head or last:N.",
+        flags.rule(depth.TRAINABLE.fullmatch, "must be all, head, or last:N, such as last:4"),
+    )
     random_seed: int = flags.field(
         12345,
         "Choose the seed of weights, dropout and the order of the data.",
@@ -208,6 +214,7 @@ class TrainingFlags:
             micro_batch_size=self.micro_batch_size,
             optimizer_options=self.optimizer_options(),
             rate_scale=depth.rate_scale(self.layerwise_lr_decay, network),
+            is_trained=depth.trained(self.trainable, network),
             summary_dir=summary_dir,
         )
 

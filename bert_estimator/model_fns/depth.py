@@ -1,4 +1,4 @@
-"""At which rate the weights of a network are trained, by the depth of their layer.
+"""Which weights of a network are trained, and at which rate, by the depth of their layer.
 
 The depth is 0 for the embeddings, with what brings them to the hidden size; it counts the layers
 from 1; and it is more by one than the last layer's for the pooler and the heads, which are of the
@@ -12,6 +12,31 @@ from collections.abc import Callable
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.system.errors import ArgumentError
+
+ALL = "all"
+TRAINABLE = re.compile(rf"{ALL}|head|last:([1-9]\d{{0,5}})")  # the values of `trainable`
+
+
+def trained_layers(trainable: str, config: BertConfig) -> int | None:
+    """Returns how many of a network's last layers are trained besides its head; None if all weights
+    are. "head" is the pooler and the heads, and "last:4" the last four layers, too."""
+    if trainable == ALL:
+        return None
+    number, layers = int(TRAINABLE.fullmatch(trainable)[1] or 0), config.num_hidden_layers
+    if number:
+        rule = f"so the last of them cannot be trained without the others; give {ALL}, or head"
+        _check_own_weights("trainable", trainable, config, rule)
+    if number > layers:
+        rule = f"cannot be more than the network's num_hidden_layers, which is {layers}; give {ALL}"
+        raise ArgumentError("trainable", rule, trainable)
+    return number
+
+
+def trained(trainable: str, config: BertConfig) -> Callable[[str], bool] | None:
+    """Returns a function of a variable's name that says whether it is trained, or None if all are;
+    see `trained_layers`."""
+    number, layers = trained_layers(trainable, config), config.num_hidden_layers
+    return None if number is None else lambda name: _depth(name, layers) > layers - number
 
 
 def rate_scale(layerwise_lr_decay: float, config: BertConfig) -> Callable[[str], float] | None:

@@ -51,7 +51,7 @@ def test_every_value_says_where_it_came_from(tmp_path):
         ("max_seq_length", 256), ("max_predictions_per_seq", 9), ("micro_batch_size", 8),
         ("learning_rate_decay_power", 2.0), ("legacy_schedule_jump", True),
         ("save_checkpoints_steps", 11), ("iterations_per_loop", 5), ("weight_decay", 0.05),
-        ("layerwise_lr_decay", 0.5),
+        ("trainable", "last:4"), ("layerwise_lr_decay", 0.5),
     ],
 )  # fmt: skip
 def test_flags_override_the_recipe_in_every_stage(tmp_path, flag, value):
