@@ -11,7 +11,8 @@ which changes the order of the examples.
 Each runs in a process of its own. Rates of training leave out the first steps. The script's rates
 of predictions come from the times of two runs, with all texts and with a quarter of them, and so
 include tokenizing and writing; torch gets ids, and its start is left out. The best of the rounds
-counts. Everything is written to results/fine_tuning_speed.json. To try it:
+counts. Everything is written to results/fine_tuning_speed.json. With --trainable, this project is
+compared with itself for values of the flag, with --use_tpu, in training alone. To try it:
 
     python -m benchmarks.fine_tuning_speed --network=tiny --steps=2 --texts=128 --rounds=1 \\
         --results=/tmp/fine_tuning_speed.json
@@ -32,6 +33,7 @@ from typing import Any
 from benchmarks import csv_rows, main_job, torch_bert, torch_classifier
 from benchmarks.training_speed import Process
 from bert_estimator.bert_config import PRESETS, BertConfig
+from bert_estimator.command_line.choices import PRECISIONS
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "fine_tuning_speed.json")
 _VOCAB_SIZE = 30522
@@ -68,6 +70,7 @@ class Work:
     def ours(self, precision: str, flags: Sequence[str] = ()) -> dict[str, float]:
         """Returns what the script takes: `train_secs` of a step, `predict_rate`, `peak_gib`; and
         `token_share`, which share of the positions of the training are tokens, if it packs."""
+        is_alone = any(flag.startswith("--trainable") for flag in flags)
         with tempfile.TemporaryDirectory(dir=self._directory) as run:
             command = [
                 sys.executable, os.path.join(main_job.ROOT, "run_classifier.py"), *self._flags,
@@ -82,12 +85,14 @@ class Work:
             secs = [
                 self._predict([*command, f"--predict_file={self._path(name)}"])
                 for name in ("quarter.tsv", "all.tsv")
+                if not is_alone
             ]
+        num_texts = self._texts - self._texts // 4
         train_secs = sum(1 / record["steps_per_sec"] for record in records[_WARMUP:])
         return {
             "train_secs": train_secs / self._steps,
-            "predict_rate": (self._texts - self._texts // 4) / (secs[1] - secs[0]),
             "peak_gib": training.peak_gib,
+            **({} if is_alone else {"predict_rate": num_texts / (secs[1] - secs[0])}),
             **({"token_share": float(token_share[1]) / 100} if token_share else {}),
         }
 
@@ -147,12 +152,14 @@ def write_data(directory: str, length: int, num_train: int, num_texts: int, batc
     return float(np.mean(lengths))
 
 
-def sides(work: Work, precision: str) -> dict[str, Any]:
-    """Returns a dict of a side's name -> the function that measures it."""
+def sides(work: Work, precision: str, trainable: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns a dict of a side's name -> the function that measures it; for values of --trainable,
+    the sides are these."""
     found = {}
-    for flags in ([], ["--nopack"], ["--use_tpu"]):
+    values = [["--use_tpu", f"--trainable={value}"] for value in trainable]
+    for flags in values or ([], ["--nopack"], ["--use_tpu"]):
         found[", ".join(["this project", *flags])] = functools.partial(work.ours, precision, flags)
-    if python := os.environ.get("TRANSFORMERS_PYTHON"):
+    if not trainable and (python := os.environ.get("TRANSFORMERS_PYTHON")):
         variants = torch_bert.VARIANTS[precision]
         for given in itertools.product(variants, torch_classifier.ORDERS):
             torch = functools.partial(work.torch, python, *given)
@@ -166,7 +173,7 @@ def table(rows: Sequence[dict[str, Any]], batch: int) -> str:
     for key, own in csv_rows.by_keys(rows, "side", "precision").items():
         cells = (
             batch / min(row["train_secs"] for row in own),
-            max(row["predict_rate"] for row in own),
+            max(row.get("predict_rate", 0) for row in own),
             min(row["peak_gib"] for row in own),
         )
         share = f"{own[0]['token_share']:.0%}" if "token_share" in own[0] else ""
@@ -185,6 +192,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=12, help="time so many steps")
     parser.add_argument("--texts", type=int, default=640, help="predict so many texts")
     parser.add_argument("--rounds", type=int, default=2, help="measure every side this often")
+    parser.add_argument("--trainable", nargs="*", default=(), help="compare values of the flag")
+    parser.add_argument("--precisions", nargs="*", default=PRECISIONS, help="compute in these")
     parser.add_argument("--results", default=RESULTS, help="write this JSON file")
     arguments = parser.parse_args(argv)
     settings = {name: getattr(arguments, name) for name in ("network", "length", "batch")}
@@ -192,8 +201,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         work = Work(directory, **settings, steps=arguments.steps, texts=arguments.texts)
         rows = []
         for number in range(1, arguments.rounds + 1):
-            for precision in torch_bert.VARIANTS:
-                for side, measured in sides(work, precision).items():
+            for precision in arguments.precisions:
+                for side, measured in sides(work, precision, arguments.trainable).items():
                     rows.append({"side": side, "precision": precision, "round": number})
                     rows[-1] |= {name: float(f"{v:.4g}") for name, v in measured().items()}
                     print(rows[-1], flush=True)

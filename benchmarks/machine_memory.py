@@ -21,6 +21,7 @@ from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.jobs import job_estimator
 from bert_estimator.jobs.pretraining.pretraining_config import ScheduleFlags
+from bert_estimator.model_fns import depth
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "machine_memory.csv")
 KEY = ["verb", "network", "length", "batch", "precision", "options"]
@@ -53,6 +54,11 @@ MEASUREMENTS = [
     ("evaluate", "base", 512, 32, _BF16, ""),
     ("train", "base", 128, 32, _BF16, ""),
     ("train", "small", 512, 16, _F32, _CORES),
+    *[
+        ("train", "base", 128, 16, _F32, f"{runtime}--trainable={value}")
+        for value in ("last:4", "head")
+        for runtime in ("", f"{_CORES} ")
+    ],
 ]
 
 
@@ -130,6 +136,7 @@ def estimate(row: Mapping[str, str]) -> float:
         micro_batch_size=micro_batch_size and int(micro_batch_size),
         recompute="recompute" in values,
         predictions=0 if verb == "embed" else math.ceil(0.15 * int(length)),
+        trained_layers=depth.trained_layers(values.get("trainable", depth.ALL), config),
     )
     if verb == "train":
         moments = job_estimator.moments_of(ScheduleFlags(optimizer=values.get("optimizer", "lamb")))

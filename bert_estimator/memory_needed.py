@@ -13,6 +13,8 @@ At its peak, a process holds its libraries and, in bytes,
 
 The checkpoint and the activations of a step share memory, since a step frees it. Virtual cores hold
 weights and gradients each, and share the moments; the session of the host has all of them again.
+If only the last layers are trained, moments and gradients are of these and of the heads alone, and
+the other layers keep nothing.
 
 The factors were fitted to `benchmarks/results/machine_memory.csv`. They are within 20 % of all its
 rows, BERT-base and BERT-Large on TensorFlow 2.21 with the C library glibc.
@@ -31,7 +33,7 @@ _NEARLY_ALL, _FAR_BEYOND = 0.8, 1.5
 
 _LIBRARIES, _LIBRARIES_OF_CORES = 0.6 * _GIB, 0.9 * _GIB
 _STEP = 0.3 * _GIB  # what a step takes besides
-_COPIES_OF_A_CORE = 4  # weights and gradients, before a step and after it
+_COPIES_OF_A_CORE = 2  # of weights and gradients: before a step and after it
 _BYTES_OF_LOGITS = 10  # for each logit of a masked word and its gradients
 
 
@@ -51,6 +53,8 @@ class Computation:
       micro_batch_size: the most sequences that a replica computes at a time; None for all.
       recompute: whether layers are computed again for their gradients.
       predictions: masked words of a sequence.
+      trained_layers: how many of the last layers are trained besides the heads; None for all of the
+        network.
     """
 
     rows: int
@@ -60,6 +64,7 @@ class Computation:
     micro_batch_size: int | None = None
     recompute: bool = False
     predictions: int = 0
+    trained_layers: int | None = None
 
 
 def of_training(config: BertConfig, step: Computation, moments: float) -> int:
@@ -70,21 +75,21 @@ def of_training(config: BertConfig, step: Computation, moments: float) -> int:
       step: its training step.
       moments: how many float32 values the optimizer keeps for each weight.
     """
-    weights = _weights(config)
+    weights, trained = _weights(config), _trained(config, step)
     # The table at the top of this module explains these terms.
-    state = (1 + moments) * weights
+    state = weights + moments * trained
     rows, cores = step.rows, max(step.replicas, 1)
     if step.micro_batch_size:
         rows = min(rows, step.micro_batch_size * cores)
     logits = step.predictions * config.vocab_size * _BYTES_OF_LOGITS
     activations = rows * (step.length * _kept(config, step) + logits)
     if rows < step.rows:
-        activations += cores * weights  # the sums of the gradients
+        activations += cores * trained  # the sums of the gradients
     # The checkpoint and the activations of a step share memory, and so the larger one counts.
     if not step.replicas:
-        return int(_LIBRARIES + state + weights + max(state, activations) + _STEP)
+        return int(_LIBRARIES + state + trained + max(state, activations) + _STEP)
     # Virtual cores share the moments, and the session of the host has all of the state again.
-    of_cores = cores * _COPIES_OF_A_CORE * weights + 2 * moments * weights
+    of_cores = cores * _COPIES_OF_A_CORE * (weights + trained) + 2 * moments * trained
     return int(_LIBRARIES_OF_CORES + 2 * state + of_cores + activations)
 
 
@@ -137,17 +142,31 @@ def check(needed: int, what: str, remedy: str, least: int | None = None) -> str 
 
 def _weights(config):
     """Returns the bytes of the weights, with the heads of pretraining in float32."""
+    return 4 * (config.num_parameters() + _of_heads(config))
+
+
+def _of_heads(config):
     width = config.embedding_width()
-    head = (config.hidden_size + 3) * width + config.vocab_size + 2 * (config.hidden_size + 1)
-    return 4 * (config.num_parameters() + head)
+    return (config.hidden_size + 3) * width + config.vocab_size + 2 * (config.hidden_size + 1)
+
+
+def _trained(config, step):
+    """Returns the bytes of the weights that are trained; the pooler is too small to count."""
+    if step.trained_layers is None:
+        return _weights(config)
+    deeper = dataclasses.replace(config, num_hidden_layers=config.num_hidden_layers + 1)
+    layer = deeper.num_parameters() - config.num_parameters()
+    return 4 * (step.trained_layers * layer + _of_heads(config))
 
 
 def _kept(config, step):
     """Returns the bytes that a training step keeps for a token of all layers."""
-    layer, layers = _layer(config, step), config.num_hidden_layers
+    layer, layers, frozen = _layer(config, step), config.num_hidden_layers, 0
+    if step.trained_layers is not None:
+        layers, frozen = step.trained_layers, _running(config, step)
     if step.recompute:
-        return 2 * layer + layers * config.hidden_size * _size(step)
-    return layers * layer
+        return min(layers, 1) * 2 * layer + layers * config.hidden_size * _size(step) + frozen
+    return layers * layer + frozen
 
 
 def _layer(config, step):

@@ -298,7 +298,7 @@ BUDGETS = {
     NETWORK: 560,
     "bert_estimator.layers": 1330,
     "bert_estimator.bert_config": 230,
-    "bert_estimator.memory_needed": 180,
+    "bert_estimator.memory_needed": 190,
     "bert_estimator.precision": 120,
     "bert_estimator.optimization": 1720,
     "bert_estimator.recipes": 330,

@@ -23,7 +23,7 @@ from typing import Any
 
 from bert_estimator.command_line import charts
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.command_line.provenance import EARLIER, Origin, Provenance
+from bert_estimator.command_line.provenance import EARLIER, EARLIER_DEFAULTS, Origin, Provenance
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, json_files
 
@@ -364,7 +364,7 @@ def _agree(record, texts):
 def recorded_settings(path: str) -> dict[str, Any]:
     """Returns flag name -> value of the last training, by config.json; empty without the file."""
     settings = {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
-    return {**EARLIER, **settings} if settings else {}
+    return {**EARLIER, **EARLIER_DEFAULTS, **settings} if settings else {}
 
 
 def delivered_best(path: str) -> str | None:

@@ -14,11 +14,13 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZER_NAMES, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import trackers
+from bert_estimator.model_fns import depth
 from bert_estimator.storage import remote
 
 _GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
 BATCH_CHECKS = flags.positive, flags.at_most(_GREATEST_BATCH)
+SHARE = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 
 def _for_one_host(name, value):
@@ -140,7 +142,9 @@ class TrainingFlags:
     """Says how weights are updated; each script's own group says how long, too."""
 
     # A flag that only some optimizers have -> what it sets.
-    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {}
+    OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
+        "weight_decay": OptimizerFlag("weight_decay_rate", ("lamb", "adamw", "lars"))
+    }
 
     train_batch_size: int = flags.field(
         32, "Train on global batches of this many examples.", *BATCH_CHECKS, heading=flags.COMMON
@@ -151,8 +155,25 @@ class TrainingFlags:
         flags.rule(lambda rate: 0 < rate <= _GREATEST_RATE, "must be a positive number of 32 bits"),
         heading=flags.COMMON,
     )
+    layerwise_lr_decay: float = flags.field(
+        1.0,
+        "Multiply the learning rate by this factor from each layer to the layer below it.",
+        SHARE,
+    )
     optimizer: str = flags.field(
         "adamw", f"Choose one of {', '.join(OPTIMIZER_NAMES)}.", flags.one_of(OPTIMIZER_NAMES)
+    )
+    weight_decay: float = flags.field(
+        0.01,
+        "Decay weights in each step by this share of them, times the learning rate; layer norms "
+        "and biases do not decay.",
+        flags.rule(lambda decay: 0 <= decay <= _GREATEST_RATE, "must be a number, at least 0"),
+    )
+    trainable: str = flags.field(
+        depth.ALL,
+        "Train all of the network, its head with the pooler, or the head and the last N layers: "
+        "all, head or last:N.",
+        flags.rule(depth.TRAINABLE.fullmatch, "must be all, head, or last:N, such as last:4"),
     )
     random_seed: int = flags.field(
         12345,
@@ -182,14 +203,9 @@ class TrainingFlags:
             if self.optimizer in optimizers and (value := getattr(self, flag)) is not None
         }
 
-    def update_rule(
-        self,
-        schedule: Any,
-        summary_dir: str,
-        rate_scale: Callable[[str], float] | None = None,
-    ) -> Any:
-        """Returns the `update.UpdateRule` of the optimizer, which takes its rates from a schedule;
-        for the other arguments, see `UpdateRule`."""
+    def update_rule(self, schedule: Any, summary_dir: str, network: BertConfig) -> Any:
+        """Returns the `update.UpdateRule` of the optimizer for the weights of a network, which
+        takes its rates from a schedule; for `summary_dir`, see `UpdateRule`."""
         from bert_estimator.model_fns import update
 
         return update.UpdateRule(
@@ -197,7 +213,8 @@ class TrainingFlags:
             schedule,
             micro_batch_size=self.micro_batch_size,
             optimizer_options=self.optimizer_options(),
-            rate_scale=rate_scale,
+            rate_scale=depth.rate_scale(self.layerwise_lr_decay, network),
+            is_trained=depth.trained(self.trainable, network),
             summary_dir=summary_dir,
         )
 

@@ -13,6 +13,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.interchange import network_variables
 from bert_estimator.jobs.groups import Cores, TrainingFlags
 from bert_estimator.jobs.job_config import JobConfig
+from bert_estimator.model_fns import depth
 from bert_estimator.system import memory
 from bert_estimator.tpu import devices
 from input_pipelines.records.packed_rows import Filling, Packs
@@ -71,6 +72,7 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
             micro_batch_size=config.training.micro_batch_size,
             recompute=config.network.recompute,
             predictions=values.get("max_predictions_per_seq", 0),
+            trained_layers=depth.trained_layers(config.training.trainable, bert_config),
         )
         if name == "train_batch_size":
             return memory_needed.of_training(bert_config, step, moments_of(config.training))

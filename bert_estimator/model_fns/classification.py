@@ -57,6 +57,10 @@ class Head:
     # Whether an evaluation also returns the counts of a `classification_report`.
     reports: bool = False
     positive: int = 1  # the number of the label that `f1` is of
+    # If each label is one of several, the share of a label's weight in the loss of training that is
+    # spread evenly over all L labels (Szegedy et al., 2016, "Rethinking the Inception architecture
+    # for computer vision", section 7). The loss of an evaluation is without it.
+    label_smoothing: float = 0.0
 
     COUNTED: ClassVar[tuple[str, ...]] = ("label_ids",)  # features that an evaluation needs
     USES_POOLER: ClassVar[bool] = True
@@ -244,10 +248,14 @@ def _predictions(head, logits):
     return {"logits": logits, "probabilities": to_probabilities(logits)}
 
 
-def _losses(head, logits, label_ids):
+def _losses(head, logits, label_ids, label_smoothing=0.0):
     """Returns the loss of each label, float32 [B, ...], before the label's weight is applied."""
     if head.is_one_of_several():
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
+        if label_smoothing:
+            of_all = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+            losses = (1.0 - label_smoothing) * losses + label_smoothing * of_all
+        return losses
     labels = tf.cast(label_ids, tf.float32)
     if head.kind == "multi_label":
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -275,7 +283,7 @@ def _loss_fn(network, head, features, step):
         logits = _logits(network, head, micro_features, dropout_of(first_row))
         label_ids = micro_features["label_ids"]
         micro_weights = head.weights_of(micro_features)
-        losses = _losses(head, logits, label_ids) * micro_weights
+        losses = _losses(head, logits, label_ids, head.label_smoothing) * micro_weights
         loss = tf.reduce_sum(losses * _class_weights(head, micro_features))
         loss = tf.math.divide_no_nan(loss, total)
         if not head.is_one_of_several():

@@ -1,8 +1,7 @@
-"""What the model_fns of fine-tuning share: the network, its initial weights, the layers' rates."""
+"""What the model_fns of fine-tuning share: the network, its initial weights, the outputs."""
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ from bert_estimator.layers.dropout import Dropout
 from bert_estimator.model_fns import update
 from bert_estimator.model_fns.init_checkpoint import scaffold_fn
 from bert_estimator.precision import to_float32
-from bert_estimator.system.errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,33 +85,3 @@ def output_logits(hidden: tf.Tensor, number: int, initializer_range: float) -> t
     logits = tf.nn.bias_add(to_float32(logits), bias)
     length = [embeddings.length_of(hidden)] if hidden.shape.rank == 3 else []
     return tf.reshape(logits, [-1, *length, number])
-
-
-def layerwise_rate_scale(
-    layerwise_lr_decay: float, num_hidden_layers: int, num_hidden_groups: int | None = None
-) -> Callable[[str], float] | None:
-    """Returns a function of a variable's name that gives its rate's factor, or None if all are 1,
-    as ELECTRA is fine-tuned (Clark et al., 2020, section 3.1 and its code): 1 for the pooler and
-    the head, layerwise_lr_decay^2 for the last layer, one power more for each layer further down,
-    and for the embeddings last."""
-    if layerwise_lr_decay == 1.0:
-        return None
-    # A layer that shares its weights cannot have a rate of its own.
-    if num_hidden_groups is not None:
-        raise ArgumentError(
-            "layerwise_lr_decay",
-            "the layers of the network share their weights (num_hidden_groups), and so have one "
-            "rate; leave it out",
-            layerwise_lr_decay,
-        )
-
-    def rate_scale(name):
-        layer = re.search(r"/encoder/layer_(\d+)/", name)
-        if layer:
-            depth = int(layer[1]) + 1
-        else:
-            is_embedding = "/embeddings/" in name or "/embedding_hidden_mapping_in/" in name
-            depth = 0 if is_embedding else num_hidden_layers + 2
-        return layerwise_lr_decay ** (num_hidden_layers + 2 - depth)
-
-    return rate_scale

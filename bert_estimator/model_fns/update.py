@@ -28,6 +28,9 @@ class UpdateRule:
     optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the optimizer
     # A function of a variable's name that returns a factor of its rate; None means 1 for all.
     rate_scale: Callable[[str], float] | None = None
+    # Says of a variable's name whether the variable is trained; None means that all are. The others
+    # have neither gradients nor slots, and the backward pass ends at the lowest that is trained.
+    is_trained: Callable[[str], bool] | None = None
     # The directory for the events of the host call; None means no host call.
     summary_dir: str | None = None
 
@@ -52,7 +55,7 @@ class UpdateRule:
         # The step is read once, before the update, for dropout, the learning rate and the report.
         step = tf.identity(global_step)
         loss, sums, gradients_and_variables = _accumulate(
-            make_loss_fn(step), features, self.micro_batch_size, batch_size
+            make_loss_fn(step), features, self.micro_batch_size, batch_size, self.is_trained
         )
         loss = tpu.cross_replica_sum(loss)
         sums = {name: tpu.cross_replica_sum(value) for name, value in sums.items()}
@@ -89,10 +92,10 @@ class UpdateRule:
         return [{"step": u + 1, "learning_rate": float(self.schedule(u))} for u in updates]
 
 
-def _accumulate(loss_fn, features, micro_batch_size, batch_size):
+def _accumulate(loss_fn, features, micro_batch_size, batch_size, is_trained):
     """Calls `optimization.accumulate`, also for packed rows, whose number is not the batch's."""
     if "sequence_starts" not in features or micro_batch_size is None:
-        return optimization.accumulate(loss_fn, features, micro_batch_size)
+        return optimization.accumulate(loss_fn, features, micro_batch_size, is_trained)
     # A micro-batch is then some of the rows, see `input_pipelines.records.packed_rows`.
     num_micro_batches = max(1, batch_size // micro_batch_size)
 
@@ -105,7 +108,7 @@ def _accumulate(loss_fn, features, micro_batch_size, batch_size):
         return loss_fn(micro_features, number * micro_features["input_ids"].shape.as_list()[0])
 
     micro_batches = {name: split(tensor) for name, tensor in features.items()}
-    return optimization.accumulate(loss_of_micro_batch, micro_batches, 1)
+    return optimization.accumulate(loss_of_micro_batch, micro_batches, 1, is_trained)
 
 
 def _summed(gradient, variable, shards):

@@ -17,6 +17,7 @@ from bert_estimator.optimization.chain import (
     LEAST_ELEMENTS,
     addends_of_squares,
     before_cast,
+    name_of,
     to_dense_float32,
 )
 from bert_estimator.optimization.parts import Part
@@ -28,7 +29,7 @@ def accumulate(
     loss_fn: Callable[[Tensors, tf.Tensor], tuple[tf.Tensor, Tensors]],
     features: Tensors,
     micro_batch_size: int | None = None,
-    variables: Sequence[tf.Variable] | None = None,
+    variables: Sequence[tf.Variable] | Callable[[str], bool] | None = None,
 ) -> tuple[tf.Tensor, Tensors, list[tuple[tf.Tensor | None, tf.Variable]]]:
     """Computes the loss of a batch and its gradients, micro-batch after micro-batch.
 
@@ -59,7 +60,7 @@ def accumulate(
       features: dict of [B, ...] tensors.
       micro_batch_size: M, which divides B; None or a larger number than B means B.
       variables: the variables to differentiate by; None means `tf.trainable_variables()` after the
-        network is built.
+        network is built, and a function of a variable's name says which of these.
 
     Returns:
       (loss, outputs, grads_and_vars): a float32 scalar; a dict like `loss_fn`'s outputs, summed;
@@ -143,8 +144,9 @@ def _build_once(loss_fn, features, micro_batch_size, variables):
 def _differentiate(loss_fn, features, first_row, variables):
     """Returns a micro-batch's float32 loss share, outputs, [(float32 gradient, variable)]."""
     loss, outputs = loss_fn(features, first_row)
-    if variables is None:
-        variables = tf.trainable_variables()
+    if variables is None or callable(variables):
+        chosen = variables or (lambda name: True)
+        variables = [v for v in tf.trainable_variables() if chosen(name_of(v))]
     gradients = [to_dense_float32(gradient) for gradient in tf.gradients(loss, variables)]
     return tf.cast(loss, tf.float32), outputs, list(zip(gradients, variables, strict=True))
 

@@ -54,6 +54,7 @@ _COMMON = {
     "precision": assumed("bfloat16"),
     "learning_rate_decay_power": paper(1.0),
     "legacy_schedule_jump": assumed(False),
+    "weight_decay": paper(0.01),
     "lamb_bias_correction": assumed(False),
     "iterations_per_loop": assumed(100),
     "save_checkpoints_steps": assumed(500),
@@ -125,6 +126,7 @@ RECIPES = {
             "learning_rate_decay_power": _nvidia(0.5),
             "legacy_schedule_jump": _nvidia(True),
             "lamb_bias_correction": _nvidia(True),
+            "weight_decay": _nvidia(0.01),
         }
         for stage in _stages(
             {

@@ -1,14 +1,18 @@
 """The flags that scripts share: defaults, checks, and what they come to."""
 
+import inspect
+
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, SQUAD
 
+from bert_estimator import optimization
 from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line.choices import OPTIMIZER_NAMES
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.jobs.groups import Cores
+from bert_estimator.jobs.groups import Cores, TrainingFlags
 from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.jobs.pretraining import pretraining_config
 
@@ -176,3 +180,24 @@ def test_batches_that_no_flag_gives_become_multiples_of_the_cores():
     assert (config.fixed_batches(), given.fixed_batches()) == ((), ("predict_batch_size",))
     training = flags.changed(given, do_train=True)
     assert training.fixed_batches() == ("train_batch_size", "predict_batch_size")
+
+
+@pytest.mark.parametrize("name", OPTIMIZER_NAMES)
+def test_weight_decay_is_of_optimizers_that_have_it(name):
+    """The default is what they have without the flag; 0 turns it off."""
+    has_it = name != "adafactor"
+    options = [
+        TrainingFlags(optimizer=name, **decay).optimizer_options()
+        for decay in ({}, {"weight_decay": 0.0})
+    ]
+    assert options == [{"weight_decay_rate": rate} if has_it else {} for rate in (0.01, 0.0)]
+    signature = inspect.signature(optimization.OPTIMIZERS[name])
+    assert not has_it or signature.parameters["weight_decay_rate"].default == 0.01
+    given = {"weight_decay": provenance.FLAG}
+    asked = job_config(**{**GOOD, "optimizer": name, "weight_decay": 0.01, "sources": given})
+    if has_it:
+        asked.check()
+    else:
+        rule = "--weight_decay=0.01: needs --optimizer=lamb or adamw or lars, not adafactor"
+        with pytest.raises(FlagError, match=rule):
+            asked.check()

@@ -65,6 +65,7 @@ FEATURES = {
         "every 4": {"eval_steps": 4, "early_stopping_patience": 9},
     },
     "layers": {"own": {}, "shared": {}},
+    "trained": {"all": {}, "head": {"trainable": "head"}},
     "checkpoints": dict.fromkeys(["waiting", "in background"]),
     "storage": {"here": {}, "remote": {}},
     "export": {"nothing": {}, "text": {"do_export": True}},
@@ -74,7 +75,7 @@ FEATURES = {
 
 TABLE = pairwise.table(FEATURES)
 # The other rows take minutes together.
-QUICK = [9]
+QUICK = [5]
 
 
 def test_every_pair_of_features_is_in_the_table():
@@ -165,7 +166,8 @@ def write_tagged(path, rows):
 def flags_of(row, data, output_dir):
     script = FEATURES["script"][row["script"]]
     changes = {}
-    for name in ("runtime", "precision", "optimizer", "batch", "vocabulary", "on the way"):
+    names = ("runtime", "precision", "optimizer", "batch", "vocabulary", "on the way", "trained")
+    for name in names:
         changes |= FEATURES[name][row[name]]
     if row["layers"] == "shared":
         changes["bert_config_file"] = data / "shared.json"

@@ -24,7 +24,7 @@ from bert_estimator.interchange.__main__ import main as convert
 from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import ALBERT, ELECTRA
 from bert_estimator.layers.dropout import Dropout
-from bert_estimator.model_fns import fine_tuning, init_checkpoint
+from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.system.errors import ArgumentError
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
@@ -203,13 +203,6 @@ def flags_of(data, project, output_dir, **changes):
 
 def main(flags):
     return run_classifier.main(["run_classifier.py", *flags, "--do_train", "--do_eval"])
-
-
-def test_rates_by_layer():
-    scale = fine_tuning.layerwise_rate_scale(0.5, 2)
-    assert scale(f"{network_variables.MAPPING}/kernel") == scale("bert/embeddings/x") == 0.5**4
-    with pytest.raises(ArgumentError, match=r"^layerwise_lr_decay=0.5: the layers of the network "):
-        fine_tuning.layerwise_rate_scale(0.5, 2, 1)
 
 
 # Hugging Face's files; tests/interchange has what transformers wrote and computed

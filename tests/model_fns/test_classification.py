@@ -236,6 +236,48 @@ def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout, factors):
     assert trained == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(("smoothing", "factors"), [(0.1, None), (0.9, (1.0, 2.0, 5.0))])
+def test_label_smoothing_is_of_the_loss_of_training_alone(no_head_dropout, smoothing, factors):
+    head = head_of("classification", class_weights=factors, label_smoothing=smoothing)
+    plain = dataclasses.replace(head, label_smoothing=0.0)
+    labels = LABELS["classification"]
+    loss, values, found = evaluated(functools.partial(build, "classification"), head=head)
+    assert loss == evaluated(functools.partial(build, "classification"), head=plain)[0]
+    assert found["mean_loss"] == pytest.approx(values["losses"][:3].mean(), rel=1e-6)
+    # The cross-entropy with a distribution of the labels, in float64.
+    targets = (1 - smoothing) * np.eye(3)[labels] + smoothing / 3
+    logits = values["logits"].astype(np.float64)
+    log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    weights = np.array(factors or (1.0,) * 3)[labels] * REAL
+    expected = -((targets * log_shares).sum(axis=1) * weights).sum() / weights.sum()
+    trained, report, _ = train_once("classification", head=head)
+    assert trained == pytest.approx(expected, rel=1e-5)
+    assert report["accuracy"] == train_once("classification", head=plain)[1]["accuracy"]
+    halves, _, _ = train_once("classification", head=head, micro_batch_size=2)
+    assert halves == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_gradient_of_a_smoothed_loss_is_the_difference_of_shares(no_head_dropout):
+    """With respect to the outputs' biases it is the mean of softmax - targets."""
+    head = head_of("classification", label_smoothing=0.3)
+    _, values, _ = evaluated(functools.partial(build, "classification"), head=head)
+    shares = np.exp(values["logits"].astype(np.float64))
+    shares /= shares.sum(axis=1, keepdims=True)
+    targets = 0.7 * np.eye(3)[LABELS["classification"]] + 0.1
+    expected = ((shares - targets) * REAL[:, np.newaxis]).sum(axis=0) / REAL.sum()
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(3)
+        tf.train.get_or_create_global_step()
+        features = {n: tf.constant(v) for n, v in make_features("classification").items()}
+        network = fine_tuning.NetworkBuilder(CONFIG)
+        loss_fn = classification._loss_fn(network, head, features, tf.constant(0))
+        loss, _ = loss_fn(features, tf.constant(0))
+        bias = next(v for v in tf.trainable_variables() if v.op.name == "output_bias")
+        gradient = tf.gradients(loss, bias)[0]
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_allclose(session.run(gradient), expected, rtol=1e-5, atol=1e-7)
+
+
 def test_a_batch_whose_labels_have_no_weight_has_no_loss():
     head = head_of("classification", class_weights=(1.0, 0.0, 0.0))
     found, *_ = evaluated(functools.partial(build, "classification"), head=head, rows=slice(1, 2))
@@ -254,12 +296,3 @@ def test_dropout_is_on_in_training_alone():
     with_seed_0, _, _ = train_once("classification")
     losses = [train_once("classification", random_seed=1)[0] for _ in range(2)]
     assert losses[0] == losses[1] != with_seed_0
-
-
-def test_layerwise_decay_is_electras():
-    scale = fine_tuning.layerwise_rate_scale(0.5, 2)
-    assert scale("bert/embeddings/word_embeddings") == 0.5**4
-    assert scale("bert/encoder/layer_0/output/dense/kernel") == 0.5**3
-    assert scale("bert/encoder/layer_1/attention/self/query/bias") == 0.5**2
-    assert scale("bert/pooler/dense/kernel") == scale("output_weights") == 1.0
-    assert fine_tuning.layerwise_rate_scale(1.0, 2) is None

@@ -8,12 +8,13 @@ import os
 import ml_dtypes
 import numpy as np
 import numpy_bert
+import optimizer_steps
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.util import event_pb2
 
 from bert_estimator import modeling, optimization, precision, tpu
-from bert_estimator.model_fns import pretraining, update
+from bert_estimator.model_fns import depth, pretraining, update
 from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.replicas.replica import Replica
 from input_pipelines.records.record_reader import RecordFiles
@@ -577,3 +578,27 @@ def test_host_call_writes_each_steps_report(tmp_path):
         assert min(each[0, 0] for each in by_part.values()) == pytest.approx(low)
         of_layer = [name for name in scaled if "/layer_0/" in name]
         assert by_part["layer_0"][:, 2].sum() == len(of_layer)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("trainable", "expected"),
+    [("all", {"0", "1", "embeddings"}), ("last:1", {"1"}), ("head", set())],
+)
+def test_the_backward_pass_ends_at_the_lowest_layer_that_is_trained(
+    trainable, expected, dtype, recompute
+):
+    config = dataclasses.replace(RELU, num_hidden_layers=2)
+    options = {"precision": dtype, "recompute": recompute}
+    with tf.Graph().as_default():
+        is_trained = depth.trained(trainable, config)
+        spec = build(make_batch(0), config=config, is_trained=is_trained, **options)
+        names = optimizer_steps.ancestors(spec.train_op)
+    gradients = [name for name in names if name.startswith("gradients/")]
+    assert any("cls/predictions/transform" in name for name in gradients)
+    # The table of words is the output layer, too.
+    words = ("embeddings/LayerNorm", "embeddings/BertEstimatorGather", "embeddings/IdentityN")
+    found = {n for n in ("0", "1") if any(f"encoder/layer_{n}/" in name for name in gradients)}
+    found |= {"embeddings"} if any(word in name for name in gradients for word in words) else set()
+    assert found == expected

@@ -132,6 +132,16 @@ def test_training_reports_the_loss_of_evaluation(no_head_dropout, factors):
     assert set(before) - changed == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
 
 
+def test_label_smoothing_is_a_mean_over_words(no_head_dropout):
+    head = head_of(label_smoothing=0.2)
+    _, values, _ = evaluated(build, head=head)
+    logits = values["logits"].astype(np.float64)
+    log_shares = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    targets = 0.8 * np.eye(3)[FEATURES["label_ids"]] + 0.2 / 3
+    expected = -((targets * log_shares).sum(axis=-1) * WEIGHTS).sum() / WEIGHTS.sum()
+    assert one_step(build, head=head)[0] == pytest.approx(expected, rel=1e-5)
+
+
 def test_micro_batches_equal_the_batch():
     check_micro_batches(build)
 

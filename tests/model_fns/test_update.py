@@ -82,6 +82,25 @@ def test_a_variable_may_have_a_rate_of_its_own():
     np.testing.assert_array_equal(scaled["net/b"], plain["net/b"])
 
 
+@pytest.mark.parametrize("micro_batch_size", [None, 1])
+def test_what_is_not_trained_has_no_slots_and_no_part_in_the_norm(micro_batch_size):
+    def is_trained(name):
+        return name != "net/b"
+
+    values, report = run_update(is_trained=is_trained, micro_batch_size=micro_batch_size)
+    assert values["net/b"] == [0.0] and values["net/a"] != [0.0]
+    np.testing.assert_allclose(report["gradient_norm"], [0.07 / 3], rtol=1e-6)
+    rule = update.UpdateRule(
+        "adamw", WarmupPolynomialDecay(0.1, 10), micro_batch_size, is_trained=is_trained
+    )
+    with tf.Graph().as_default():
+        rule.train_spec(make_loss_fn, {"x": tf.constant(FEATURES)})
+        slots = {v.op.name for v in tf.global_variables()} - {
+            v.op.name for v in tf.trainable_variables()
+        }
+    assert slots == {"global_step", "net/a/adam_m", "net/a/adam_v"}
+
+
 def test_means_are_over_the_global_batch():
     replica = Replica(2, 0, lambda tensor: tensor + tf.constant(5.0))
     with tf.Graph().as_default(), tf.Session() as session, replica.entered():

@@ -206,6 +206,17 @@ def test_only_the_given_variables_are_differentiated_by():
         assert gradient.shape.as_list() == [5, 4]
 
 
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_a_function_of_names_says_which_variables_are_differentiated_by(micro_batch_size):
+    with tf.Graph().as_default():
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        _, _, pairs = accumulate(
+            make_loss_fn(features), features, micro_batch_size, lambda name: name == "net/words"
+        )
+        assert [variable.op.name for _, variable in pairs] == ["net/words"]
+        assert len(tf.trainable_variables()) == 5
+
+
 def test_reuses_variables_under_auto_reuse():
     with tf.Graph().as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
         features = {name: tf.constant(value) for name, value in FEATURES.items()}

@@ -84,6 +84,7 @@ def test_stages(name):
         assert found["learning_rate_decay_power"].value == (0.5 if as_nvidia else 1.0)
         assert found["legacy_schedule_jump"].value == as_nvidia
         assert found["lamb_bias_correction"].value == as_nvidia
+        assert found["weight_decay"] == plans.Planned(0.01, NVIDIA if as_nvidia else PAPER)
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE if name != "nvidia"])

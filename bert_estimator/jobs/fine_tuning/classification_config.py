@@ -109,6 +109,12 @@ class ExampleFlags(TextFlags):
         heading=flags.DATA,
         may_differ=False,
     )
+    label_smoothing: float = flags.field(
+        0.0,
+        "Share this part of a label's weight evenly among all labels, in the loss of training.",
+        flags.rule(lambda share: 0 <= share < 1, "must be at least 0 and below 1"),
+        heading=flags.TRAINING,
+    )
     max_seq_length: int = flags.field(
         128,
         "Cut examples to this many tokens.",

@@ -44,20 +44,31 @@ class Classification(FineTuning):
         return classification.model_fn_builder(network, self._head(), rule)
 
     def _head(self):
-        """Returns the head of the network; raises FlagError if --class_weights do not fit it."""
+        """Returns the head of the network; raises FlagError if a flag does not fit it."""
         task, class_weights = self.data.task, self.config.data.class_weights
+        is_one_of_several = task.kind in ("classification", "tagging")
         num_labels = len(task.labels) or 1
         weights = class_weights and tuple(map(float, class_weights.split(",")))
         flags.check(
-            not weights
-            or (len(weights) == num_labels and task.kind in ("classification", "tagging")),
+            not weights or (len(weights) == num_labels and is_one_of_several),
             "class_weights",
             class_weights,
             f"must be a number for each of the labels {', '.join(task.labels)}",
         )
+        smoothing = self.config.data.label_smoothing
+        rule = f"is for one label of several, and not for a task of the kind {task.kind}"
+        flags.check(is_one_of_several or not smoothing, "label_smoothing", smoothing, rule)
         reports = task.kind in classification_report.KINDS
         positive = 1 if task.positive is None else task.labels.index(task.positive)
-        of_head = (task.kind, num_labels, task.metrics, weights or None, reports, positive)
+        of_head = (
+            task.kind,
+            num_labels,
+            task.metrics,
+            weights or None,
+            reports,
+            positive,
+            smoothing,
+        )
         if task.kind == "tagging":
             return classification.TaggingHead(*of_head, labels=task.labels)
         return classification.Head(*of_head)

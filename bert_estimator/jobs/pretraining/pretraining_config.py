@@ -91,6 +91,7 @@ class ScheduleFlags(TrainingFlags):
     """Says how weights are updated, how long, and at which rate."""
 
     OPTIMIZER_FLAGS: ClassVar[dict[str, OptimizerFlag]] = {
+        **TrainingFlags.OPTIMIZER_FLAGS,
         "adam_bias_correction": OptimizerFlag("bias_correction", ("adamw",)),
         "lamb_bias_correction": OptimizerFlag("bias_correction", ("lamb",)),
         "bfloat16_first_moments": OptimizerFlag("bfloat16_first_moments", ("lamb", "adamw")),

@@ -50,13 +50,22 @@ def test_every_value_says_where_it_came_from(tmp_path):
         ("num_warmup_steps", 7), ("optimizer", "adamw"), ("precision", "float32"),
         ("max_seq_length", 256), ("max_predictions_per_seq", 9), ("micro_batch_size", 8),
         ("learning_rate_decay_power", 2.0), ("legacy_schedule_jump", True),
-        ("save_checkpoints_steps", 11), ("iterations_per_loop", 5),
+        ("save_checkpoints_steps", 11), ("iterations_per_loop", 5), ("weight_decay", 0.05),
+        ("trainable", "last:4"), ("layerwise_lr_decay", 0.5),
     ],
 )  # fmt: skip
 def test_flags_override_the_recipe_in_every_stage(tmp_path, flag, value):
     for config in stages(tmp_path, "--recipe=lamb_76min", f"--{flag}={value}"):
         assert config.settings()[flag] == value
         assert config.sources[flag] == provenance.FLAG
+
+
+def test_the_weight_decay_of_a_recipe_is_left_out_for_an_optimizer_without_it(tmp_path):
+    first, _ = stages(tmp_path, "--recipe=lamb_76min")
+    assert "  --weight_decay=0.01  (lamb_76min: paper)" in first.described()
+    assert first.training.optimizer_options()["weight_decay_rate"] == 0.01
+    first, _ = stages(tmp_path, "--recipe=lamb_76min", "--optimizer=adafactor")
+    assert "weight_decay_rate" not in first.training.optimizer_options()
 
 
 def test_a_flag_can_be_for_one_stage(tmp_path):
