@@ -81,7 +81,7 @@ def apply(
 
 # What runs did before these flags were there, which their config.json does not name; and what
 # google-research/bert does.
-EARLIER = {"pack": False, "adam_bias_correction": False}
+EARLIER = {"pack": False, "adam_bias_correction": False, "objective": None}
 
 # Not taken from a run's config.json: the repeated run is a run of its own.
 _OF_ONE_RUN = ("output_dir",)
