@@ -1,4 +1,4 @@
-"""Pretrains BERT: masked words and next sentence, with LAMB, AdamW, LARS or Adafactor.
+"""Pretrains BERT: masked words, and next sentence or sentence order or neither of the two.
 
     python run_pretraining.py --use_tpu --precision=bfloat16
 
@@ -68,6 +68,7 @@ def prepare(config):
     is_new = not directory.holds_checkpoint()
     records = pretraining_data.prepare(config, network.vocab_size, may_replace=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
+    config = flags.changed(config, objective=records.objective)
     schedule = config.training.schedule()
     rule = config.training.update_rule(schedule, config.output_dir, network)
     estimator = pretraining_job.make_estimator(config, network, rule, cores.master, records)

@@ -238,12 +238,14 @@ def _pool(config, num_bytes, output_file):
 def _in_words(manifest):
     corpus = manifest.corpus
     fill = corpus["record_lengths"]["mean"] / manifest.max_seq_length
+    # Only records for masked words alone name their objective.
+    what = "examples of whole sentences" if "objective" in manifest.creation else "examples"
 
     def share(key):
         return f"{100 * corpus[key] / corpus['tokens']:.3g}"
 
     return (
-        f"{manifest.num_records} examples, {fill:.0%} full, from {corpus['documents']} documents "
+        f"{manifest.num_records} {what}, {fill:.0%} full, from {corpus['documents']} documents "
         f"({corpus['tokens']} tokens, {share('unknown')} % [UNK], {share('in_no_example')} % in no "
         "example)"
     )

@@ -307,7 +307,7 @@ BUDGETS = {
     "input_pipelines": 930,
     "input_pipelines.embedded": 740,
     "input_pipelines.tasks": 3250,
-    "input_pipelines.creation": 1480,
+    "input_pipelines.creation": 1540,
     "input_pipelines.records": 2710,
     "input_pipelines.text": 1490,
     "bert_estimator.legacy": 5130,

@@ -10,6 +10,10 @@ CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 # What a network computes in.
 PRECISIONS = ("float32", "bfloat16")
 
+# What is learnt in pretraining: masked words alone, or also whether the second of two texts follows
+# the first (BERT's next sentence), or whether the two were swapped (ALBERT's sentence order).
+MLM, MLM_NSP, MLM_SOP = OBJECTIVES = ("mlm", "mlm_nsp", "mlm_sop")
+
 # The least length of an example, in tokens: [CLS], a token, [SEP], a token, [SEP].
 LEAST_TOKENS = 5
 

@@ -81,7 +81,7 @@ def apply(
 
 # What runs did before these flags were there, which their config.json does not name; and what
 # google-research/bert does.
-EARLIER = {"pack": False, "adam_bias_correction": False}
+EARLIER = {"pack": False, "adam_bias_correction": False, "objective": None}
 # The same of flags whose default still does what runs did.
 EARLIER_DEFAULTS = {
     "weight_decay": 0.01, "layerwise_lr_decay": 1.0, "trainable": "all", "label_smoothing": 0.0,

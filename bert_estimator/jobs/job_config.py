@@ -108,7 +108,8 @@ class JobConfig:
             return self
         # google-research/bert, too, leaves checkpoints, without config.json.
         before = recorded_settings(self.output_dir) or provenance.EARLIER
-        names = [name for name in provenance.EARLIER if not self.is_given(name)]
+        own = flags.values_of(self)
+        names = [n for n in provenance.EARLIER if n in own and not self.is_given(n)]
         return flags.changed(self, **{name: before[name] for name in names})
 
     @property

@@ -1,4 +1,4 @@
-"""The pretraining `model_fn`: masked words (MLM) and next sentence (NSP), Devlin et al. (2018).
+"""The pretraining `model_fn`: masked words (MLM), and next sentence (NSP), Devlin et al. (2018).
 
 Letters: B examples of one core's batch, F sequence length, P predictions an example, V vocabulary.
 
@@ -6,6 +6,10 @@ Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids
 `masked_lm_positions`, `masked_lm_ids` int32 [B, P]; `masked_lm_weights` float [B, P];
 `next_sentence_labels` int32 [B, 1]; `is_real_example` int32 [B], 0 for examples that only pad a
 batch and do not count, may be absent.
+
+Without `next_sentence_labels`, masked words alone are trained and evaluated: the network lacks the
+head of sentences, and its pooler stays as it was at the start. With labels of ALBERT's sentence
+order, which stand in the same feature, the same head learns that.
 
 If rows are packed (`input_pipelines.records.packed_rows`), the words to predict are not of examples
 but of the core: `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` are [M], and the
@@ -26,6 +30,9 @@ from bert_estimator.model_fns import update
 from bert_estimator.model_fns.init_checkpoint import scaffold_fn
 from bert_estimator.precision import scope, to_float32
 
+# The parts of the loss -> their labels among the tensors of `_per_position`.
+_PARTS = {"masked_lm": "masked_lm_ids", "next_sentence": "next_sentence_labels"}
+
 
 def model_fn_builder(
     bert_config: BertConfig,
@@ -41,10 +48,11 @@ def model_fn_builder(
     """Returns the `model_fn` for `TPUEstimator`; only training needs a rule.
 
     The loss, in nats, has two parts: the cross-entropy of the masked words, averaged over the
-    masked positions of the global batch, and the cross-entropy of the next sentence, averaged over
-    its examples. For `init_checkpoint` and `allow_partial_init`, see `init_checkpoint.scaffold_fn`.
-    With `unigram_nats`, float32 [V], an evaluation has the metric `unigram_baseline`: the mean of
-    these cross-entropies over the masked words.
+    masked positions of the global batch, and, if the features have labels of it, the cross-entropy
+    of the next sentence, averaged over its examples. For `init_checkpoint` and
+    `allow_partial_init`, see `init_checkpoint.scaffold_fn`. With `unigram_nats`, float32 [V], an
+    evaluation has the metric `unigram_baseline`: the mean of these cross-entropies over the masked
+    words.
     """
     make_model = functools.partial(
         modeling.BertModel,
@@ -52,7 +60,8 @@ def model_fn_builder(
         recompute=recompute,
     )
 
-    def initial_weights(**options):
+    def initial_weights(features, **options):
+        options["uses_pooler"] = "next_sentence_labels" in features
         return scaffold_fn(
             init_checkpoint, bert_config, allow_partial_init=allow_partial_init, **options
         )
@@ -63,7 +72,8 @@ def model_fn_builder(
             tensors = _per_position(make_model, precision, features, None)
             # An evaluation before the first step needs these weights. If the model's own directory
             # has a checkpoint, the evaluation reads that instead.
-            return _eval_spec(tensors, unigram_nats, initial_weights(log=tf.logging.debug))
+            start = initial_weights(features, log=tf.logging.debug)
+            return _eval_spec(tensors, unigram_nats, start)
         if mode != tpu.ModeKeys.TRAIN:
             raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
 
@@ -71,7 +81,7 @@ def model_fn_builder(
             return _loss_fn(make_model, precision, features, random_seed, step)
 
         batch_size = params.get("batch_size")
-        return rule.train_spec(make_loss_fn, features, initial_weights(), batch_size)
+        return rule.train_spec(make_loss_fn, features, initial_weights(features), batch_size)
 
     return model_fn
 
@@ -81,42 +91,48 @@ def metric_fn(
     masked_lm_predictions: tf.Tensor,
     masked_lm_ids: tf.Tensor,
     masked_lm_weights: tf.Tensor,
-    next_sentence_loss: tf.Tensor,
-    next_sentence_predictions: tf.Tensor,
-    next_sentence_labels: tf.Tensor,
-    next_sentence_weights: tf.Tensor,
+    next_sentence_loss: tf.Tensor | None = None,
+    next_sentence_predictions: tf.Tensor | None = None,
+    next_sentence_labels: tf.Tensor | None = None,
+    next_sentence_weights: tf.Tensor | None = None,
     unigram_nats: np.ndarray | None = None,
 ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Returns the metrics of masked words, tensors [B * P], and of next sentences, [B]."""
-    baseline = {}
-    if unigram_nats is not None:
-        losses = tf.gather(tf.constant(unigram_nats), masked_lm_ids)
-        baseline = {"unigram_baseline": tf.metrics.mean(losses, masked_lm_weights)}
-    return {
+    """Returns the metrics of masked words, tensors [B * P], and of next sentences, [B], if there
+    are any."""
+    metrics = {
         "masked_lm_accuracy": tf.metrics.accuracy(
             masked_lm_ids, masked_lm_predictions, masked_lm_weights
         ),
         "masked_lm_loss": tf.metrics.mean(masked_lm_loss, masked_lm_weights),
-        "next_sentence_accuracy": tf.metrics.accuracy(
-            next_sentence_labels, next_sentence_predictions, next_sentence_weights
-        ),
-        "next_sentence_loss": tf.metrics.mean(next_sentence_loss, next_sentence_weights),
-        **baseline,
     }
+    if next_sentence_labels is not None:
+        metrics["next_sentence_accuracy"] = tf.metrics.accuracy(
+            next_sentence_labels, next_sentence_predictions, next_sentence_weights
+        )
+        metrics["next_sentence_loss"] = tf.metrics.mean(next_sentence_loss, next_sentence_weights)
+    if unigram_nats is not None:
+        losses = tf.gather(tf.constant(unigram_nats), masked_lm_ids)
+        metrics["unigram_baseline"] = tf.metrics.mean(losses, masked_lm_weights)
+    return metrics
 
 
 def _eval_spec(tensors, unigram_nats, initial_weights):
     """Returns the spec of an evaluation; `tensors` are the arguments of `metric_fn`."""
+    loss = _global_mean(tensors, "masked_lm")
+    if "next_sentence_loss" in tensors:
+        loss += _global_mean(tensors, "next_sentence")
     return tpu.TPUEstimatorSpec(
         tpu.ModeKeys.EVAL,
-        loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
+        loss=loss,
         eval_metrics=(functools.partial(metric_fn, unigram_nats=unigram_nats), tensors),
         scaffold_fn=initial_weights,
     )
 
 
 def _per_position(make_model, precision, features, dropout):
-    """Returns losses, predictions, labels and weights: [B * P] for masked words, [B] for NSP."""
+    """Returns losses, predictions, labels and weights: [B * P] for masked words, [B] for NSP, if
+    the features have labels of it."""
+    has_sentences = "next_sentence_labels" in features
     with scope(precision):
         model = make_model(
             is_training=dropout is not None,
@@ -128,16 +144,21 @@ def _per_position(make_model, precision, features, dropout):
             sequence_starts=features.get("sequence_starts"),
         )
         masked_lm_logits = heads.masked_lm_logits(model, features["masked_lm_positions"])
-        next_sentence_logits = heads.next_sentence_logits(model)
+        next_sentence_logits = heads.next_sentence_logits(model) if has_sentences else None
     masked_lm_logits = to_float32(masked_lm_logits)
-    next_sentence_logits = to_float32(next_sentence_logits)
     masked_lm_ids = tf.reshape(features["masked_lm_ids"], [-1])
-    labels = tf.reshape(features["next_sentence_labels"], [-1])
-    return {
+    tensors = {
         "masked_lm_loss": kernels.of_graph().cross_entropy(masked_lm_ids, masked_lm_logits),
         "masked_lm_predictions": tf.argmax(masked_lm_logits, axis=-1, output_type=tf.int32),
         "masked_lm_ids": masked_lm_ids,
         "masked_lm_weights": tf.reshape(_masked_lm_weights(features), [-1]),
+    }
+    if not has_sentences:
+        return tensors
+    next_sentence_logits = to_float32(next_sentence_logits)
+    labels = tf.reshape(features["next_sentence_labels"], [-1])
+    return {
+        **tensors,
         "next_sentence_loss": tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels=labels, logits=next_sentence_logits
         ),
@@ -151,31 +172,26 @@ def _loss_fn(make_model, precision, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     # Each core and each micro-batch divides by the number of positions or examples of the whole
     # global batch; therefore their losses and gradients need only be summed.
-    num_masked = update.global_sum(_masked_lm_weights(features))
-    num_examples = update.global_sum(update.example_weights(features))
+    totals = {"masked_lm": update.global_sum(_masked_lm_weights(features))}
+    if "next_sentence_labels" in features:
+        totals["next_sentence"] = update.global_sum(update.example_weights(features))
     core_first_row = update.core_first_row(features)
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)
         tensors = _per_position(make_model, precision, micro_features, dropout)
 
-        def share(values, weights, total):
-            return tf.reduce_sum(tf.cast(values, tf.float32) * weights) / total
+        def share(values, part):
+            values = tf.cast(values, tf.float32) * tensors[f"{part}_weights"]
+            return tf.reduce_sum(values) / totals[part]
 
-        masked_lm = (tensors["masked_lm_weights"], num_masked)
-        next_sentence = (tensors["next_sentence_weights"], num_examples)
-        sums = {
-            "masked_lm_loss": share(tensors["masked_lm_loss"], *masked_lm),
-            "masked_lm_accuracy": share(
-                tf.equal(tensors["masked_lm_predictions"], tensors["masked_lm_ids"]), *masked_lm
-            ),
-            "next_sentence_loss": share(tensors["next_sentence_loss"], *next_sentence),
-            "next_sentence_accuracy": share(
-                tf.equal(tensors["next_sentence_predictions"], tensors["next_sentence_labels"]),
-                *next_sentence,
-            ),
-        }
-        return sums["masked_lm_loss"] + sums["next_sentence_loss"], sums
+        sums = {}
+        for part in totals:
+            sums[f"{part}_loss"] = share(tensors[f"{part}_loss"], part)
+            is_right = tf.equal(tensors[f"{part}_predictions"], tensors[_PARTS[part]])
+            sums[f"{part}_accuracy"] = share(is_right, part)
+        loss = sums["masked_lm_loss"]
+        return loss + sums["next_sentence_loss"] if "next_sentence" in totals else loss, sums
 
     return loss_fn
 

@@ -9,8 +9,9 @@ three differences:
    text.
 3. Whether an instance is short is drawn for each instance, not once for a whole document.
 
-Without `random_next_sentence` the task is sentence order instead (ALBERT paper, section 3.1): B is
-always a neighbour of A in the text, and half of the time the two are swapped.
+If the objective is "mlm_sop", the task is sentence order instead (ALBERT paper, section 3.1): B is
+always a neighbour of A in the text, and half of the time the two are swapped. If it is "mlm", there
+are masked words alone: A is whole sentences, and B is empty.
 
 On disk, pairs are dealt to buckets, the parts of the records that are shuffled in memory. A file is
 `<path>.pairs`, with the pairs of each residue of their places divided by the number of buckets, and
@@ -19,15 +20,17 @@ written last.
 """
 
 import dataclasses
+import functools
 import itertools
 import os
 import random
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from bert_estimator.command_line.choices import MLM
 from bert_estimator.system import disk_files
 from bert_estimator.system.splitmix import keys
 from input_pipelines.creation.settings import CreationSettings
@@ -68,6 +71,16 @@ class FlatText:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def joined(self, separator: int) -> "tuple[FlatText, np.ndarray]":
+        """Returns a text whose only document is all documents, with a separator, a sentence of its
+        own, between two; and the places of the separators, int64 [number of documents - 1]."""
+        sentences = np.array(self.first_sentences[1:-1], np.int64)
+        places = np.array(self.starts)[sentences]
+        lengths = np.insert(np.diff(self.starts), sentences, 1)
+        ids = np.insert(self.ids, places, separator)
+        text = FlatText(ids, lengths, np.array([len(lengths)]), np.array(self.numbers[:1]))
+        return text, places + np.arange(len(places))
+
     def end_of(self, first: int, last: int, length: int) -> int:
         """Returns the end of the fewest sentences from `first` on that have `length` tokens, a
         positive number; `last` if the sentences before it have fewer."""
@@ -96,7 +109,7 @@ class Pairs:
 
     # Ids of A, then of B, of each pair in turn; integers [number of tokens].
     tokens: np.ndarray
-    lengths: np.ndarray  # int64 [n, 2], of A and of B; all are positive
+    lengths: np.ndarray  # int64 [n, 2], of A and of B, which is 0 for masked words alone
     labels: np.ndarray  # int64 [n], 1 if B is random or comes before A, else 0
     keys: np.ndarray  # int64 [n], which differ between the pairs of a turn
     turns: np.ndarray  # int64 [n], the pass over the text that made each pair
@@ -156,14 +169,22 @@ def taken(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.nda
     return result
 
 
-def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> tuple[Pairs, np.ndarray]:
+def make_pairs(
+    text: FlatText, settings: CreationSettings, turn: int, separator: int | None = None
+) -> tuple[Pairs, np.ndarray]:
     """Makes the pairs of all documents of a text, in order, in a pass; returns them, and which
-    tokens of the text are in any of them, bool [number of tokens]."""
+    tokens of the text are in any of them, bool [number of tokens]. With a separator, which stands
+    between documents, they go across documents."""
+    spans_of, added = spans_of_document, np.zeros(0, np.int64)
+    if settings.objective == MLM:
+        spans_of = functools.partial(rows_of_document, separator=separator)
+    if separator is not None:
+        text, added = text.joined(separator)
     spans: list[int] = []
     counts = []
     for index in range(len(text)):
         before = len(spans)
-        for span in spans_of_document(text, index, settings, turn):
+        for span in spans_of(text, index, settings, turn):
             spans += span
         counts.append((len(spans) - before) // 5)
     table = np.array(spans, np.int64).reshape(-1, 5)
@@ -186,7 +207,7 @@ def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> tuple[P
         numbers << _INSTANCE_BITS | within,
         np.full(len(table), turn),
     )
-    return pairs, used
+    return pairs, np.delete(used, added)
 
 
 def spans_of_document(
@@ -227,6 +248,38 @@ def spans_of_document(
             yield truncated(Span(a_end, b_end, a, a_end, True), longest, rng)
         else:
             yield truncated(Span(a, a_end, a_end, b_end, False), longest, rng)
+
+
+def rows_of_document(
+    text: FlatText,
+    index: int,
+    settings: CreationSettings,
+    turn: int,
+    separator: int | None = None,
+) -> Iterator[Span]:
+    """Yields what a document gives for masked words alone (RoBERTa paper, section 4.2): as many
+    whole sentences as fit, of 2 to `max_seq_length` - 2 tokens, as A; B is empty. A sentence that
+    does not fit by itself is cut. No row begins or ends with a separator."""
+    rng = random.Random(f"{settings.random_seed}/{turn}/{text.numbers[index]}")
+    starts, longest = text.starts, settings.max_seq_length - 2
+    first, last = text.first_sentences[index : index + 2]
+    start = starts[first]
+    while start < starts[last]:
+        if text.ids[start] == separator:
+            start += 1
+            continue
+        target = longest
+        if rng.random() < settings.short_seq_prob:
+            target = rng.randint(2, longest)
+        following = bisect_right(starts, start + target, first, last + 1)
+        end = starts[following - 1]
+        if end <= start:
+            end = min(starts[following], start + longest)
+        a_end = end - int(text.ids[end - 1] == separator)
+        # A token alone does not have a context to be predicted from.
+        if a_end - start > 1:
+            yield Span(start, a_end, a_end, a_end, False)
+        start = end
 
 
 def truncated(span: Span, most: int, rng: random.Random) -> Span:

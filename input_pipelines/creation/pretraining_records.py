@@ -3,13 +3,15 @@
 Every example of records with masks has these features, named as in google-research/bert and padded
 with zeros to fixed lengths (F: max_seq_length, P: max_predictions_per_seq):
 
-  input_ids             int64 [F]  ids of `[CLS] A [SEP] B [SEP]`, masked tokens replaced
+  input_ids             int64 [F]  ids of `[CLS] A [SEP] B [SEP]`, masked tokens replaced; for
+                                   masked words alone, `[CLS] A [SEP]`
   input_mask            int64 [F]  1 for tokens, 0 for padding
   segment_ids           int64 [F]  0 for `[CLS] A [SEP]` and padding, 1 for `B [SEP]`
   masked_lm_positions   int64 [P]  positions of the tokens to predict, ascending
   masked_lm_ids         int64 [P]  original ids of these tokens
   masked_lm_weights     float [P]  1.0 for predictions, 0.0 for padding
-  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
+  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A; for
+                                   masked words alone, 0
 
 `unmasked_records` describes records without masks, which are drawn while training.
 """
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.command_line.choices import MLM
 from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation import instances, stages, tokenized_text
@@ -245,7 +248,10 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
     with tf.io.gfile.GFile(lengths_path, "wb") as file:
         np.save(file, lengths, allow_pickle=False)
     # The lengths are fields of the manifest itself; the other settings are its `creation`.
-    settings = dataclasses.asdict(work.settings)
+    settings = work.settings.described()
+    format_version = MASKINGS[masking]
+    if work.is_dynamic and work.settings.objective == MLM:
+        format_version = manifests.ONE_SEGMENT_FORMAT_VERSION
     return manifests.Manifest(
         max_seq_length=settings.pop("max_seq_length"),
         max_predictions_per_seq=settings.pop("max_predictions_per_seq"),
@@ -277,5 +283,5 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
         },
         creation=settings,
         vocab_file=kept_vocab_file,
-        format_version=MASKINGS[masking],
+        format_version=format_version,
     )

@@ -33,7 +33,7 @@ from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records import encoding
 from input_pipelines.records.encoding import id_type
-from input_pipelines.records.masking import MaskedExamples
+from input_pipelines.records.masking import MaskedExamples, num_tokens
 from input_pipelines.text.documents import TextPart
 
 _VERSION = 4  # of what the work's files hold
@@ -94,7 +94,7 @@ class Work:
             _VERSION,
             identity,
             self.vocabulary,
-            dataclasses.asdict(self.settings),
+            self.settings.described(),
             self.is_dynamic,
             [os.path.basename(path) for path in self.output_files],
             text.sha256,
@@ -163,8 +163,9 @@ def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
     text = TokenizedText(work.parts).load(
         lambda numbers: group_of(numbers, seed, num_groups) == group
     )
+    separator = work.tokenizer.sep_id if work.settings.across_documents else None
     for turn in left:
-        pairs, used = make_pairs(text, work.settings, turn)
+        pairs, used = make_pairs(text, work.settings, turn, separator)
         instances.write_pairs(pairs, used, work.pair_file(group, turn), work.num_buckets, seed)
     return len(turns)
 
@@ -206,8 +207,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
             digest.update(content)
             size += len(content)
             file.write(content)
-    # With [CLS] and both [SEP].
-    _write_lengths(pairs.lengths.sum(axis=1) + 3, work.settings, work.piece(bucket))
+    _write_lengths(num_tokens(pairs.lengths), work.settings, work.piece(bucket))
     facts = {"num_records": len(pairs), "num_bytes": size, "sha256": digest.hexdigest()}
     _write_facts(facts, work.piece(bucket))
     return 1

@@ -44,6 +44,7 @@ def make(
     *,
     masking: str,  # one of `pretraining_records.MASKINGS`
     do_whole_word_mask: bool = False,
+    objective: str | None = None,  # one of `choices.OBJECTIVES`
     may_replace: bool = True,
 ) -> DefaultData:
     """Makes the data in a directory of its own, unless complete data with the same settings is
@@ -53,12 +54,13 @@ def make(
         max_predictions_per_seq=max_predictions_per_seq,
         dupe_factor=dupe_factor,
         do_whole_word_mask=do_whole_word_mask,
+        objective=objective,
         random_seed=seed,
     )
     settings = {
         "format_version": MASKINGS[masking],
         "vocab_size": vocab_size,
-        **dataclasses.asdict(creation),
+        **creation.described(),
         _CORPUS: embedded_corpus.fingerprint(),
     }
     if not _is_made(output_dir, settings, may_replace):

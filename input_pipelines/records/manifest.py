@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.command_line.choices import MLM_NSP, MLM_SOP, OBJECTIVES
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.tokenization import Casing
@@ -25,6 +26,9 @@ FORMAT_VERSION = 1
 """The version of records with masks; programs of this version and earlier ones read them."""
 DYNAMIC_FORMAT_VERSION = 2
 """The version of records without masks, which `unmasked_records` describes."""
+ONE_SEGMENT_FORMAT_VERSION = 3
+"""The version of records without masks that have one segment, which earlier programs misread."""
+_VERSIONS = (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION, ONE_SEGMENT_FORMAT_VERSION)
 _OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be null, with their types
 
 
@@ -70,7 +74,7 @@ class Manifest:
     @property
     def is_dynamic(self) -> bool:
         """Whether the records have no masks, which are drawn while training."""
-        return self.format_version == DYNAMIC_FORMAT_VERSION
+        return self.format_version != FORMAT_VERSION
 
     @property
     def lengths_file(self) -> str | None:
@@ -134,7 +138,7 @@ def read_manifest(path: str) -> Manifest:
     try:
         fields = remote.read_json(path)
         version = json_files.field(fields, "format_version", int, path)
-        if version in (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION):
+        if version in _VERSIONS:
             fields["files"] = tuple(
                 _checked(RecordFile, entry, f"{path}: files")
                 for entry in json_files.field(fields, "files", list, path)
@@ -150,8 +154,8 @@ def read_manifest(path: str) -> Manifest:
             f"{path}: is not a complete manifest ({error}). Create the data again."
         ) from None
     raise ValueError(
-        f"{path}: the format version is {version}, but this program reads {FORMAT_VERSION} "
-        f"and {DYNAMIC_FORMAT_VERSION}. Create the data again with this version of the program."
+        f"{path}: the format version is {version}, but this program reads {_VERSIONS[0]} to "
+        f"{_VERSIONS[-1]}. Create the data again with this version of the program."
     )
 
 
@@ -262,6 +266,21 @@ def whole_words(manifest: Manifest) -> str | None:
 def casings(record_files: Sequence[str]) -> set[Casing]:
     """Returns how the text of record files was cased, by the manifests of the files."""
     return {manifest.casing for _, manifest in read_manifests_of(record_files).values()}
+
+
+def objectives(record_files: Sequence[str]) -> set[str]:
+    """Returns what records were made for, of `choices.OBJECTIVES`, by the manifests of the
+    files."""
+    made_for = set()
+    for path, manifest in read_manifests_of(record_files).values():
+        # Records of pairs do not name it, as before it could be chosen.
+        swaps = not manifest.creation.get("random_next_sentence", True)
+        pairs = MLM_SOP if swaps else MLM_NSP
+        objective = json_files.field(manifest.creation, "objective", str, path, default=pairs)
+        if objective not in OBJECTIVES:
+            raise ValueError(f"{path}: objective is {objective!r}; it must be one of {OBJECTIVES}")
+        made_for.add(objective)
+    return made_for
 
 
 def read_token_counts(path: str) -> np.ndarray:

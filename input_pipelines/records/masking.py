@@ -27,6 +27,12 @@ class MaskedBatch:
     weights: np.ndarray  # float32 [B, P], 1 for predictions, 0 for padding
 
 
+def num_tokens(lengths: np.ndarray) -> np.ndarray:
+    """Returns the lengths of examples, int64 [B], by the lengths of A and B, [B, 2]: there is a
+    `[CLS]`, and a `[SEP]` after A and, unless it is empty, after B."""
+    return lengths.sum(axis=1) + 2 + (lengths[:, 1] > 0)
+
+
 class MaskedExamples:
     """Makes the features of examples of the tokens of two segments, masked by the rules of a
     creation; of the seed, the lower 64 bits count."""
@@ -54,7 +60,8 @@ class MaskedExamples:
     def features(
         self,
         tokens: np.ndarray,  # integers [number of tokens]: ids of A, then of B, of each example
-        lengths: np.ndarray,  # int64 [B, 2], of A and of B, at most F - 3 together
+        # Int64 [B, 2], of A and of B, at most F - 3 together; or of A, at most F - 2, and 0.
+        lengths: np.ndarray,
         labels: np.ndarray,  # int64 [B, 1], the next-sentence labels
         numbers: np.ndarray,  # int64 [B]; the masks depend on it and on the epoch
         epochs: np.ndarray,  # int64 [B]
@@ -65,7 +72,7 @@ class MaskedExamples:
         is_token = ((places > 0) & (places <= a)) | ((places > a + 1) & (places < a + b + 2))
         ids = np.zeros([len(numbers), self.max_seq_length], np.int64)
         ids[is_token] = tokens
-        rows, ends = np.arange(len(ids)), (a + b)[:, 0] + 3
+        rows, ends = np.arange(len(ids)), num_tokens(lengths)
         ids[:, 0] = self._cls_id
         ids[rows, a[:, 0] + 1] = ids[rows, ends - 1] = self._sep_id
         # A text may contain `[CLS]` or `[SEP]` themselves, which are not masked either.

@@ -35,7 +35,8 @@ class Feature(NamedTuple):
 
 
 class PretrainingFeatures:
-    """Says what the features of every record must be; a size of None allows all of int32."""
+    """Says what the features of every record must be; a size of None allows all of int32. For
+    masked words alone, the records need not have labels of sentences."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class PretrainingFeatures:
         max_predictions_per_seq: int,
         vocab_size: int | None = None,
         type_vocab_size: int | None = None,
+        has_sentences: bool = True,
     ):
         by_token = ("int64_list", max_seq_length, "max_seq_length")
         by_prediction = (max_predictions_per_seq, "max_predictions_per_seq")
@@ -59,8 +61,9 @@ class PretrainingFeatures:
             "masked_lm_weights": Feature(
                 "float_list", *by_prediction, _LARGEST_WEIGHT, "bfloat16 holds no larger number"
             ),
-            "next_sentence_labels": Feature("int64_list", 1, None, 1),
         }
+        if has_sentences:
+            self.kinds["next_sentence_labels"] = Feature("int64_list", 1, None, 1)
 
     def spec(self) -> dict[str, tf.io.FixedLenFeature]:
         """Returns the features for `tf.io.parse_example`."""
@@ -92,7 +95,7 @@ def check_features(
             raise RecordError(
                 f"{location} has no feature {name!r}; it has "
                 f"{', '.join(sorted(features)) or 'no features'}. Are these pretraining "
-                "records?"
+                "records?" + " --objective=mlm does without it." * (name == "next_sentence_labels")
             )
         kind = features[name].WhichOneof("kind")
         length = len(getattr(features[name], kind).value) if kind else 0
@@ -149,12 +152,15 @@ def open_pretraining_records(
     max_seq_length: int,
     max_predictions_per_seq: int,
     vocab_size: int | None = None,
+    has_sentences: bool = True,
 ) -> RecordFiles:
     """Finds and indexes pretraining records, and checks that they are what the caller expects."""
     records = RecordFiles(find_record_files(input_files))
     listed = manifests.read_manifests_of(records.files)
     _warn_of_missing(input_files, listed)
-    features = PretrainingFeatures(max_seq_length, max_predictions_per_seq)
+    features = PretrainingFeatures(
+        max_seq_length, max_predictions_per_seq, has_sentences=has_sentences
+    )
     first_record = 0
     for path in records.files:
         num_records = records.num_records_of(path)

@@ -248,6 +248,7 @@ def input_fn_builder(
     packs: packed_rows.Packs | None = None,
     lengths: RecordLengths | None = None,
     num_read: int | None = None,
+    has_sentences: bool = True,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
@@ -277,6 +278,8 @@ def input_fn_builder(
       max_bad_records: how many different records that are damaged, or not what they should be, may
         be left out. Each is logged, and padding with `is_real_example` 0 takes its place.
       num_read: how many records an evaluation reads; None means all.
+      has_sentences: False for masked words alone: the batches then lack `next_sentence_labels`,
+        and the records may lack it, too.
 
     Returns:
       `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
@@ -299,7 +302,7 @@ def input_fn_builder(
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
         records = open_pretraining_records(
-            input_files, max_seq_length, max_predictions_per_seq, vocab_size
+            input_files, max_seq_length, max_predictions_per_seq, vocab_size, has_sentences
         )
         sets = mixture(records, input_files) if is_training else ()
         start, *share, replicas = deployment(params.get("context"))
@@ -315,7 +318,7 @@ def input_fn_builder(
             order = _slot_order(packs, order, lengths, batch_size // replicas, replicas, share)
             batch_size = order.size
         features = PretrainingFeatures(
-            max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size
+            max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size, has_sentences
         )
         # The masks of an evaluation belong to its records, so that runs can be compared.
         masks_seed = random_seed if is_training else None
@@ -353,6 +356,7 @@ def shapes_input_fn(
     packs: packed_rows.Packs | None = None,
     lengths: RecordLengths | None = None,
     sets: Sequence[tuple[int, int]] = (),
+    has_sentences: bool = True,
 ) -> Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]:
     """Builds an `input_fn` of zeros with the shapes and dtypes of real batches.
 
@@ -362,7 +366,9 @@ def shapes_input_fn(
 
     def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         shapes = {"is_real_example": ([], tf.int32)}
-        features = PretrainingFeatures(max_seq_length, max_predictions_per_seq)
+        features = PretrainingFeatures(
+            max_seq_length, max_predictions_per_seq, has_sentences=has_sentences
+        )
         for name, spec in features.spec().items():
             shapes[name] = (spec.shape, tf.int32 if spec.dtype == tf.int64 else spec.dtype)
         batch_size = params["batch_size"]

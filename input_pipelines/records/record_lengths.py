@@ -157,11 +157,11 @@ def _length_of(records, number, kinds, longest):
     check_features(features, location, kinds)
     if "segment_lengths" in kinds:
         segments = np.array(features["segment_lengths"].int64_list.value)
+        most = longest - 2 - int(segments[1] > 0)
         # Each length is checked before their sum, which could wrap around.
-        check_range(records, [number], "segment_lengths", segments[np.newaxis], longest - 3)
-        length = segments.sum(keepdims=True) + 3
-        check_range(records, [number], "segment_lengths", length[np.newaxis] - 3, longest - 3)
-        return int(length[0]), 0
+        for values in (segments, segments.sum(keepdims=True)):
+            check_range(records, [number], "segment_lengths", values[np.newaxis], most)
+        return int(segments.sum()) + longest - most, 0
     mask = np.array(features["input_mask"].int64_list.value)
     check_range(records, [number], "input_mask", mask[np.newaxis], 1)
     # The tokens of a packed sequence are the beginning of its row.

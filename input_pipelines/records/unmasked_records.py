@@ -4,8 +4,10 @@ Every record is a `tf.train.Example` with these features:
 
   token_ids             bytes [1]  ids of A, then of B, little-endian: 2 bytes each if every id of
                                    the vocabulary fits, else 4 bytes
-  segment_lengths       int64 [2]  numbers of tokens of A and of B
-  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
+  segment_lengths       int64 [2]  numbers of tokens of A and of B; of B, 0 if it is for masked
+                                   words alone
+  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A; for
+                                   masked words alone, 0
 
 Letters: B batch size, F sequence length, P predictions per sequence.
 """
@@ -97,17 +99,17 @@ class BatchMasker:
 
     def _tokens(self, records, numbers, lengths, token_ids):
         """Returns the checked tokens of all records, int64 [number of tokens]."""
-        longest = self._max_seq_length - 3
+        longest = self._max_seq_length - 2 - (lengths[:, 1] > 0)
         totals = lengths.sum(axis=1)
         sizes = np.array([len(ids) for ids in token_ids])
         dtype = id_type(self._vocab_size)
         width = dtype.itemsize
         # Each length is compared before their sum, which could wrap around.
-        fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)
+        fits = ((lengths >= 0) & (lengths <= longest[:, None])).all(axis=1) & (totals <= longest)
         fits &= totals > 0
         # A record whose sizes are wrong would shift the tokens of all records after it.
         for is_good, rule in (
-            (fits, f"segment_lengths must be two numbers from 0 to {longest} in sum"),
+            (fits, "segment_lengths must be two numbers from 0 to {} in sum"),
             (sizes == totals * width, f"token_ids must have {width} bytes for each token"),
         ):
             if not is_good.all():
@@ -115,7 +117,8 @@ class BatchMasker:
                 number = int(numbers[row])
                 raise RecordError(
                     f"{records.location(number)}: segment_lengths holds {lengths[row].tolist()} "
-                    f"and token_ids {sizes[row]} bytes; {rule}, since max_seq_length is "
+                    f"and token_ids {sizes[row]} bytes; {rule.format(longest[row])}, since "
+                    f"max_seq_length is "
                     f"{self._max_seq_length}. Create the data again.",
                     number,
                 )

@@ -142,14 +142,31 @@ def test_another_number_of_files_is_refused(text_file, tmp_path, vocab_file):
         (["--masking=static"], 10),
         (["--masking=static", "--dupe_factor=3"], 3),
         (["--norandom_next_sentence"], 1),
+        (["--objective=mlm_sop"], 1),
+        (["--objective=mlm"], 1),
+        (["--objective=mlm", "--across_documents", "--masking=static"], 10),
     ],
 )
 def test_the_creation_is_in_the_manifest(text_file, tmp_path, vocab_file, others, dupe_factor):
-    create_pretraining_data.create(values(*arguments(text_file, tmp_path, vocab_file, *others)))
+    argv = arguments(text_file, tmp_path, vocab_file, *others)
+    summary = create_pretraining_data.create(values(*argv))
     manifest = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
     assert manifest.creation["dupe_factor"] == dupe_factor
     assert manifest.is_dynamic == ("--masking=static" not in others)
-    assert manifest.creation["random_next_sentence"] == ("--norandom_next_sentence" not in others)
+    swaps = {"--norandom_next_sentence", "--objective=mlm_sop"} & {*others}
+    assert manifest.creation["random_next_sentence"] == (not swaps)
+    is_whole = "--objective=mlm" in others
+    assert manifest.creation.get("objective") == ("mlm" if is_whole else None)
+    assert ("examples of whole sentences" in summary) == is_whole
+    assert manifest.creation["short_seq_prob"] == (0 if is_whole else 0.1)
+
+
+def test_both_flags_of_sentence_order_give_the_same_records(text_file, tmp_path, vocab_file):
+    made = []
+    for flag in ("--norandom_next_sentence", "--objective=mlm_sop"):
+        create_pretraining_data.create(values(*arguments(text_file, tmp_path, vocab_file, flag)))
+        made.append({p.name: p.read_bytes() for p in tmp_path.iterdir() if "out-" in p.name})
+    assert made[0] == made[1]
 
 
 def test_documents_that_are_left_out(text_file, tmp_path, vocab_file, monkeypatch):

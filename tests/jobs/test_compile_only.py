@@ -9,6 +9,7 @@ import re
 
 import log_lines
 import pytest
+from scripts import PRETRAINING
 from tiny_run import write_pairs
 
 import run_classifier
@@ -57,14 +58,14 @@ def command(tmp_path, **changes):
     return ["run_pretraining.py", *(f"--{name}={value}" for name, value in given.items())]
 
 
-def flops_of_training(examples, length, predictions):
+def flops_of_training(examples, length, predictions, has_sentences=True):
     """Counts the products of the network on paper: each forward product has two backward."""
     hidden, inner = NETWORK["hidden_size"], NETWORK["intermediate_size"]
     tokens, words = examples * length, examples * predictions
     dense = tokens * (4 * hidden * hidden + 2 * hidden * inner)
     attention = 2 * examples * length * length * hidden
     masked = words * (hidden * hidden + hidden * NETWORK["vocab_size"])
-    next_sentence = examples * (hidden * hidden + 2 * hidden)
+    next_sentence = has_sentences * examples * (hidden * hidden + 2 * hidden)
     return 3 * 2 * (dense + attention + masked + next_sentence)
 
 
@@ -107,6 +108,24 @@ def test_the_report(compiled):
         f"input: each host (1) reads at most {rate:,.0f} examples a second, which keeps {cores:.2g}"
     )
     assert line in printed
+
+
+@pytest.mark.slow  # it compiles once more
+def test_masked_words_alone_need_neither_pooler_nor_head(tmp_path):
+    """What the records were made for counts, unless a flag says otherwise."""
+    (tmp_path / "data").mkdir()
+    PRETRAINING.write_data(tmp_path / "data")
+    of_pairs = tmp_path / "data" / "train.tfrecord"
+    report = report_of(tmp_path, objective="mlm", input_file=of_pairs)
+    expected = {"examples": 2, "length": 16, "predictions": 4}
+    assert report["flops"] == flops_of_training(**expected, has_sentences=False)
+    assert report["flops"] < flops_of_training(**expected)
+    path = next((tmp_path / "data").glob("manifest*"))
+    made = json.loads(path.read_text())
+    made["creation"]["objective"] = "mlm"
+    path.write_text(json.dumps(made))
+    report = report_of(tmp_path, input_file=of_pairs)
+    assert report["flops"] == flops_of_training(**expected, has_sentences=False)
 
 
 def test_packed_rows_of_records_of_a_given_fill(tmp_path, capsys):

@@ -98,11 +98,13 @@ def new_session(graph=None):
     return tf.Session(graph=graph, config=config)
 
 
-def start(session, **more):
-    """Puts `weights()` into the variables of the default graph, and zero into the others."""
+def start(session, lacks=None, **more):
+    """Puts `weights()` into the variables of the default graph, which may lack a head, and zero
+    into the others."""
     session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
     variables = {v.op.name: v for v in tf.global_variables()}
     values = {**weights(), **more}
+    values = {n: value for n, value in values.items() if lacks is None or lacks not in n}
     feeds = {variables[name].initializer.inputs[1]: value for name, value in values.items()}
     session.run([variables[name].initializer for name in values], feeds)
 
@@ -257,6 +259,62 @@ def test_training_loss_is_the_weighted_mean_over_the_batch(micro_batch_size):
         micro_batch_size=micro_batch_size,
     )
     np.testing.assert_allclose(found, [sum(expected), *expected], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "micro_batch_size", "kind"),
+    [
+        ("lamb", None, "float32"),
+        ("adamw", 2, "float32"),
+        ("lars", 2, "bfloat16"),
+        ("adafactor", None, "bfloat16"),
+    ],
+)
+def test_without_labels_of_sentences_masked_words_alone_are_trained(
+    optimizer, micro_batch_size, kind, given
+):
+    """The network has a pooler, which is not trained, and no head of sentences."""
+    features = make_batch(3)
+    expected = twin_losses(features)[0]
+    del features["next_sentence_labels"]
+    options = {"micro_batch_size": micro_batch_size, "precision": kind, "summary_dir": "unused"}
+    options |= {"config": WITHOUT_DROPOUT, "optimizer": optimizer}
+    with tf.Graph().as_default(), new_session() as session:
+        spec = build(features, **options)
+        start(session, lacks="cls/seq_relationship")
+        report = report_of(spec)
+        assert {*report} == SCALARS - {n for n in SCALARS if "sentence" in n} | {"global_step"}
+        names = {v.op.name for v in tf.trainable_variables()}
+        assert names == {n for n in weights() if "seq_relationship" not in n}
+        trained = {variable.op.name for _, variable in given}
+        assert names - trained == {n for n in names if "/pooler/" in n}
+        assert not any(
+            "pooler" in v.op.name for v in tf.global_variables() if v.op.name not in names
+        )
+        found = session.run([spec.loss, report["masked_lm_loss"][0]])
+        for _ in range(2):  # the rate of the first step is 0
+            session.run(spec.train_op)
+        after = all_variables(session)
+    tolerance = 1e-5 if kind == "float32" else 0.05
+    np.testing.assert_allclose(found, [expected] * 2, rtol=0, atol=tolerance)
+    for name in names - trained:
+        np.testing.assert_array_equal(after[name], weights()[name])
+    assert any((after[name] != weights()[name]).any() for name in trained)
+
+
+def test_an_evaluation_without_labels_of_sentences_scores_masked_words_alone():
+    features = make_batch(3)
+    expected = twin_losses(features)[0]
+    del features["next_sentence_labels"]
+    with tf.Graph().as_default(), new_session() as session:
+        nats = np.ones(CONFIG.vocab_size, np.float32)
+        spec = build(features, tpu.ModeKeys.EVAL, config=CONFIG, unigram_nats=nats)
+        function, tensors = spec.eval_metrics
+        assert {*function(**tensors)} == {
+            "masked_lm_loss", "masked_lm_accuracy", "unigram_baseline"
+        }  # fmt: skip
+        start(session, lacks="cls/seq_relationship")
+        assert session.run(spec.loss) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("mode", [tpu.ModeKeys.TRAIN, tpu.ModeKeys.EVAL])

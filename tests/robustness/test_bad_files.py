@@ -67,7 +67,7 @@ BAD_FILES = {
     ("pretraining", "run_pretraining/manifest.train.tfrecord.json"): [
         (b'{"format_version": "1"}', ': format_version: must be a whole number, not "1"). Creat'),
         (b'{"format_version": 2}', ": the key 'files' is missing"),
-        (b'{"format_version": 3}', ": the format version is 3, but this program reads 1 and 2. "),
+        (b'{"format_version": 4}', ": the format version is 4, but this program reads 1 to 3. "),
         (b'{"format_version": 1, "files": 3}', ": files: must be a list, not 3). Create the dat"),
         (b'{"format_version": 1, "files": []}', ": the key 'max_seq_length' is missing"),
         (b'{"format_version": 1, "files": [{"more": 3}]}', ": files: the key 'more' is unknown)"),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, own_directory, provenance, run_directory
+from bert_estimator.command_line.choices import MLM, OBJECTIVES
 from bert_estimator.command_line.provenance import Origin, Provenance, read_command_line
 from bert_estimator.jobs import used_network
 from bert_estimator.jobs.groups import DataFlags, EvaluationFlags, OptimizerFlag, TrainingFlags
@@ -44,6 +45,14 @@ class RecordFlags(DataFlags):
         "records made by google-research/bert do not have.",
         may_differ=True,
     )
+    objective: str | None = flags.field(
+        None,
+        f"Train for one of {', '.join(OBJECTIVES)}: masked words alone, with next sentence (BERT), "
+        "or with sentence order (ALBERT). By default, train for what the records were made for; "
+        "records of any kind can be read for masked words alone.",
+        flags.one_of(OBJECTIVES),
+        may_differ=flags.EVALUATING,
+    )
     max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.", flags.positive)
     max_predictions_per_seq: int = flags.field(
         20,
@@ -66,6 +75,11 @@ class RecordFlags(DataFlags):
         heading=flags.TRAINING,
         may_differ=flags.EVALUATING,
     )
+
+    @property
+    def has_sentences(self) -> bool:
+        """Whether labels of sentences are read, besides masked words."""
+        return self.objective != MLM
 
     def check(self) -> None:
         """Raises FlagError if --max_predictions_per_seq is more than --max_seq_length."""

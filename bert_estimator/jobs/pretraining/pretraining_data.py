@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, tokenization
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.command_line.choices import MLM, MLM_NSP
+from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
 from bert_estimator.interchange import network_files
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig, RecordFlags
 from bert_estimator.recipes import embedded
@@ -45,6 +46,7 @@ class PretrainingData:
     # How often each token occurs in training, [vocab_size]; only evaluations need it.
     token_counts: np.ndarray | None = None
     lengths: record_lengths.RecordLengths | None = None  # of the training; None if not needed
+    objective: str = MLM_NSP  # what is trained and evaluated, one of `choices.OBJECTIVES`
 
     def unigram_nats(self) -> np.ndarray | None:
         """Returns `manifest.unigram_nats` of the training text; None if it is not known."""
@@ -72,6 +74,12 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
     records made with other settings if it `may_replace` them."""
     train_files, eval_files = config.data.input_file, config.data.eval_input_file
     if config.embedded:
+        # A run goes on with its records, and may be evaluated on them for masked words alone.
+        of_run = recorded_settings(config.output_dir)
+        objective = config.data.objective if may_replace else of_run.get("objective")
+        made_of = dict(embedded.DATA, objective=objective)
+        if objective == MLM:
+            made_of["dupe_factor"] = 1  # another pass would give the same sentences together
         # The chief makes the records; the other hosts, which may share its directory, then find
         # them.
         with flags.named("output_dir"), hosts.chief_first():
@@ -80,7 +88,7 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
                 max_seq_length=config.data.max_seq_length,
                 max_predictions_per_seq=config.data.max_predictions_per_seq,
                 may_replace=may_replace,
-                **embedded.DATA,
+                **made_of,
             )
         train_files, eval_files = made.train_files, made.held_out_files
     records = _open(config.data, vocab_size, "input_file", train_files)
@@ -91,6 +99,8 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
                 flag, eval_files = "input_file", manifest.find_held_out(records.files)
             token_counts = manifest.token_frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config.data, vocab_size, flag, eval_files) if eval_files else records
+    objective = _objective(config.data.objective, "input_file", records.files)
+    _objective(objective, flag, eval_records.files)
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
     # What one set of records holds out may be in another, which is trained on; a named file is the
     # choice of the user.
@@ -123,7 +133,31 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
         next(iter(manifest.vocabularies(records.files)), None),
         token_counts,
         _lengths(config, records) if config.do_train and config.may_pack else None,
+        objective,
     )
+
+
+def _objective(asked, flag, record_files):
+    """Returns the objective that is asked for, or else what the records of a flag were made for;
+    raises FlagError if they do not have labels of sentences for it."""
+    with flags.named(flag):
+        made_for = sorted(manifest.objectives(record_files))
+    # Records without a manifest, such as google-research/bert's, may have labels of either kind.
+    objective = asked or (made_for or [MLM_NSP])[-1]
+    rule = (
+        f"the records of --{flag} were made for {' and '.join(made_for)}; give --objective={MLM}, "
+        f"for which any records do, or make all by create_pretraining_data --objective={objective}"
+    )
+    flags.check(objective == MLM or {*made_for} <= {objective}, "objective", asked, rule)
+    return objective
+
+
+def objective_to_compile(config: PretrainingConfig) -> str:
+    """Returns what --compile_only compiles a training for, of `choices.OBJECTIVES`."""
+    files = config.data.input_file
+    with flags.named("input_file"):
+        files = record_reader.find_record_files(files) if files else []
+    return _objective(config.data.objective, "input_file", files)
 
 
 def lengths_to_compile(
@@ -146,7 +180,7 @@ def _lengths(config, records):
     if not config.plan.compile_only:
         kept_in = os.path.join(config.directory_to_write(), "record_lengths.npz")
     expected = pretraining_features.PretrainingFeatures(
-        asked.max_seq_length, asked.max_predictions_per_seq
+        asked.max_seq_length, asked.max_predictions_per_seq, has_sentences=asked.has_sentences
     ).kinds
     with flags.named("input_file"):
         return record_lengths.read(records, expected, kept_in, asked.max_bad_records)
@@ -219,6 +253,8 @@ def _vocabulary(vocab_file, vocab_size, record_files):
 def _open(flags_of_records, vocab_size, flag, files):
     with flags.named(flag):
         lengths = flags_of_records.max_seq_length, flags_of_records.max_predictions_per_seq
-        records = pretraining_features.open_pretraining_records(files, *lengths, vocab_size)
+        records = pretraining_features.open_pretraining_records(
+            files, *lengths, vocab_size, flags_of_records.has_sentences
+        )
         unmasked_records.open_masker(records.files, seed=None)  # for its errors, before step 0
     return records

@@ -10,7 +10,12 @@ from typing import Any
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
+from bert_estimator.command_line.choices import MLM, MLM_SOP
+from bert_estimator.command_line.run_directory import (
+    RunDirectory,
+    evaluation_record,
+    recorded_settings,
+)
 from bert_estimator.jobs import compile_only, facts, job_estimator
 from bert_estimator.jobs.pretraining import pretraining_data
 from bert_estimator.jobs.pretraining.pretraining_config import PretrainingConfig
@@ -62,13 +67,14 @@ def _compile_step(config):
     token_share = lengths and lengths.token_share
     config = config.packed(token_share)
     longest = config.data.max_seq_length, config.data.max_predictions_per_seq
+    has_sentences = pretraining_data.objective_to_compile(config) != MLM
 
     def lower(cores, hosts):
         fillings, packs = [], None
         if config.data.pack:
             packs = job_estimator.packs(config, config.training.num_train_steps, fillings.append)
         zeros = pretraining_input.shapes_input_fn(
-            *longest, config.network.precision, packs, lengths, sets
+            *longest, config.network.precision, packs, lengths, sets, has_sentences
         )
         # Building the input packs its rows, and only then says how full they are.
         schedule = config.training.schedule()
@@ -126,9 +132,18 @@ class Pretraining:
             names = init_checkpoint.open_source(network_flags.init_checkpoint).shapes
             for section, what in init_checkpoint.SECTIONS.items():
                 has = network_flags.allow_partial_init or any(n.startswith(section) for n in names)
+                is_needed = records.has_sentences or section == init_checkpoint.MASKED_LM
                 must = f"lacks the {what} ({section}), so it cannot be evaluated; add --do_train"
-                flags.check(has, "init_checkpoint", network_flags.init_checkpoint, must)
+                if section != init_checkpoint.MASKED_LM:
+                    must += f", or --objective={MLM}"
+                flags.check(
+                    has or not is_needed, "init_checkpoint", network_flags.init_checkpoint, must
+                )
         if holds_checkpoint:
+            before = recorded_settings(config.output_dir).get("objective")
+            rule = f"{config.output_dir} holds a run for masked words alone; leave the flag out"
+            is_learnt = before != MLM or not records.has_sentences
+            flags.check(is_learnt, "objective", records.objective, rule)
             pretraining_data.check_text(config.output_dir, records, self.data)
 
     def write_config(self) -> None:
@@ -171,7 +186,7 @@ class Pretraining:
         # The directory may have evaluations of other networks if it has no checkpoint.
         is_own = self.run.network_read_alone() is None
         first = self.directory.evaluations()[0] if is_own else None
-        print(_scores(what, evaluation_record(results), first))
+        print(_scores(what, self.config.data.objective, evaluation_record(results), first))
 
     def input_fn(
         self, is_training: bool, skipped: Sequence[tuple[int, int]] = ()
@@ -194,6 +209,7 @@ class Pretraining:
             packs=packs,
             lengths=self.data.lengths,
             num_read=self.most_evaluated(),
+            has_sentences=records.has_sentences,
         )
 
     def _evaluate(self, checkpoint=None):
@@ -234,16 +250,21 @@ class Pretraining:
         return min(self.config.evaluation.max_eval_steps, batches)
 
 
-def _scores(what, last, first):
+def _scores(what, objective, last, first):
     """Returns an evaluation in words, compared with the baseline and, if it is of step 0, with the
     run's first evaluation."""
     loss = last["eval_masked_lm_loss"]
-    lines = [
+    line = (
         f"{what} at step {last['step']}: masked-LM loss {loss:.3f} nats, accuracy "
-        f"{last['eval_masked_lm_accuracy']:.3f}; next-sentence loss "
-        f"{last['eval_next_sentence_loss']:.3f}, accuracy "
-        f"{last['eval_next_sentence_accuracy']:.3f}."
-    ]
+        f"{last['eval_masked_lm_accuracy']:.3f}"
+    )
+    if objective != MLM:
+        sentences = "sentence-order" if objective == MLM_SOP else "next-sentence"
+        line += (
+            f"; {sentences} loss {last['eval_next_sentence_loss']:.3f}, accuracy "
+            f"{last['eval_next_sentence_accuracy']:.3f}"
+        )
+    lines = [f"{line}."]
     # Other text has another baseline, and losses of different texts are not compared. Batches of
     # another size round the baseline of the same text in another way.
     of_text = "eval_unigram_baseline"

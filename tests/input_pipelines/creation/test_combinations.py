@@ -31,7 +31,12 @@ FEATURES = {
     "masking": {name: [f"--masking={name}"] for name in ("dynamic", "static")},
     "passes": {"one": ["--dupe_factor=1"], "three": ["--dupe_factor=3"]},
     "masks": {"tokens": [], "whole words": ["--do_whole_word_mask"]},
-    "pairs": {"random": [], "in order": ["--norandom_next_sentence"]},
+    "pairs": {
+        "random": [],
+        "in order": ["--norandom_next_sentence"],
+        "whole sentences": ["--objective=mlm"],
+        "across documents": ["--objective=mlm", "--across_documents"],
+    },
     "files": {"one": [], "three": ["--num_shards=3"]},
     "held out": {"no": [], "yes": ["--eval_fraction=0.3"]},
     "left out": {"no": [], "yes": ["--min_words=6", "--min_letters=0.1"]},

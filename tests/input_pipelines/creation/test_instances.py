@@ -1,5 +1,7 @@
 import collections
+import dataclasses
 import random
+import re
 
 import numpy as np
 import pytest
@@ -325,3 +327,130 @@ def test_all_pairs_are_dealt_evenly(tmp_path, documents, tokenizer, dtype, num_b
         for row in rows_of(instances.read_pairs(path, residue, np.dtype(dtype)))
     ]
     assert sorted(other) == sorted(found) and other != found
+
+
+def whole(**changes):
+    return settings(objective="mlm", **changes)
+
+
+def rows_of_whole_sentences(documents, changed, separator=None):
+    """Returns the tokens of each example of masked words alone, and how many tokens are in none."""
+    text = FlatText.of(documents)
+    pairs, used = make_pairs(text, changed, 0, separator)
+    rows = [tokens for tokens, b, label in as_lists(pairs) if (b, label) == ([], 0)]
+    assert len(rows) == len(pairs) == len(set(pairs.keys.tolist()))
+    assert used.shape == text.ids.shape
+    return rows, np.count_nonzero(~used)
+
+
+def numbered(*lengths, first=10):
+    """Returns sentences of these lengths, whose tokens ascend through all of them."""
+    ends = np.cumsum(lengths).tolist()
+    return [list(range(first + end - n, first + end)) for n, end in zip(lengths, ends, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([4, 4, 4], [8, 4]),  # two fit, three do not
+        ([3, 5, 2, 8], [8, 2, 8]),
+        ([8], [8]),
+        ([9], [8]),  # a token alone is in no example
+        ([19, 2], [8, 8, 5]),  # the rest of a sentence that is cut goes on
+        ([1, 8, 1, 1], [8, 2]),
+        ([1], []),
+    ],
+)
+def test_whole_sentences_fill_an_example(lengths, expected):
+    sentences = numbered(*lengths)
+    tokens = [token for sentence in sentences for token in sentence]
+    rows, left_out = rows_of_whole_sentences([sentences], whole(max_seq_length=10))
+    assert [len(row) for row in rows] == expected
+    assert all(row == list(range(row[0], row[-1] + 1)) for row in rows)
+    assert left_out == len(tokens) - sum(expected)
+    assert left_out or [token for row in rows for token in row] == tokens
+
+
+def test_whole_sentences_end_with_their_document():
+    documents = [numbered(3, 3), numbered(2, first=50), numbered(4, 5, 3, first=70)]
+    rows, left_out = rows_of_whole_sentences(documents, whole(max_seq_length=12))
+    assert [(row[0], len(row)) for row in rows] == [(10, 6), (50, 2), (70, 9), (79, 3)]
+    assert not left_out
+
+
+def test_whole_sentences_go_across_documents():
+    """A separator stands between two documents, and neither begins nor ends an example."""
+    documents = [numbered(3, 3), numbered(2, first=50), numbered(4, 5, 3, first=70), [[90, 91]]]
+    changed = whole(max_seq_length=12, across_documents=True)
+    rows, left_out = rows_of_whole_sentences(documents, changed, separator=3)
+    assert rows == [
+        [10, 11, 12, 13, 14, 15, 3, 50, 51],
+        [70, 71, 72, 73, 74, 75, 76, 77, 78],
+        [79, 80, 81, 3, 90, 91],
+    ]
+    assert not left_out
+    rng = np.random.default_rng(0)
+    for length in range(5, 30):
+        documents = [numbered(*rng.integers(1, 9, 4), first=100 * d) for d in range(1, 9)]
+        changed = whole(max_seq_length=length, across_documents=True)
+        rows, left_out = rows_of_whole_sentences(documents, changed, separator=3)
+        found = [token for row in rows for token in row]
+        assert all(3 not in (row[0], row[-1]) and 2 <= len(row) <= length - 2 for row in rows)
+        tokens = [token for document in documents for sentence in document for token in sentence]
+        kept = [token for token in found if token != 3]
+        assert len(tokens) - len(kept) == left_out <= 0.4 * len(tokens)
+        assert kept == [token for token in tokens if token in set(kept)]
+    assert rows_of_whole_sentences([], changed, separator=3) == ([], 0)
+
+
+def test_some_examples_of_whole_sentences_may_be_short():
+    document = [[5, 6]] * 3000
+    changed = whole(short_seq_prob=0.5)
+    rows, left_out = rows_of_whole_sentences([document], changed)
+    lengths = collections.Counter(map(len, rows))
+    assert lengths[30] > 0.4 * len(rows) and len(lengths) > 10
+    assert left_out == 0 and not any(length % 2 for length in lengths)
+    assert rows_of_whole_sentences([document], changed)[0] == rows  # by the seed alone
+    assert rows_of_whole_sentences([document], whole(short_seq_prob=0.5, random_seed=2))[0] != rows
+
+
+@pytest.mark.parametrize(
+    ("given", "objective", "draws_next", "short"),
+    [
+        ({}, "mlm_nsp", True, 0.1),
+        ({"objective": "mlm_nsp"}, "mlm_nsp", True, 0.1),
+        ({"random_next_sentence": False}, "mlm_sop", False, 0.1),
+        ({"objective": "mlm_sop"}, "mlm_sop", False, 0.1),
+        ({"objective": "mlm"}, "mlm", True, 0.0),
+        ({"objective": "mlm", "short_seq_prob": 0.3}, "mlm", True, 0.3),
+        ({"objective": "mlm_sop", "short_seq_prob": 0.0}, "mlm_sop", False, 0.0),
+    ],
+)
+def test_the_objective_of_settings(given, objective, draws_next, short):
+    made = CreationSettings(**given)
+    assert (made.objective, made.random_next_sentence) == (objective, draws_next)
+    assert made.short_seq_prob == short
+    assert dataclasses.replace(made, dupe_factor=3).objective == objective
+    # Pairs are described as before there was a choice, and so count as the same records.
+    expected = {"masked_lm_prob", "short_seq_prob", "dupe_factor", "do_whole_word_mask"}
+    expected |= {"max_seq_length", "max_predictions_per_seq", "random_next_sentence", "random_seed"}
+    assert made.described().keys() == expected | ({"objective"} if objective == "mlm" else set())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"objective": "nsp"}, "objective is nsp; it must be one of mlm, mlm_nsp, mlm_sop."),
+        (
+            {"objective": "mlm", "random_next_sentence": False},
+            "random_next_sentence is False; it must be True, since the objective is mlm.",
+        ),
+        (
+            {"objective": "mlm_sop", "across_documents": True},
+            "across_documents is True; it must be False, since the objective is mlm_sop.",
+        ),
+    ],
+)
+def test_objectives_that_do_not_go_together(given, message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        CreationSettings(**given)

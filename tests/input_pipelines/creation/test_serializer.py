@@ -55,6 +55,28 @@ def test_features_of_an_example(tokenizer):
         assert unmasked == whole
 
 
+def test_features_of_whole_sentences(tokenizer):
+    """There is one [SEP], or another one between documents, which is not masked."""
+    rows = [[9, 10, SEP, 11, 12], [5] * 8, [6, 7]]
+    pairs = pairs_of(*((row, [], 0) for row in rows))
+    for features, row in zip(
+        map(features_of, serializer(tokenizer, settings(masked_lm_prob=1.0), False)(pairs)),
+        rows,
+        strict=True,
+    ):
+        length = len(row) + 2
+        assert features["input_mask"] == [1] * length + [0] * (10 - length)
+        assert features["segment_ids"] == [0] * 10 and features["next_sentence_labels"] == [0]
+        unmasked = list(features["input_ids"])
+        labelled = list(
+            zip(features["masked_lm_positions"], features["masked_lm_ids"], strict=True)
+        )
+        for position, label in labelled[: int(sum(features["masked_lm_weights"]))]:
+            assert label != SEP
+            unmasked[position] = label
+        assert unmasked == [CLS, *row, SEP, *[0] * (10 - length)]
+
+
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_masks_depend_on_seed_turn_and_key_alone(tokenizer, whole_words):
     rows = [([5, 45, 6], [7, 46, 47, 8], 0)] * 600

@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import re
 
@@ -76,6 +77,14 @@ def test_a_second_call_reuses_it(tmp_path, small_corpus):
     assert len(small_corpus) == 1
 
 
+def test_the_settings_of_pairs_are_described_as_before_there_were_objectives(tmp_path):
+    """A run that began with the data of an earlier version goes on with it."""
+    make(tmp_path / "data")
+    described = json.loads((tmp_path / "data" / "default_data.json").read_text())
+    assert "objective" not in described and "across_documents" not in described
+    make(tmp_path / "data", objective="mlm_nsp", may_replace=False)
+
+
 def test_the_same_settings_make_the_same_bytes(tmp_path):
     make(tmp_path / "a")
     make(tmp_path / "b")
@@ -92,6 +101,8 @@ def test_the_same_settings_make_the_same_bytes(tmp_path):
         {"seed": 2},
         {"do_whole_word_mask": True},
         {"masking": "dynamic"},
+        {"objective": "mlm"},
+        {"objective": "mlm_sop"},
     ],
 )
 def test_other_settings_rebuild_it(tmp_path, small_corpus, changes):

@@ -55,6 +55,31 @@ def test_a_manifest_of_an_earlier_version_names_no_vocabulary(tmp_path):
     assert manifests.casings([str(tmp_path / "b.tfrecord")]) == set()
 
 
+@pytest.mark.parametrize(
+    ("creation", "expected"),
+    [
+        ({}, "mlm_nsp"),
+        ({"random_next_sentence": True}, "mlm_nsp"),
+        ({"random_next_sentence": False}, "mlm_sop"),
+        ({"random_next_sentence": True, "objective": "mlm"}, "mlm"),
+    ],
+)
+def test_what_records_were_made_for(tmp_path, creation, expected):
+    path, files = tmp_path / "manifest.a.tfrecord.json", [str(tmp_path / "a.tfrecord")]
+    assert manifests.objectives(files) == set()
+    manifests.write_manifest(dataclasses.replace(MANIFEST, creation=creation), str(path))
+    assert manifests.objectives(files) == {expected}
+
+
+@pytest.mark.parametrize("objective", ["nsp", 3])
+def test_records_of_an_unknown_objective(tmp_path, objective):
+    path, files = tmp_path / "manifest.a.tfrecord.json", [str(tmp_path / "a.tfrecord")]
+    made = dataclasses.replace(MANIFEST, creation={"objective": objective})
+    manifests.write_manifest(made, str(path))
+    with pytest.raises(ValueError, match=r"manifest\.a\.tfrecord\.json: objective"):
+        manifests.objectives(files)
+
+
 @pytest.mark.parametrize("ending", [".txt", ".model"])
 def test_the_vocabulary_is_kept_once_and_found(tmp_path, ending):
     data, own = tmp_path / "data", tmp_path / f"own{ending}"

@@ -11,7 +11,8 @@ from input_pipelines.creation.instances import FlatText, Pairs, spans_of_documen
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records import unmasked_records
+from input_pipelines.records import record_lengths, unmasked_records
+from input_pipelines.records.pretraining_features import PretrainingFeatures
 from input_pipelines.records.record_reader import RecordError, RecordFiles
 from input_pipelines.records.unmasked_records import open_masker
 
@@ -82,6 +83,54 @@ def test_records_hold_the_pairs_of_the_text(unmasked_files, documents, tokenizer
         assert not np.isin(special, [CLS, SEP]).any()
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_records_hold_whole_sentences(tmp_path, documents, tokenizer, vocab_file, across):
+    """Records with and without masks hold the same, with one segment; so do their lengths."""
+    settings = CreationSettings(
+        max_seq_length=16, max_predictions_per_seq=4, objective="mlm", across_documents=across
+    )
+    encoded = [[tokenizer.encode(sentence) for sentence in document] for document in documents]
+    # Three sentences of four tokens fit, and then two; or across documents, with [SEP] between.
+    expected = [
+        [token for sentence in sentences for token in sentence]
+        for document in encoded
+        for sentences in (document[:3], document[3:])
+    ]
+    if across:
+        a, b = encoded[:2]
+        expected = [[*a[0], *a[1], *a[2]], [*a[3], *a[4], SEP, *b[0]], [*b[1], *b[2], *b[3]]]
+    found = {}
+    for masking, version in (("static", 1), ("dynamic", 3)):
+        files = [str(tmp_path / f"{masking}.tfrecord")]
+        made = write_pretraining_records(
+            documents, tokenizer, vocab_file, files, settings, masking=masking
+        )
+        assert made.format_version == version and made.creation["objective"] == "mlm"
+        records = RecordFiles(files)
+        numbers = np.arange(records.num_records)
+        kinds = PretrainingFeatures(16, 4, has_sentences=False)
+        if masking == "dynamic":
+            features = features_of(files, numbers)
+        else:
+            with tf.Graph().as_default(), tf.Session() as session:
+                parsed = tf.io.parse_example(records.read_all(numbers), kinds.spec())
+                features = session.run(parsed)
+        assert not features["segment_ids"].any()
+        lengths = features["input_mask"].sum(axis=1)
+        for path in (None, made.corpus["record_lengths"]["file"]):  # beside the records, or read
+            if path is not None:
+                del made.corpus["record_lengths"]
+                manifests.write_manifest(made, manifests.manifest_path(files[0]))
+            read = record_lengths.read(records, kinds.kinds)
+            assert read.tokens.tolist() == lengths.tolist()
+        rows = [unmasked(features, row)[:n] for row, n in enumerate(lengths)]
+        found[masking] = [row[1:-1] for row in rows]
+        assert {(row[0], row[-1]) for row in rows} == {(CLS, SEP)}
+    assert sorted(found["static"]) == sorted(10 * found["dynamic"])
+    assert all(row in found["dynamic"] for row in expected)
+    assert len(found["dynamic"]) == (10 if across else 12)
+
+
 def test_the_disk_that_records_take(unmasked_files, record_files):
     sizes = [
         sum(os.path.getsize(file) for file in files) for files in (unmasked_files, record_files)
@@ -102,6 +151,7 @@ def test_large_vocabularies_take_four_bytes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"segment_lengths": [15, 0]}, r"two numbers from 0 to 14 in sum, since max_seq_length is"),
         ({"segment_lengths": [9, 5]}, r"holds \[9, 5\] and token_ids \d+ bytes; segment_lengths m"),
         ({"segment_lengths": [-1, 5]}, r"two numbers from 0 to 13 in sum, since max_seq_length is"),
         ({"segment_lengths": [0, 0]}, r"holds \[0, 0\]"),
