@@ -10,6 +10,9 @@ CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 # What a network computes in.
 PRECISIONS = ("float32", "bfloat16")
 
+# Which tokens of pretraining are masked together: each alone, a word's, or a run of words'.
+MASKING_UNITS = TOKEN, WORD, SPAN = ("token", "word", "span")
+
 # The least length of an example, in tokens: [CLS], a token, [SEP], a token, [SEP].
 LEAST_TOKENS = 5
 

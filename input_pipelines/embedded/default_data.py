@@ -58,7 +58,7 @@ def make(
     settings = {
         "format_version": MASKINGS[masking],
         "vocab_size": vocab_size,
-        **dataclasses.asdict(creation),
+        **creation.described(),
         _CORPUS: embedded_corpus.fingerprint(),
     }
     if not _is_made(output_dir, settings, may_replace):

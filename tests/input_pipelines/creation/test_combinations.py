@@ -30,7 +30,12 @@ FEATURES = {
     "vocabulary": {"wordpiece": [], "cased": ["--nodo_lower_case"], "sentencepiece": []},
     "masking": {name: [f"--masking={name}"] for name in ("dynamic", "static")},
     "passes": {"one": ["--dupe_factor=1"], "three": ["--dupe_factor=3"]},
-    "masks": {"tokens": [], "whole words": ["--do_whole_word_mask"]},
+    "masks": {
+        "tokens": [],
+        "whole words": ["--do_whole_word_mask"],
+        "spans": ["--masking_unit=span"],
+        "words of a segmenter": ["--masking_unit=word", "--word_segmenter=word_cutters:in_pairs"],
+    },
     "pairs": {"random": [], "in order": ["--norandom_next_sentence"]},
     "files": {"one": [], "three": ["--num_shards=3"]},
     "held out": {"no": [], "yes": ["--eval_fraction=0.3"]},
