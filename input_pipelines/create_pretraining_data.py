@@ -104,6 +104,11 @@ def create(config: RecordsConfig) -> str:
 def _create(config, known, output_file, there):
     """Makes record files on this machine, or for a remote directory with the names `there`; returns
     what `remote_output.create` asks for."""
+    if config.settings.word_segmenter:
+        from input_pipelines.text import segmenters  # only now, since it loads NumPy
+
+        with flags.named("word_segmenter"):
+            segmenters.open_segmenter(config.settings.word_segmenter)
     input_files = config.texts.files(config.vocab_file)
     output_files = _output_files(output_file.split(","), config.num_shards, there)
     with flags.named("vocab_file"):

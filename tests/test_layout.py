@@ -309,7 +309,7 @@ BUDGETS = {
     "input_pipelines.tasks": 3250,
     "input_pipelines.creation": 1540,
     "input_pipelines.records": 2710,
-    "input_pipelines.text": 1490,
+    "input_pipelines.text": 1560,
     "bert_estimator.legacy": 5130,
     "bert_estimator.tpu": 13410,
     "bert_estimator.tokenization": 1520,

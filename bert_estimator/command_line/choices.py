@@ -14,6 +14,9 @@ PRECISIONS = ("float32", "bfloat16")
 # the first (BERT's next sentence), or whether the two were swapped (ALBERT's sentence order).
 MLM, MLM_NSP, MLM_SOP = OBJECTIVES = ("mlm", "mlm_nsp", "mlm_sop")
 
+# Which tokens of pretraining are masked together: each alone, a word's, or a run of words'.
+MASKING_UNITS = TOKEN, WORD, SPAN = ("token", "word", "span")
+
 # The least length of an example, in tokens: [CLS], a token, [SEP], a token, [SEP].
 LEAST_TOKENS = 5
 

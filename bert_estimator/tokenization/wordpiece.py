@@ -29,6 +29,7 @@ _WHOLE_WORDS = re.compile(re.escape(WHOLE_WORDS) + r"\d{1,9}(-\d{1,9})?(,\d{1,9}
 # of them would fill the memory.
 _CACHED_WORDS = 1 << 18
 _LONGEST_CACHED = 200
+_LONGEST_WITH_PLACES = 20  # whose results are larger: sentences without spaces would fill memory
 
 _Result = TypeVar("_Result")
 
@@ -125,13 +126,13 @@ def whole_words(vocab: Mapping[str, int], place: str = "") -> dict[str, int]:
 class _Cache(dict[str, _Result]):
     """Maps words to the results of a function; it is filled as words occur."""
 
-    def __init__(self, function: Callable[[str], _Result]):
+    def __init__(self, function: Callable[[str], _Result], longest: int = _LONGEST_CACHED):
         super().__init__()
-        self._function = function
+        self._function, self._longest = function, longest
 
     def __missing__(self, word: str) -> _Result:
         result = self._function(word)
-        if len(word) <= _LONGEST_CACHED:
+        if len(word) <= self._longest:
             if len(self) >= _CACHED_WORDS:  # the frequent words come back at once
                 self.clear()
             self[word] = result
@@ -163,7 +164,7 @@ class FullTokenizer:
         is_usual = self.strips_accents == do_lower_case
         self.casing = Casing(do_lower_case, None if is_usual else self.strips_accents)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
-        self._tokens_of_chunk = _Cache(self._tokens_with_offsets)
+        self._tokens_of_chunk = _Cache(self._tokens_with_offsets, _LONGEST_WITH_PLACES)
         self._ids = _Cache(self._ids_of_word)
 
     def tokenize(self, text: str) -> list[str]:

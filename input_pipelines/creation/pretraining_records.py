@@ -12,6 +12,8 @@ with zeros to fixed lengths (F: max_seq_length, P: max_predictions_per_seq):
   masked_lm_weights     float [P]  1.0 for predictions, 0.0 for padding
   next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A; for
                                    masked words alone, 0
+  continues_word        int64 [F]  1 for tokens that continue the word of the token before them;
+                                   only if a segmenter says what a word is
 
 `unmasked_records` describes records without masks, which are drawn while training.
 """
@@ -36,7 +38,7 @@ from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.creation.settings import PASSES, CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records import manifest as manifests
-from input_pipelines.text import record_names
+from input_pipelines.text import record_names, segmenters
 from input_pipelines.text.document_filter import in_words
 from input_pipelines.text.documents import TextPart, no_text
 
@@ -100,6 +102,7 @@ def write_pretraining_records(
         )
     if settings.dupe_factor is None:
         settings = dataclasses.replace(settings, dupe_factor=PASSES[masking])
+    source = settings.word_segmenter and segmenters.source_file(settings.word_segmenter)
     work = stages.Work(
         directory=record_names.work_directory(output_files[0]),
         vocab_file=vocab_file,
@@ -108,6 +111,7 @@ def write_pretraining_records(
         settings=settings,
         is_dynamic=masking == "dynamic",
         output_files=tuple(output_files),
+        segmenter_sha256=source and manifests.sha256_of_file(source),
     )
     with _directory_of_work(work), pool or WorkerPool(0) as pool:
         run = functools.partial(_run, pool, progress)
@@ -187,7 +191,8 @@ def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
     # Documents in memory have no file by which a later call could tell that they are the same.
     if not parts:
         path = os.path.join(work.directory, "tokens")
-        tokenized_text.write_part(documents, tokenizer, path)
+        segmenter = work.settings.word_segmenter
+        tokenized_text.write_part(documents, tokenizer, path, segmenter=segmenter)
         return TokenizedText([path]), "in memory"
     paths, identity = stages.token_paths(work, parts)
     os.makedirs(os.path.dirname(paths[0]), exist_ok=True)

@@ -5,7 +5,16 @@ import dataclasses
 from typing import Any
 
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.choices import MLM, MLM_NSP, MLM_SOP, OBJECTIVES
+from bert_estimator.command_line.choices import (
+    MASKING_UNITS,
+    MLM,
+    MLM_NSP,
+    MLM_SOP,
+    OBJECTIVES,
+    SPAN,
+    TOKEN,
+    WORD,
+)
 
 PASSES = {"dynamic": 1, "static": 10}
 """How records are masked -> `CreationSettings.dupe_factor` by default; each epoch has other dynamic
@@ -37,8 +46,18 @@ class CreationSettings:
         f"other masks if they are static; by default {PASSES['dynamic']}, and {PASSES['static']} "
         "with --masking=static.",
     )
-    do_whole_word_mask: bool = flags.field(
-        False, "Mask either all pieces of a word or none of them."
+    do_whole_word_mask: bool | None = flags.field(
+        None, "Mask whole words: an older name of --masking_unit=word."
+    )
+    masking_unit: str | None = flags.field(
+        None,
+        "Mask tokens (token); either all pieces of a word or none of them (word); or runs of 1 to "
+        "10 words, as SpanBERT (span). By default, mask tokens.",
+    )
+    word_segmenter: str | None = flags.field(
+        None,
+        "Take for a word, in text whose words spaces do not cut, what jieba says, or a function "
+        "that returns the words of a text, as module:function. The tokens stay as they are.",
     )
     objective: str | None = flags.field(
         None,
@@ -85,12 +104,33 @@ class CreationSettings:
         self._check("short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1")
         is_number = self.dupe_factor is None or 1 <= self.dupe_factor <= _MOST_PASSES
         self._check("dupe_factor", is_number, f"from 1 to {_MOST_PASSES}")
+        is_known = self.masking_unit is None or self.masking_unit in MASKING_UNITS
+        self._check("masking_unit", is_known, f"one of {', '.join(MASKING_UNITS)}")
+        whole = self.do_whole_word_mask
+        if None not in (whole, self.masking_unit) and whole != (self.masking_unit == WORD):
+            raise ValueError(
+                f"masking_unit is {self.masking_unit}, but do_whole_word_mask, an older name of "
+                f"masking_unit=word, is {str(whole).lower()}. Give masking_unit alone."
+            )
+        uses_words = not self.word_segmenter or self.unit != TOKEN
+        self._check("word_segmenter", uses_words, "given with masking_unit=word or =span")
+
+    @property
+    def unit(self) -> str:
+        """Returns which tokens are masked together, one of `MASKING_UNITS`."""
+        return self.masking_unit or (WORD if self.do_whole_word_mask else TOKEN)
 
     def described(self) -> dict[str, Any]:
-        """Returns name -> value of the settings that are not as they had to be at first, so that
-        records and unfinished work of earlier versions count as records of these settings."""
+        """Returns the settings as manifests and the names of unfinished work have them: those of
+        earlier versions, if nothing was asked for that these did not know."""
         values = dataclasses.asdict(self)
-        return {n: value for n, value in values.items() if value not in _LATER.get(n, ())}
+        settings = {n: value for n, value in values.items() if value not in _LATER.get(n, ())}
+        segmenter = settings.pop("word_segmenter") or None
+        settings["do_whole_word_mask"], settings["masking_unit"] = self.unit == WORD, self.unit
+        # Earlier versions of this program do not know these masks, and refuse records without it.
+        is_new = self.unit == SPAN or segmenter
+        del settings["do_whole_word_mask" if is_new else "masking_unit"]
+        return settings | ({"word_segmenter": segmenter} if segmenter else {})
 
     # A message begins with the setting's name, so that a command can put -- before it.
     def _check(self, name: str, is_allowed: bool, allowed: str) -> None:

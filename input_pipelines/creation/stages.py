@@ -34,6 +34,7 @@ from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records import encoding
 from input_pipelines.records.encoding import id_type
 from input_pipelines.records.masking import MaskedExamples, num_tokens
+from input_pipelines.text import segmenters
 from input_pipelines.text.documents import TextPart
 
 _VERSION = 4  # of what the work's files hold
@@ -77,6 +78,7 @@ class Work:
     settings: CreationSettings
     is_dynamic: bool  # whether the records have no masks
     output_files: tuple[str, ...]
+    segmenter_sha256: str | None = None  # of the file of its module
     # The sizes of the second and third stage; 0 and empty before `planned`.
     num_groups: int = 0
     num_buckets: int = 0
@@ -113,10 +115,18 @@ class Work:
         return _opened(self.vocab_file, self.casing, self.vocab_sha256)
 
     @property
-    def vocabulary(self) -> list[str | bool]:
+    def vocabulary(self) -> list[str | bool | None]:
         """What the tokens depend on; what is usual does not count, as before it could be chosen."""
         lower, strip = self.casing
-        return [self.vocab_sha256, lower, *([] if strip is None else [strip])]
+        segmenter = self.settings.word_segmenter
+        words = [segmenter, self.segmenter_sha256] if segmenter else []
+        return [self.vocab_sha256, lower, *([] if strip is None else [strip]), *words]
+
+    @property
+    def id_type(self) -> np.dtype:
+        """The type of the ids of tokens before they are records."""
+        is_marked = self.settings.word_segmenter
+        return segmenters.ID_TYPE if is_marked else id_type(self.tokenizer.vocab_size)
 
     @property
     def longest_sentence(self) -> int:
@@ -141,7 +151,10 @@ def tokenize(task: tuple[Work, TextPart, str]) -> int:
         chosen = part.options.new_filter()
         documents = part.documents(chosen)
         longest = None if part.options.split_sentences == "no" else work.longest_sentence
-        tokenized_text.write_part(documents, work.tokenizer, path, chosen.left_out, longest)
+        segmenter, source = work.settings.word_segmenter, f"{part.path}, from byte {part.start}: "
+        tokenized_text.write_part(
+            documents, work.tokenizer, path, chosen.left_out, longest, segmenter, source
+        )
     return part.size
 
 
@@ -161,7 +174,7 @@ def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
         return len(turns)
     seed, num_groups = work.settings.random_seed, work.num_groups
     text = TokenizedText(work.parts).load(
-        lambda numbers: group_of(numbers, seed, num_groups) == group
+        lambda numbers: group_of(numbers, seed, num_groups) == group, work.id_type
     )
     separator = work.tokenizer.sep_id if work.settings.across_documents else None
     for turn in left:
@@ -189,10 +202,9 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     files = [work.piece(bucket), work.piece(bucket) + ".json"]
     if _is_joined(work, index) or all(map(os.path.exists, files)):
         return 1
-    dtype = id_type(work.tokenizer.vocab_size)
     pairs = Pairs.joined(
         [
-            instances.read_pairs(path, (bucket - first) % work.num_buckets, dtype)
+            instances.read_pairs(path, (bucket - first) % work.num_buckets, work.id_type)
             for path, first in zip(work.pair_files(), firsts, strict=True)
         ]
     )
@@ -218,22 +230,24 @@ def serializer(
 ) -> Callable[[Pairs], list[bytes]]:
     """Returns a function that serializes pairs as `tf.train.Example`s: without masks, or with masks
     that depend on the settings' seed, and the pairs' turns and keys."""
+    has_words = bool(settings.word_segmenter)
     if is_dynamic:
-        return functools.partial(_without_masks, id_type(tokenizer.vocab_size))
+        return functools.partial(_without_masks, id_type(tokenizer.vocab_size), has_words)
     examples = MaskedExamples(
         tokenizer,
         settings.max_seq_length,
         settings.masked_lm_prob,
         settings.max_predictions_per_seq,
-        settings.do_whole_word_mask,
+        settings.unit,
         settings.random_seed,
     )
-    return functools.partial(_with_masks, examples)
+    return functools.partial(_with_masks, examples, has_words)
 
 
-def _with_masks(examples, pairs):
+def _with_masks(examples, has_words, pairs):
+    tokens, continues = segmenters.unmarked(pairs.tokens) if has_words else (pairs.tokens, None)
     features = examples.features(
-        pairs.tokens, pairs.lengths, pairs.labels[:, None], pairs.keys, pairs.turns
+        tokens, pairs.lengths, pairs.labels[:, None], pairs.keys, pairs.turns, continues
     )
     return encoding.examples(
         {
@@ -245,19 +259,24 @@ def _with_masks(examples, pairs):
     )
 
 
-def _without_masks(dtype, pairs):
+def _without_masks(dtype, has_words, pairs):
     sizes = pairs.lengths.sum(axis=1)
     is_token = np.arange(sizes.max()) < sizes[:, None]
     ids = np.zeros(is_token.shape, dtype)
-    ids[is_token] = pairs.tokens
+    features = {
+        "segment_lengths": encoding.int64_feature(pairs.lengths),
+        "next_sentence_labels": encoding.int64_feature(pairs.labels[:, None]),
+    }
+    tokens = pairs.tokens
+    if has_words:
+        continues = np.zeros(is_token.shape, bool)
+        tokens, continues[is_token] = segmenters.unmarked(tokens)
+        bits = np.packbits(continues, axis=1)
+        features["continues_word"] = encoding.bytes_feature(bits, is_token[:, ::8])
+    ids[is_token] = tokens
     kept = np.repeat(is_token, dtype.itemsize, axis=1)
-    return encoding.examples(
-        {
-            "token_ids": encoding.bytes_feature(ids.view(np.uint8), kept),
-            "segment_lengths": encoding.int64_feature(pairs.lengths),
-            "next_sentence_labels": encoding.int64_feature(pairs.labels[:, None]),
-        }
-    )
+    features["token_ids"] = encoding.bytes_feature(ids.view(np.uint8), kept)
+    return encoding.examples(features)
 
 
 def shard_of(work: Work, bucket: int) -> int:

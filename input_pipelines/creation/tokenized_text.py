@@ -1,7 +1,8 @@
 """Tokenized parts of a text, in files; any of their documents can be loaded together.
 
-A part is two files: `<path>.ids` has the ids, `<path>.npz` has the lengths of sentences and of
-documents, the counts of the ids and a hash of the text. `<path>.npz` is written last.
+A part is two files: `<path>.ids` has the ids, marked if a segmenter says what a word is, and
+`<path>.npz` has the lengths of sentences and of documents, the counts of the ids and a hash of the
+text. `<path>.npz` is written last.
 """
 
 import array
@@ -17,7 +18,7 @@ from bert_estimator.system import disk_files
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.instances import FlatText, taken
 from input_pipelines.records.encoding import id_type
-from input_pipelines.text import sentences
+from input_pipelines.text import segmenters, sentences
 
 _NO_SENTENCE = 512  # tokens
 
@@ -30,30 +31,35 @@ def write_part(
     left_out: Mapping[str, int] | None = None,
     # A sentence with more tokens is split, as `_Splitter` says; None for no splitting.
     longest: int | None = None,
+    segmenter: str | None = None,  # says what a word is; None for the tokenizer
+    source: str = "",  # begins a message about the documents
 ) -> None:
     """Tokenizes documents of sentences to the files of a path; skips sentences of 0 tokens."""
-    encode = _Splitter(tokenizer, longest).encode if longest else lambda s: [tokenizer.encode(s)]
+    words = segmenters.Words(tokenizer, segmenter)
+    encode = _Splitter(words, longest).encode if longest else lambda s: [words.encode(s)]
+    dtype = segmenters.ID_TYPE if segmenter else id_type(tokenizer.vocab_size)
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     num_read = num_whole = 0
-    tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
-    continues = np.array(list(map(tokenizer.is_continuation, tokens)))
     sentence_lengths, document_lengths = array.array("I"), array.array("I")
     with disk_files.writer(path + ".ids", "wb") as file:
         for document in documents:
             num_read += 1
             digest.update(("\n".join(document) + "\n\n").encode())
-            encoded = [ids for sentence in document for ids in encode(sentence) if ids]
+            try:
+                encoded = [ids for sentence in document for ids in encode(sentence) if ids]
+            except ValueError as error:  # of a segmenter
+                raise ValueError(f"{source}document {num_read}: {error}") from error
             if not encoded:
                 continue
             sentence_lengths.extend(map(len, encoded))
             document_lengths.append(len(encoded))
             ids = np.array([i for sentence in encoded for i in sentence])
-            counts += np.bincount(ids, minlength=len(counts))
+            counts += np.bincount(segmenters.unmarked(ids)[0], minlength=len(counts))
             # A token is a whole word if a word begins with it, and another with the token after it.
-            begins = ~continues[ids]
+            begins = words.begin(ids)
             num_whole += np.count_nonzero(begins & np.append(begins[1:], True))
-            file.write(ids.astype(id_type(len(counts))).tobytes())
+            file.write(ids.astype(dtype).tobytes())
     # It is written last: the ids without it are not a part.
     with disk_files.writer(path + ".npz", "wb") as file:
         np.savez(
@@ -72,16 +78,16 @@ def write_part(
 class _Splitter:
     """Tokenizes lines that may hold several sentences."""
 
-    def __init__(self, tokenizer: Tokenizer, longest: int):
-        self._tokenizer, self._longest = tokenizer, longest
+    def __init__(self, words: segmenters.Words, longest: int):
+        self._words, self._longest = words, longest
 
     def encode(self, line: str) -> list[list[int]]:
         """Returns the ids of each sentence of a line."""
-        ids = self._tokenizer.encode(line)
+        ids = self._words.encode(line)
         # A line is split only if it is long, so that lines that are sentences stay as they are.
         if len(ids) <= self._longest:
             return [ids]
-        encoded = list(map(self._tokenizer.encode, sentences.split(line)))
+        encoded = list(map(self._words.encode, sentences.split(line)))
         return [part for ids in encoded for part in self._parts(ids)]
 
     def _parts(self, ids):
@@ -89,8 +95,7 @@ class _Splitter:
         # words.
         if len(ids) <= _NO_SENTENCE:
             return [ids]
-        tokens = self._tokenizer.convert_ids_to_tokens(ids)
-        begins = [not self._tokenizer.is_continuation(token) for token in tokens]
+        begins = self._words.begin(np.array(ids))
         ends = [0]
         size = max(1, self._longest // 4)  # tokens, about as many as a sentence has
         while len(ids) - ends[-1] > size:
@@ -141,9 +146,12 @@ class TokenizedText:
     def num_tokens(self) -> int:
         return int(self.token_counts.sum())
 
-    def load(self, is_chosen: Callable[[np.ndarray], np.ndarray]) -> FlatText:
-        """Loads the documents that a function of their numbers, int64 [n], chooses, bool [n]."""
-        dtype = id_type(len(self.token_counts))
+    def load(
+        self, is_chosen: Callable[[np.ndarray], np.ndarray], dtype: np.dtype | None = None
+    ) -> FlatText:
+        """Loads the documents that a function of their numbers, int64 [n], chooses, bool [n], with
+        ids of a type, by default of ids without marks."""
+        dtype = dtype or id_type(len(self.token_counts))
         ids, sentences, documents, numbers = [], [], [], []
         for path, first, end in zip(
             self.paths, self.first_documents, self.first_documents[1:], strict=False

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.command_line.choices import MLM_NSP, MLM_SOP, OBJECTIVES
+from bert_estimator.command_line import choices
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.tokenization import Casing
@@ -250,17 +250,33 @@ def find_vocabulary(record_files: Sequence[str]) -> str | None:
     return None
 
 
-def whole_words(manifest: Manifest) -> str | None:
-    """Returns a line that says of how many tokens --do_whole_word_mask changes the masks; None
-    without this option, and for the records of earlier versions."""
+def masking_unit(manifest: Manifest, manifest_file: str) -> tuple[str, str | None]:
+    """Returns which tokens are masked together, one of `choices.MASKING_UNITS`, and the segmenter
+    that says what a word is; None if the vocabulary tells it."""
+    creation = manifest.creation
+    if "masking_unit" not in creation:
+        whole = json_files.field(creation, "do_whole_word_mask", bool, manifest_file)
+        return choices.WORD if whole else choices.TOKEN, None
+    unit = json_files.field(creation, "masking_unit", str, manifest_file)
+    if unit not in choices.MASKING_UNITS:
+        raise ValueError(f"{manifest_file}: masking_unit is {unit!r}. Create the data again.")
+    return unit, json_files.field(creation, "word_segmenter", str, manifest_file, default=None)
+
+
+def whole_words(manifest: Manifest, manifest_file: str = "the manifest") -> str | None:
+    """Returns a line that says how many tokens are whole words; None if tokens are masked alone,
+    and for the records of earlier versions."""
     single = manifest.corpus.get("whole_words")
-    if single is None or not manifest.creation.get("do_whole_word_mask"):
+    if single is None:
+        return None
+    unit, segmenter = masking_unit(manifest, manifest_file)
+    if unit == choices.TOKEN:
         return None
     share = 100 * single / manifest.corpus["tokens"]
-    return (
-        f"--do_whole_word_mask: {share:.3g} % of the tokens are words by themselves (as Chinese "
-        "characters are), which are masked as without it."
-    )
+    said = f"{share:.3g} % of the tokens are words by themselves"
+    if segmenter:
+        return f"--masking_unit={unit} --word_segmenter={segmenter}: {said}."
+    return f"--masking_unit={unit}: {said}, as Chinese characters are without --word_segmenter."
 
 
 def casings(record_files: Sequence[str]) -> set[Casing]:
@@ -275,10 +291,11 @@ def objectives(record_files: Sequence[str]) -> set[str]:
     for path, manifest in read_manifests_of(record_files).values():
         # Records of pairs do not name it, as before it could be chosen.
         swaps = not manifest.creation.get("random_next_sentence", True)
-        pairs = MLM_SOP if swaps else MLM_NSP
+        pairs = choices.MLM_SOP if swaps else choices.MLM_NSP
         objective = json_files.field(manifest.creation, "objective", str, path, default=pairs)
-        if objective not in OBJECTIVES:
-            raise ValueError(f"{path}: objective is {objective!r}; it must be one of {OBJECTIVES}")
+        if objective not in choices.OBJECTIVES:
+            known = ", ".join(choices.OBJECTIVES)
+            raise ValueError(f"{path}: objective is {objective!r}; it must be one of {known}")
         made_for.add(objective)
     return made_for
 

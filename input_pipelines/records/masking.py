@@ -4,6 +4,10 @@ Masks are drawn when records are made or, fresh in each epoch, while they are re
 function of (seed, epoch, number of the record), so a resumed training, and one on several hosts,
 sees the masks of an uninterrupted one on one host (RoBERTa paper, section 4.1).
 
+Tokens are chosen alone, by words, or by spans of words. Spans are SpanBERT's (Joshi et al., 2020,
+section 3.1): their lengths are geometric, and what replaces a token is drawn for the whole span.
+ALBERT's n-grams of up to 3 words are 1.6 words on average, and so hardly more than words.
+
 Letters: B batch size, F sequence length, P predictions per sequence.
 """
 
@@ -11,10 +15,15 @@ import dataclasses
 
 import numpy as np
 
+from bert_estimator.command_line.choices import SPAN, TOKEN
 from bert_estimator.system.splitmix import GOLDEN, keys, mix
 from bert_estimator.tokenization import Tokenizer
 
 _MASKS_SEED = 0x3A5C0DE  # tells the masks from the order of the records
+_LENGTHS_SEED = 0x59A25  # tells the lengths of spans from what replaces their tokens
+# The chances of spans of 1 to 10 words: geometric with p = 0.2, so that the mean is 3.8 words.
+_CHANCES = 0.2 * 0.8 ** np.arange(10)
+_UP_TO = np.cumsum(_CHANCES / _CHANCES.sum())[:-1]  # of at most 1 word, 2 words and so on to 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +52,7 @@ class MaskedExamples:
         max_seq_length: int,
         masked_lm_prob: float,  # share of a sequence's tokens to predict (0.15 in the BERT paper)
         max_predictions_per_seq: int,
-        do_whole_word_mask: bool,  # either all pieces of a word are masked or none of them
+        unit: str,  # one of `choices.MASKING_UNITS`: what is masked as a whole
         seed: int,
     ):
         self.vocab_size = tokenizer.vocab_size  # random replacements are drawn from all ids
@@ -51,7 +60,7 @@ class MaskedExamples:
         self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
         self._mask_id = tokenizer.mask_id
         self._prob, self._most = masked_lm_prob, max_predictions_per_seq
-        self._do_whole_word_mask = do_whole_word_mask
+        self._unit = unit
         tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
         # Whether each id is of a piece that continues a word.
         self.continues = np.array(list(map(tokenizer.is_continuation, tokens)))
@@ -65,6 +74,8 @@ class MaskedExamples:
         labels: np.ndarray,  # int64 [B, 1], the next-sentence labels
         numbers: np.ndarray,  # int64 [B]; the masks depend on it and on the epoch
         epochs: np.ndarray,  # int64 [B]
+        # bool [number of tokens], which continue a word; None if the vocabulary tells it.
+        continues: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """Returns the features that `pretraining_records` describes, int64 or float32 [B, ...]."""
         a, b = lengths[:, 0, None], lengths[:, 1, None]
@@ -77,9 +88,15 @@ class MaskedExamples:
         ids[rows, a[:, 0] + 1] = ids[rows, ends - 1] = self._sep_id
         # A text may contain `[CLS]` or `[SEP]` themselves, which are not masked either.
         is_maskable = is_token & (ids != self._cls_id) & (ids != self._sep_id)
-        masked = self.mask(ids, is_maskable, ends, numbers, epochs)
+        of_words = {}
+        if continues is not None:
+            of_words["continues_word"] = np.zeros_like(ids)
+            of_words["continues_word"][is_token] = continues
+        continues = of_words.get("continues_word")
+        masked = self.mask(ids, is_maskable, ends, numbers, epochs, continues)
         is_used = places < ends[:, None]
         return {
+            **of_words,
             "input_ids": masked.input_ids,
             "input_mask": is_used.astype(np.int64),
             "segment_ids": (is_used & (places > a + 1)).astype(np.int64),
@@ -96,6 +113,7 @@ class MaskedExamples:
         lengths: np.ndarray,  # int64 [B], with `[CLS]` and `[SEP]`; 0 for padding
         numbers: np.ndarray,  # int64 [B], of the records
         epochs: np.ndarray,  # int64 [B], how often each record has come before
+        continues: np.ndarray | None = None,  # 0 or 1 [B, F]; None if the vocabulary tells it
     ) -> MaskedBatch:
         """Masks a batch of ids, int64 [B, F]."""
         row_keys = keys(self._seed, epochs, numbers)
@@ -106,40 +124,66 @@ class MaskedExamples:
         # words do not fit, or if the sequence has too few tokens.
         budgets = np.rint(lengths * self._prob).astype(np.int64)
         budgets = np.clip(budgets, 1, self._most)
-        if self._do_whole_word_mask:
-            chosen = self._whole_words(input_ids, is_maskable, place_keys, budgets)
-        else:
+        kind_keys = place_keys  # by which a token is replaced: its own place's, or its span's
+        if self._unit == TOKEN:
             chosen = _smallest(place_keys, is_maskable, budgets)
-        return self._replaced(input_ids, chosen, place_keys)
+        else:
+            if continues is None:
+                continues = self.continues[input_ids]
+            chosen, of_spans = self._words(continues, is_maskable, place_keys, budgets)
+            kind_keys = of_spans if self._unit == SPAN else place_keys
+        return self._replaced(input_ids, chosen, place_keys, kind_keys)
 
-    def _whole_words(self, input_ids, is_maskable, place_keys, budgets):
-        """Chooses whole words in the order of random keys while they fit; bool [B, F]."""
+    def _words(self, continues, is_maskable, place_keys, budgets):
+        """Chooses words, or spans of them, in the order of random keys while they fit; returns
+        which places are chosen, bool [B, F], and the key of the place where the unit of each chosen
+        place begins, uint64 [B, F]."""
         after_maskable = np.zeros_like(is_maskable)
         after_maskable[:, 1:] = is_maskable[:, :-1]
         # If a truncated segment begins inside a word, its first piece begins a word.
-        continues = is_maskable & after_maskable & self.continues[input_ids]
-        begins = is_maskable & ~continues
+        begins = is_maskable & ~(after_maskable & (continues > 0))
         rows, columns = np.nonzero(begins)
         # The number of each token's word, from 1, across the batch; 0 for what is not masked.
         words = np.where(is_maskable, np.cumsum(begins).reshape(begins.shape), 0)
         sizes = np.bincount(words.reshape(-1), minlength=len(rows) + 1)
         per_row = np.bincount(rows, minlength=len(begins))
-        order = np.lexsort((place_keys[rows, columns], rows))
+        keys_of_words = place_keys[rows, columns]
+        order = np.lexsort((keys_of_words, rows))
         first = np.cumsum(per_row) - per_row
-        # All rows try their next words together, so there are as many rounds as a row has words.
-        is_chosen = np.zeros(len(rows) + 1, bool)
+        lengths = self._lengths(keys_of_words, np.cumsum(~after_maskable[rows, columns]))
+        # The number of the word with which the unit of each word begins; 0 if it is not chosen.
+        unit_of = np.zeros(len(rows) + 1, np.int64)
         left = np.where(per_row > 0, budgets, 0)
+        # All rows try their next units together, in at most as many rounds as a row has words.
         for rank in range(int(per_row.max(initial=0))):
             active = np.flatnonzero((left > 0) & (rank < per_row))
             if not active.size:
                 break
-            word = order[first[active] + rank] + 1
-            fits = sizes[word] <= left[active]  # if not, a shorter word may still fit
-            is_chosen[word[fits]] = True
-            left[active[fits]] -= sizes[word[fits]]
-        return is_chosen[words]
+            begin = order[first[active] + rank]
+            # A unit ends before a word that does not fit, or is chosen. A later one may still fit.
+            for offset in range(int(lengths[begin].max())):
+                word = np.minimum(begin + offset + 1, len(rows))
+                fits = (offset < lengths[begin]) & (sizes[word] <= left[active])
+                fits &= unit_of[word] == 0
+                active, begin, word = active[fits], begin[fits], word[fits]
+                unit_of[word] = begin + 1
+                left[active] -= sizes[word]
+        units = unit_of[words]
+        chosen, unit_keys = units > 0, place_keys.copy()
+        unit_keys[chosen] = keys_of_words[units[chosen] - 1]
+        return chosen, unit_keys
 
-    def _replaced(self, input_ids, chosen, place_keys):
+    def _lengths(self, keys_of_words, segments):
+        """Returns how many words a unit has that begins with each word, int64 [number of words]; of
+        each word, there are a random key and the number of its segment in the batch."""
+        if self._unit != SPAN:
+            return np.ones(len(segments), np.int64)
+        draws = _shares(mix(keys_of_words ^ np.uint64(_LENGTHS_SEED)))
+        ends = np.searchsorted(segments, segments, side="right")
+        lengths = 1 + np.searchsorted(_UP_TO, draws, side="right")
+        return np.minimum(lengths, ends - np.arange(len(ends)))
+
+    def _replaced(self, input_ids, chosen, place_keys, kind_keys):
         rows, columns = np.nonzero(chosen)
         per_row = np.bincount(rows, minlength=len(chosen))
         slots = np.arange(len(rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
@@ -151,13 +195,18 @@ class MaskedExamples:
         weights[rows, slots] = 1
         draws = mix(place_keys[rows, columns])
         # Of the chosen tokens, 80 % become `[MASK]`, 10 % stay, and 10 % become a random token
-        # (BERT paper, section 3.1, task 1). The upper 53 bits of a draw are a float64 from 0 to 1.
-        kinds = (draws >> np.uint64(11)) * 2.0**-53
+        # (BERT paper, section 3.1, task 1).
+        kinds = _shares(mix(kind_keys[rows, columns]))
         random_ids = ((mix(draws) >> np.uint64(32)) * np.uint64(self.vocab_size)) >> np.uint64(32)
         masked = np.where(kinds < 0.9, originals, random_ids.astype(np.int64))
         masked_ids = input_ids.copy()
         masked_ids[rows, columns] = np.where(kinds < 0.8, self._mask_id, masked)
         return MaskedBatch(masked_ids, positions, labels, weights)
+
+
+def _shares(draws):
+    """Returns random numbers from 0 to 1, float64, of the upper 53 bits of draws, uint64."""
+    return (draws >> np.uint64(11)) * 2.0**-53
 
 
 def _smallest(place_keys, is_maskable, budgets):

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line.choices import PRECISIONS
-from input_pipelines.records import packed_rows, unmasked_records
+from input_pipelines.records import packed_rows
 from input_pipelines.records.order import BatchOrder, mixture
 from input_pipelines.records.pretraining_features import (
     PretrainingFeatures,
@@ -60,7 +60,7 @@ class PretrainingReader:
         self._at_once = max(1, _RECORDS_AT_ONCE // batch_size) if batch_size else 1
         self._masker = masker
         self._bad_records = bad_records
-        self._kinds = unmasked_records.FEATURES if masker else features.kinds
+        self._kinds = masker.kinds if masker else features.kinds
         outputs = {name: (spec.shape, spec.dtype) for name, spec in features.spec().items()}
         outputs["is_real_example"] = ([], tf.int64)
         # Values are checked as int64: a cast to int32 would bring some back into their range.
@@ -78,7 +78,7 @@ class PretrainingReader:
     def _parse(self):
         # TensorFlow sizes the threads of all sessions of a process by the first session. The first
         # must be the session that trains, so this one is made when the first records are read.
-        return _parser(unmasked_records.SPEC if self._masker else self._features.spec())
+        return _parser(self._masker.spec if self._masker else self._features.spec())
 
     def batches(self, start: int) -> tf.data.Dataset:
         """Returns a dataset of the batches from number `start` on.

@@ -307,14 +307,85 @@ def test_a_paragraph_in_a_line_gives_the_records_of_its_sentences(
         ("w1, w2a b", "60"),
     ],
 )
-@pytest.mark.parametrize("on", [True, False])
-def test_says_how_many_words_are_whole(tmp_path, vocab_file, masking, text, share, on):
+@pytest.mark.parametrize(
+    ("asked", "unit"),
+    [
+        ("--do_whole_word_mask", "word"),
+        ("--masking_unit=word", "word"),
+        ("--masking_unit=span", "span"),
+        ("--masking_unit=token", None),
+        ("--nodo_whole_word_mask", None),
+    ],
+)
+def test_says_how_many_words_are_whole(tmp_path, vocab_file, masking, text, share, asked, unit):
     (tmp_path / "a.txt").write_text("\n".join([text] * 8), encoding="utf-8")
-    flags_ = [f"--masking={masking}", *["--do_whole_word_mask"] * on]
+    flags_ = [f"--masking={masking}", asked]
     argv = arguments(tmp_path / "a.txt", tmp_path, vocab_file, *flags_)
     summary = create_pretraining_data.create(values(*argv))
-    line = f"--do_whole_word_mask: {share} % of the tokens are words by themselves"
-    assert (line in summary) == on == ("--do_whole_word_mask" in summary)
+    line = (
+        f"\n--masking_unit={unit}: {share} % of the tokens are words by themselves, as Chinese "
+        "characters are without --word_segmenter."
+    )
+    assert (line in summary) == (unit is not None) == ("--masking_unit" in summary)
+
+
+@pytest.mark.parametrize(
+    ("flags_", "message"),
+    [
+        (
+            ["--masking_unit=letter"],
+            "--masking_unit is letter; it must be one of token, word, span",
+        ),
+        (
+            ["--masking_unit=span", "--do_whole_word_mask"],
+            "--masking_unit is span, but do_whole_word_mask, an older name of masking_unit=word, "
+            "is true. Give masking_unit alone.",
+        ),
+        (["--masking_unit=token", "--do_whole_word_mask"], "--masking_unit is token, but do_whole"),
+        (["--masking_unit=word", "--nodo_whole_word_mask"], "word, is false. Give masking_unit al"),
+        (
+            ["--word_segmenter=jieba"],
+            "--word_segmenter is jieba; it must be given with masking_unit=word or =span",
+        ),
+        (
+            ["--masking_unit=token", "--word_segmenter=a:b"],
+            "--word_segmenter is a:b; it must be gi",
+        ),
+        (
+            ["--masking_unit=word", "--word_segmenter=a"],
+            "--word_segmenter: 'a' must be jieba, or a function as module:function",
+        ),
+        (
+            ["--do_whole_word_mask", "--word_segmenter=no_such_module:a"],
+            "--word_segmenter: no_such_module:a cannot be imported: ModuleNotFoundError: No module "
+            "named 'no_such_module'",
+        ),
+    ],
+)
+def test_units_that_cannot_be(text_file, tmp_path, vocab_file, capsys, flags_, message):
+    argv = arguments(text_file, tmp_path, vocab_file, *flags_)
+    assert create_pretraining_data.main(["program", *argv]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.tfrecord*"))
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_both_names_of_whole_words_make_the_same_bytes(text_file, tmp_path, vocab_file, masking):
+    made = []
+    for number, flags_ in enumerate(
+        (["--do_whole_word_mask"], ["--masking_unit=word"], ["--do_whole_word_mask=true",
+         "--masking_unit=word"], ["--masking_unit=token"], ["--nodo_whole_word_mask"], [])
+    ):  # fmt: skip
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        argv = arguments(text_file, directory, vocab_file, f"--masking={masking}", *flags_)
+        create_pretraining_data.create(values(*argv))
+        made.append({path.name: path.read_bytes() for path in directory.glob("*[!k]")})
+    assert made[0] == made[1] == made[2] != made[3] == made[4] == made[5]
+    creation = manifests.read_manifest(
+        str(tmp_path / "1" / "manifest.out-0.tfrecord.json")
+    ).creation
+    assert creation["do_whole_word_mask"] is True and "masking_unit" not in creation
 
 
 @pytest.mark.parametrize(

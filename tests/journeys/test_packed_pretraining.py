@@ -28,7 +28,8 @@ pytestmark = pytest.mark.usefixtures("ways_on_cores")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Returns a directory with records of many lengths: dynamic, static, and without a manifest."""
+    """Returns a directory with records of many lengths: dynamic, static, without a manifest, and
+    without masks for spans of the words of a segmenter."""
     path = tmp_path_factory.mktemp("data")
     vocabulary, generator = words(40), np.random.default_rng(3)
     write_vocab([*SPECIAL_TOKENS, *vocabulary], str(path / "vocab.txt"))
@@ -36,20 +37,22 @@ def data(tmp_path_factory):
         [" ".join(generator.choice(vocabulary, generator.integers(2, 9))) for _ in range(4)]
         for _ in range(30)
     ]
-    for masking in ("dynamic", "static"):
-        (path / masking).mkdir()
+    words_of_pairs = {"masking_unit": "span", "word_segmenter": "word_cutters:in_pairs"}
+    for kind, unit in (("dynamic", {}), ("static", {}), ("spans", words_of_pairs)):
+        (path / kind).mkdir()
         write_pretraining_records(
             documents,
             FullTokenizer(str(path / "vocab.txt")),
             str(path / "vocab.txt"),
-            [str(path / masking / f"train-{number}.tfrecord") for number in range(2)],
+            [str(path / kind / f"train-{number}.tfrecord") for number in range(2)],
             CreationSettings(
                 max_seq_length=LENGTH,
                 max_predictions_per_seq=6,
                 short_seq_prob=0.5,
                 dupe_factor=10,
+                **unit,
             ),
-            masking=masking,
+            masking="static" if kind == "static" else "dynamic",
         )
     (path / "foreign").mkdir()
     for number in range(2):
@@ -90,7 +93,7 @@ def assert_equal(one, other):
 
 
 @pytest.mark.parametrize(
-    "kind", ["dynamic", pytest.param("static", marks=pytest.mark.slow), "foreign"]
+    "kind", ["dynamic", pytest.param("static", marks=pytest.mark.slow), "foreign", "spans"]
 )
 def test_packed_rows_give_what_rows_of_one_sequence_give(kind, data, tmp_path, capsys):
     unpacked = trained(data, tmp_path / "unpacked", kind)
@@ -129,9 +132,17 @@ def test_packed_rows_give_what_rows_of_one_sequence_give_on_any_cores(way, data,
     assert_equal(trained(data, tmp_path / "packed", "foreign", pack=True, **WAYS[way]), unpacked)
 
 
-@pytest.mark.parametrize("kind", ["foreign", pytest.param("dynamic", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["foreign", pytest.param("dynamic", marks=pytest.mark.slow), "spans"]
+)
 def test_a_killed_run_goes_on_as_it_would_have_gone_on(kind, data, tmp_path):
     expected = trained(data, tmp_path / "run", kind, rate=0.2, pack=True)
     go_back(tmp_path / "run")
     found = trained(data, tmp_path / "run", kind, rate=0.2)  # packed, as it began
     np.testing.assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("way", ["2 cores", "micro-batches without TPU rules"])
+def test_spans_of_words_are_the_same_wherever_they_are_drawn(way, data, tmp_path):
+    expected = trained(data, tmp_path / "expected", "spans", pack=False)
+    assert_equal(trained(data, tmp_path / "other", "spans", pack=False, **WAYS[way]), expected)

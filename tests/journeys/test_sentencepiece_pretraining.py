@@ -61,7 +61,7 @@ def test_it_trains(data, tmp_path, capsys):
     flags = pretraining_flags(data, tmp_path, num_train_steps=4)
     with log_lines.collected() as logged:
         assert run_pretraining.main(["run_pretraining.py", *flags, "--do_train", "--do_eval"]) == 0
-    said = r"train\.tfrecord\.json: --do_whole_word_mask: [\d.]+ % of the tokens"
+    said = r"train\.tfrecord\.json: --masking_unit=word: [\d.]+ % of the tokens"
     assert [text for _, text in logged if re.search(said, text)]
     assert steps_of(tmp_path)[-1] == 4
     losses = [record["loss"] for record in metrics_of(tmp_path) if "loss" in record]

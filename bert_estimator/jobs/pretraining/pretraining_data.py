@@ -222,8 +222,8 @@ def _say_which_words_are_whole(record_files):
     """Logs a line for each set of records that are masked by words while they are read."""
     manifests = {path: made for path, made in manifest.read_manifests_of(record_files).values()}
     for path, made in manifests.items():
-        line = manifest.whole_words(made)
-        if line and made.is_dynamic:
+        line = made.is_dynamic and manifest.whole_words(made, path)
+        if line:
             tf.logging.info("%s: %s", path, line)
 
 

@@ -30,12 +30,17 @@ FEATURES = {
     "vocabulary": {"wordpiece": [], "cased": ["--nodo_lower_case"], "sentencepiece": []},
     "masking": {name: [f"--masking={name}"] for name in ("dynamic", "static")},
     "passes": {"one": ["--dupe_factor=1"], "three": ["--dupe_factor=3"]},
-    "masks": {"tokens": [], "whole words": ["--do_whole_word_mask"]},
     "pairs": {
         "random": [],
         "in order": ["--norandom_next_sentence"],
         "whole sentences": ["--objective=mlm"],
         "across documents": ["--objective=mlm", "--across_documents"],
+    },
+    "masks": {
+        "tokens": [],
+        "whole words": ["--do_whole_word_mask"],
+        "spans": ["--masking_unit=span"],
+        "words of a segmenter": ["--masking_unit=word", "--word_segmenter=word_cutters:in_pairs"],
     },
     "files": {"one": [], "three": ["--num_shards=3"]},
     "held out": {"no": [], "yes": ["--eval_fraction=0.3"]},

@@ -112,6 +112,26 @@ def test_unfinished_work_of_earlier_versions_goes_on():
     assert work.vocabulary == ["sha", True]
     work = dataclasses.replace(work, casing=Casing(False, True))
     assert work.vocabulary == ["sha", False, True]
+    assert list(SETTINGS.described().items()) == [  # its hash depends on the order
+        ("max_seq_length", 16),
+        ("max_predictions_per_seq", 4),
+        ("masked_lm_prob", 0.15),
+        ("short_seq_prob", 0.1),
+        ("dupe_factor", 3),
+        ("do_whole_word_mask", False),
+        ("random_next_sentence", True),
+        ("random_seed", 9),
+    ]
+
+
+def test_unfinished_work_is_of_one_segmenter():
+    settings = dataclasses.replace(SETTINGS, masking_unit="word")
+    works = [stages.Work("", "vocab.txt", "sha", Casing(True), settings, False, ("x",))]
+    settings = dataclasses.replace(settings, word_segmenter="a:b")
+    works.append(dataclasses.replace(works[0], settings=settings, segmenter_sha256="c"))
+    works.append(dataclasses.replace(works[1], segmenter_sha256="d"))
+    named = [work.vocabulary for work in works]
+    assert named == [["sha", True], ["sha", True, "a:b", "c"], ["sha", True, "a:b", "d"]]
 
 
 @pytest.mark.parametrize(

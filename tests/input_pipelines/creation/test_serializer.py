@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.command_line.choices import MASKING_UNITS
 from input_pipelines.creation.instances import Pairs
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.stages import serializer
@@ -77,11 +78,11 @@ def test_features_of_whole_sentences(tokenizer):
         assert unmasked == [CLS, *row, SEP, *[0] * (10 - length)]
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
-def test_masks_depend_on_seed_turn_and_key_alone(tokenizer, whole_words):
+@pytest.mark.parametrize("unit", MASKING_UNITS)
+def test_masks_depend_on_seed_turn_and_key_alone(tokenizer, unit):
     rows = [([5, 45, 6], [7, 46, 47, 8], 0)] * 600
     pairs = pairs_of(*rows)
-    serialize = serializer(tokenizer, settings(do_whole_word_mask=whole_words), False)
+    serialize = serializer(tokenizer, settings(masking_unit=unit), False)
     records = serialize(pairs)
     assert len(records) == 600 and len(set(records)) > 5
     order = np.random.RandomState(0).permutation(600)
@@ -89,7 +90,7 @@ def test_masks_depend_on_seed_turn_and_key_alone(tokenizer, whole_words):
     pairs.turns[:] = 3
     assert serialize(pairs) != records
     pairs.turns[:] = 2
-    other = settings(do_whole_word_mask=whole_words, random_seed=1)
+    other = settings(masking_unit=unit, random_seed=1)
     assert serializer(tokenizer, other, False)(pairs) != records
 
 

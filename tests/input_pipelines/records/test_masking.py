@@ -9,7 +9,7 @@ CLS, SEP = 2, 3
 
 
 def test_for_a_wordpiece_tokenizer(tokenizer):
-    examples = MaskedExamples(tokenizer, 32, 0.15, 20, False, seed=1)
+    examples = MaskedExamples(tokenizer, 32, 0.15, 20, "token", seed=1)
     assert examples.vocab_size == 50
     assert np.flatnonzero(examples.continues).tolist() == [45, 46, 47, 48, 49]
 
@@ -18,7 +18,7 @@ def test_for_a_sentencepiece_tokenizer(tmp_path):
     path = str(tmp_path / "spm.model")
     train_sentencepiece(["the cat sat on the mat, a dog and the cats"] * 20, path, 30, "bpe")
     tokenizer = open_tokenizer(path)
-    examples = MaskedExamples(tokenizer, 32, 0.15, 20, True, seed=1)
+    examples = MaskedExamples(tokenizer, 32, 0.15, 20, "word", seed=1)
     assert examples.vocab_size == 30
     continuations = set(np.flatnonzero(examples.continues).tolist())
     pieces = tokenizer.convert_ids_to_tokens(range(30))

@@ -141,7 +141,9 @@ def test_the_disk_that_records_take(unmasked_files, record_files):
 def test_large_vocabularies_take_four_bytes():
     pairs = Pairs(*map(np.array, ([7, 8, 9], [[2, 1]], [1], [0], [0])))
     two, four = (
-        stages.serializer(types.SimpleNamespace(vocab_size=size), None, True)(pairs)[0]
+        stages.serializer(types.SimpleNamespace(vocab_size=size), CreationSettings(), True)(pairs)[
+            0
+        ]
         for size in (65536, 65537)
     )
     assert values_of([two])["token_ids"].tolist() == [b"\7\0\x08\0\x09\0"]
@@ -197,6 +199,8 @@ def change_manifest(files, **creation):
         ({"masked_lm_prob": 1.5}, r"masked_lm_prob is 1\.5"),
         ({"do_whole_word_mask": None}, "do_whole_word_mask"),
         ({"random_seed": "x"}, "random_seed"),
+        ({"masking_unit": "letter"}, r"masking_unit is 'letter'\. Create the data again"),
+        ({"masking_unit": "span", "word_segmenter": 3}, "word_segmenter: must be a string, not 3"),
     ],
 )
 def test_a_manifest_without_the_rules(unmasked_files, creation, message):
