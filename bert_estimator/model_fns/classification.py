@@ -62,7 +62,8 @@ class Head:
 
     COUNTED: ClassVar[tuple[str, ...]] = ("label_ids",)  # features that an evaluation needs
     USES_POOLER: ClassVar[bool] = True
-    LEAST_SUM: ClassVar[float] = 1.0  # of the weights of a batch that has an example
+    # The least by which losses are divided, the sum of the weights of a batch that has an example.
+    LEAST_SUM: ClassVar[float] = 1.0
 
     def input_of(self, model: modeling.BertModel) -> tf.Tensor:
         """Returns what the logits are computed from: [B, ..., H] in the compute dtype."""
