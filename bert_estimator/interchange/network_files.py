@@ -110,8 +110,8 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
     elif values["long_texts"] not in LONG_TEXTS:
         choices, other = ", ".join(LONG_TEXTS), values["long_texts"]
         raise ValueError(f"{path}: long_texts must be one of {choices}, not {other!r}")
-    if (values["doc_stride"] or 1) < 1:
-        raise ValueError(f"{path}: doc_stride must be positive, not {values['doc_stride']}")
+    if (stride := values["doc_stride"]) is not None and stride < 1:
+        raise ValueError(f"{path}: doc_stride must be positive, not {stride}")
     if values["kind"] in _WITHOUT_CLASSIFIER:
         values["kind"] = None
     if values["kind"] not in (None, *KINDS):
