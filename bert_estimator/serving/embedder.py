@@ -69,6 +69,7 @@ class Embedder:
       pooling: as above, resolved.
       is_normalized: whether the vectors have the length 1.
       batch_size, max_seq_length: as above, resolved.
+      long_texts: the `tasks.long_texts.LongTexts` of long_texts and doc_stride.
       num_cut: how many texts were longer so far.
 
     Raises:

@@ -4,6 +4,7 @@ A word of these texts is a token, so that the texts of windows can be written by
 """
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -215,6 +216,16 @@ def test_every_way_to_an_answer_gives_what_the_run_predicts(
         np.testing.assert_array_equal(values, expected[name])
     for model in (predictor, served):
         model.close()
+
+
+def test_a_rounded_model_is_scored_on_texts(run_of, capsys):
+    pytest.importorskip("onnxruntime")
+    folder, *_ = run_of(*QUICK, capsys)
+    main("--do_export", "--export_format=onnx_int8", f"--output_dir={folder}")
+    said = re.search(r"with int8: [\d.]+ \(with float32: ([\d.]+);", capsys.readouterr().out)
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    accuracy = float(dict(line.split(" = ") for line in lines)["accuracy"])
+    assert float(said[1]) == pytest.approx(accuracy, abs=1e-4)
 
 
 def test_a_graph_that_takes_text_is_refused(run_of, capsys):
