@@ -24,6 +24,9 @@ LEAST_TOKENS = 5
 # one of several for each word.
 TASK_KINDS = ("classification", "multi_label", "regression", "tagging")
 
+# What is read of a text that is longer than a sequence; see `input_pipelines.tasks.long_texts`.
+LONG_TEXTS = ("cut", "head_tail", "windows")
+
 # The kind of the task of run_squad.py, which does not have labels.
 QUESTION_ANSWERING = "question_answering"
 

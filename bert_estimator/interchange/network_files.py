@@ -3,7 +3,7 @@
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
 keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`,
 `max_seq_length`, `pooling`, `is_normalized` and `version_2_with_negative` of `Source`; a key whose
-value is not known is null, or missing.
+value is not known is null, or missing. `long_texts` and `doc_stride` are there if they are known.
 """
 
 import json
@@ -12,7 +12,7 @@ import shutil
 from typing import Any
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line.choices import QUESTION_ANSWERING
+from bert_estimator.command_line.choices import LONG_TEXTS, QUESTION_ANSWERING
 from bert_estimator.interchange.source import KINDS, Source
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Casing
@@ -31,6 +31,7 @@ _KEYS = {
     "is_normalized": bool,
     "version_2_with_negative": bool,
 }
+OF_LONG_TEXTS = {"long_texts": str, "doc_stride": int}
 _LISTS = ("labels", "output_names")
 # Kinds in task.json of networks that do not have a classifier.
 _WITHOUT_CLASSIFIER = ("pretraining", QUESTION_ANSWERING)
@@ -79,7 +80,14 @@ def name_of_vocabulary(vocab_file: str) -> str:
 
 def task_of_source(source: Source) -> dict[str, Any]:
     """Returns what task.json says of a source."""
-    return {key: getattr(source, key) for key in (*_KEYS, *_LISTS)}
+    values = {key: getattr(source, key) for key in (*_KEYS, *_LISTS)}
+    return values | of_long_texts(source)
+
+
+def of_long_texts(source: Source) -> dict[str, Any]:
+    """Returns what is known of what a source reads of long texts, by the keys of task.json."""
+    values = {key: getattr(source, key) for key in OF_LONG_TEXTS if source.long_texts}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _read_task(folder):
@@ -93,8 +101,17 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
     is for errors."""
     # A key that is null or missing is None, or () for the labels and names.
     values = {
-        key: json_files.field(task, key, kind, path, default=None) for key, kind in _KEYS.items()
+        key: json_files.field(task, key, kind, path, default=None)
+        for key, kind in (_KEYS | OF_LONG_TEXTS).items()
     }
+    # The stride of questions is read with what else they have (`serving.exported_model`).
+    if values["long_texts"] is None:
+        values["doc_stride"] = None
+    elif values["long_texts"] not in LONG_TEXTS:
+        choices, other = ", ".join(LONG_TEXTS), values["long_texts"]
+        raise ValueError(f"{path}: long_texts must be one of {choices}, not {other!r}")
+    if (stride := values["doc_stride"]) is not None and stride < 1:
+        raise ValueError(f"{path}: doc_stride must be positive, not {stride}")
     if values["kind"] in _WITHOUT_CLASSIFIER:
         values["kind"] = None
     if values["kind"] not in (None, *KINDS):

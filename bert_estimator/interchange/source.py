@@ -54,6 +54,9 @@ class Source:
         usual (see `tokenization.Casing`).
       casing_file: path of the file that says, or could say, these two; None if it is not known.
       max_seq_length: the longest sequence in tokens that the model was trained on.
+      long_texts: what the model was trained to read of longer texts, one of `choices.LONG_TEXTS`.
+      doc_stride: how many tokens after one another windows of longer texts begin; None also for
+        half of a window.
       pooling: how the vectors of a text's tokens become one vector, one of `choices.POOLINGS`, or
         what else the files beside the weights ask for.
       is_normalized: whether the vectors of texts have the length 1.
@@ -79,6 +82,8 @@ class Source:
     strip_accents: bool | None = None
     casing_file: str | None = None
     max_seq_length: int | None = None
+    long_texts: str | None = None
+    doc_stride: int | None = None
     pooling: str | None = None
     is_normalized: bool | None = None
     version_2_with_negative: bool | None = None

@@ -14,9 +14,11 @@ Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids
     regression       float32 [B], the number itself
     tagging          int32 [B, F], the number of the label at the first piece of each word
 
-For tagging there are, too, `label_mask` int32 [B, F], 1 at the first pieces of words; and for
-evaluation `continues_sentence` int32 [B], 1 if the window goes on with the sentence of the window
-that has the number before.
+If long texts are read in windows, an example is a window, and there are `text_numbers` int32 [B],
+the number of its text, and `window_weights` float32 [B], its share of the text's tokens. For
+tagging there are `label_mask` int32 [B, F], 1 at the first pieces of words; and for evaluation
+`continues_sentence` int32 [B], 1 if the window goes on with the sentence of the window that has the
+number before.
 
 The head is google-research/bert's: `output_weights` [L, H], `output_bias` [L] on the pooled first
 token (Devlin et al., 2018, section 4.1), or for tagging on the last layer's output of each piece
@@ -40,7 +42,7 @@ from bert_estimator.precision import scope
 from bert_estimator.tokenization import entities
 
 ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
-_WORDS = "words"  # the name of a list of `Counts`
+_WORDS, _WINDOWS = "words", "windows"  # the names of lists of `Counts`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Head:
 
     COUNTED: ClassVar[tuple[str, ...]] = ("label_ids",)  # features that an evaluation needs
     USES_POOLER: ClassVar[bool] = True
+    # The least by which losses are divided, the sum of the weights of a batch that has an example.
+    LEAST_SUM: ClassVar[float] = 1.0
 
     def input_of(self, model: modeling.BertModel) -> tf.Tensor:
         """Returns what the logits are computed from: [B, ..., H] in the compute dtype."""
@@ -114,6 +118,44 @@ class Head:
         """Returns the values of the metrics, by name, of the counts of all batches."""
         functions = {**METRICS, "f1": functools.partial(metrics.f1, positive=self.positive)}
         return {name: functions[name](counts) for name in self.metrics}
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowsHead(Head):
+    """Says what the windows of a text predict: the mean of their logits, weighted by their tokens.
+
+    In training each window has the label of its text, and the text's windows count as one example
+    together. So training lowers a bound of what is evaluated: cross-entropy and squared error are
+    convex, so that the loss of the mean is at most the mean of the losses (Jensen).
+    """
+
+    COUNTED: ClassVar[tuple[str, ...]] = ("label_ids", "text_numbers", "window_weights")
+    LEAST_SUM: ClassVar[float] = 1e-6
+
+    def weights_of(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        return super().weights_of(features) * features["window_weights"]
+
+    def count(
+        self,
+        logits: np.ndarray,
+        label_ids: np.ndarray,
+        weights: np.ndarray,
+        text_numbers: np.ndarray,
+        window_weights: np.ndarray,
+    ) -> Counts:
+        """Keeps the windows of a batch, since the windows of a text may be in several batches."""
+        arrays = text_numbers, window_weights, label_ids, logits
+        return {_WINDOWS: [tuple(array[weights > 0] for array in arrays)]}
+
+    def values_of(self, counts: Counts) -> dict[str, float]:
+        windows = zip(*counts[_WINDOWS], strict=True)
+        numbers, weights, label_ids, logits = map(np.concatenate, windows)
+        _, firsts, owners = np.unique(numbers, return_index=True, return_inverse=True)
+        sums = np.zeros([len(firsts), logits.shape[1]])
+        np.add.at(sums, owners, np.float64(weights)[:, np.newaxis] * logits)
+        means = np.float32(sums / np.bincount(owners, weights)[:, np.newaxis])
+        of_texts = super().count(means, label_ids[firsts], np.ones(len(firsts)))
+        return of_texts | super().values_of(of_texts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +315,7 @@ def _class_weights(head, features):
 def _loss_fn(network, head, features, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     weights = head.weights_of(features)
-    num_labelled = update.global_sum(weights)
+    num_labelled = update.global_sum(weights, head.LEAST_SUM)
     total = num_labelled
     if head.class_weights is not None:  # their sum may be below 1, and may be 0
         total = tpu.cross_replica_sum(tf.reduce_sum(weights * _class_weights(head, features)))

@@ -17,6 +17,7 @@ import numpy as np
 from bert_estimator.command_line import console
 from bert_estimator.system import disk_files, ticker
 from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.long_texts import WINDOWS, LongTexts
 
 BATCH_SIZE = 32
 # Commands sort the lines of up to so many batches, if that many have arrived.
@@ -221,7 +222,11 @@ def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
     return console.exit_code(name, argv, body, expected=expected, doing=None, prints_results=True)
 
 
-def report_cuts(num_cut: int, max_seq_length: int, what: str = "texts") -> None:
-    """Says how many of the texts, or of their words, were cut."""
+def report_cuts(
+    num_cut: int, max_seq_length: int, what: str = "texts", long_texts: LongTexts | None = None
+) -> None:
+    """Says how many of the texts, or of their words, were cut or read in windows."""
+    is_cut = long_texts is None or long_texts.choice != WINDOWS
+    done = "were cut to" if is_cut else "were read in windows of"
     if num_cut:
-        print(f"{num_cut} of the {what} were cut to {max_seq_length} tokens.", file=sys.stderr)
+        print(f"{num_cut} of the {what} {done} {max_seq_length} tokens.", file=sys.stderr)

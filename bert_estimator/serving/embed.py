@@ -24,12 +24,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
 from bert_estimator.command_line import console, flags
-from bert_estimator.command_line.choices import POOLINGS
+from bert_estimator.command_line.choices import LONG_TEXTS, POOLINGS
 from bert_estimator.serving import commands
 from bert_estimator.serving.commands import BATCHES_TOGETHER
 from bert_estimator.system import disk_files, memory, standard_streams
@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--max_seq_length",
         type=int,
-        help="cut texts to this many tokens (default: the length of the network's training)",
+        help="read this many tokens at a time (default: the length of the network's training)",
     )
     for name, does, leaves in (
         ("do_lower_case", "lower-case texts", "leave texts in the case that they have"),
@@ -178,30 +178,46 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_vector_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --pooling and --layers."""
-    parser.add_argument(
+    """Adds the flags of `vector_options`."""
+    add = parser.add_argument
+    add(
         "--pooling",
         choices=POOLINGS,
         help="make a text's vector of its tokens' vectors: their mean or maximum, without padding; "
         "[CLS]'s; or the pooler's output (default: as sentence-transformers' files beside the "
         "weights say, scaled to length 1 if they say so; without them, mean)",
     )
-    parser.add_argument(
+    add(
         "--layers",
         type=_layers,
         help="take these layers, and put their vectors side by side: 1 is the first layer, 0 the "
         "sum of the embeddings, -1 the last layer (default -1; extract_features.py's default is "
         "--layers=-1,-2,-3,-4)",
     )
+    add(
+        "--long_texts",
+        choices=LONG_TEXTS,
+        help="read of a text that is longer its beginning, its beginning and end, or all of it in "
+        "windows, whose vectors are averaged (default: as in the network's training, or else cut)",
+    )
+    add(
+        "--doc_stride",
+        type=int,
+        help="start each window so many tokens after the window before it (default: half of it)",
+    )
 
 
-def pooling_and_layers(
-    parser: argparse.ArgumentParser, args: argparse.Namespace
-) -> tuple[str | None, list[int]]:
-    """Returns what --pooling and --layers ask for; ends the command if they do not go together."""
+def vector_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments of `Embedder` that flags of vectors ask for; ends the command if they
+    do not go together."""
     if args.pooling == "pooled" and args.layers is not None:
         parser.error("--layers is not for --pooling=pooled, which is of the last layer")
-    return args.pooling, args.layers or [-1]
+    return {
+        "pooling": args.pooling,
+        "layers": args.layers or [-1],
+        "long_texts": args.long_texts,
+        "doc_stride": args.doc_stride,
+    }
 
 
 def _layers(text):
@@ -214,20 +230,24 @@ def _layers(text):
 
 
 def _arguments(argv):
-    """Returns the parsed arguments; flags that would have no effect are errors."""
+    """Returns (the parsed arguments, the options of vectors); flags that would have no effect are
+    errors."""
     parser = _parser()
     args = parser.parse_args(argv[1:])
     if args.format == "jsonl" and args.pooling is not None:
         parser.error("--pooling is for --format=npy: --format=jsonl writes the tokens' own vectors")
-    args.pooling, args.layers = pooling_and_layers(parser, args)
+    if args.format == "jsonl" and args.long_texts == "windows":
+        parser.error("--long_texts=windows is for --format=npy: a token may be in several windows")
+    options = vector_options(parser, args)
     if args.format == "jsonl":
-        args.pooling = "mean"  # is not used, whatever the files beside the weights ask for
-    return args
+        # The pooling is not used, whatever the files beside the weights ask for.
+        options |= {"pooling": "mean", "long_texts": args.long_texts or "cut"}
+    return args, options
 
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code, as `commands.exit_code` does."""
-    args = _arguments(argv)
+    args, options = _arguments(argv)
 
     def answer():
         for name in ("vocab_file", "bert_config_file"):
@@ -237,23 +257,18 @@ def main(argv: list[str]) -> int:
                 # Loaded only now, since it takes seconds: a wrong command line has been reported.
                 from bert_estimator.serving.embedder import Embedder
 
-                embedder = Embedder(
-                    args.model,
-                    args.pooling,
-                    args.layers,
-                    args.max_seq_length,
-                    args.batch_size,
-                    args.vocab_file,
-                    args.bert_config_file,
-                    args.do_lower_case,
-                    args.checkpoint,
-                    args.strip_accents,
-                )
+                names = (
+                    "max_seq_length", "batch_size", "vocab_file", "bert_config_file",
+                    "do_lower_case", "checkpoint", "strip_accents",
+                )  # fmt: skip
+                of_flags = {name: getattr(args, name) for name in names}
+                embedder = Embedder(args.model, **options, **of_flags)
             if args.format == "npy":
                 errors = write_vectors(embedder, reader, sys.stdout.buffer, _report)
             else:
-                errors = write_features(embedder, args.layers, reader, sys.stdout, _report)
-        commands.report_cuts(embedder.num_cut, embedder.max_seq_length)
+                errors = write_features(embedder, options["layers"], reader, sys.stdout, _report)
+        number, length = embedder.num_cut, embedder.max_seq_length
+        commands.report_cuts(number, length, long_texts=embedder.long_texts)
         return errors
 
     return commands.exit_code("embed", argv, answer)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, memory_needed, modeling
-from bert_estimator.command_line.choices import LEAST_TOKENS, POOLINGS
+from bert_estimator.command_line.choices import LEAST_TOKENS, LONG_TEXTS, POOLINGS
 from bert_estimator.interchange import network_variables, weights
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.interchange.onnx import model_directory, runtime
@@ -21,6 +21,7 @@ from bert_estimator.serving.commands import Text
 from bert_estimator.storage import remote
 from bert_estimator.system import paths
 from input_pipelines.tasks.features import Features
+from input_pipelines.tasks.long_texts import CUT, WINDOWS, LongTexts
 
 _LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 _VECTORS, _TOKENS = "vectors", "tokens"  # what is fetched from an ONNX model
@@ -47,8 +48,8 @@ class Embedder:
         they say this, too; without such files, it means "mean".
       layers: numbers of layers, whose vectors are put side by side. 1 is the first layer and 0 the
         sum of the embeddings; -1 is the last layer. They do not matter for "pooled".
-      max_seq_length: tokens of a text, with the special tokens; longer texts are cut. None means
-        the length that the network was trained on, or else its number of positions.
+      max_seq_length: tokens of a text, with the special tokens. None means the length that the
+        network was trained on, or else its number of positions.
       batch_size: the most texts that are computed at a time.
       vocab_file: used instead of the vocabulary beside the weights.
       bert_config_file: the network's configuration, if none lies beside the weights; another
@@ -58,13 +59,18 @@ class Embedder:
       strip_accents: whether accents are taken away; None means what these files say, or else what
         is usual: as do_lower_case says, and always for SentencePiece.
       checkpoint: which checkpoint of a run, as for `interchange.open_source`.
+      long_texts: what is read of longer texts, one of `choices.LONG_TEXTS`; for "windows", a text's
+        vector is the mean of its windows' vectors, with their tokens as weights, and is scaled then
+        if vectors are scaled. None means what the files beside the weights say, or else "cut".
+      doc_stride: how many tokens after one another windows begin; None means half of a window.
 
     Attributes:
       width: the number of elements of a vector: n * H, or H for "pooled".
       pooling: as above, resolved.
       is_normalized: whether the vectors have the length 1.
       batch_size, max_seq_length: as above, resolved.
-      num_cut: how many texts have been cut so far.
+      long_texts: the `tasks.long_texts.LongTexts` of long_texts and doc_stride.
+      num_cut: how many texts were longer so far.
 
     Raises:
       ValueError: the path does not hold a whole network with its vocabulary, a weight is not
@@ -84,6 +90,8 @@ class Embedder:
         do_lower_case: bool | None = None,
         checkpoint: str | None = None,
         strip_accents: bool | None = None,
+        long_texts: str | None = None,
+        doc_stride: int | None = None,
     ):
         commands.check_batch_size(batch_size)
         if pooling not in (None, *POOLINGS):
@@ -107,6 +115,7 @@ class Embedder:
         self._tokenizer = source.open_tokenizer(do_lower_case, strip_accents)
         self._layers = _layer_numbers(layers, self._config.num_hidden_layers)
         self.max_seq_length = _length(max_seq_length, source)
+        self.long_texts = _long_texts(long_texts, doc_stride, source, self.max_seq_length)
         self.width = self._config.hidden_size * (1 if self.pooling == "pooled" else len(layers))
         self.batch_size = batch_size
         self.num_cut = 0
@@ -129,10 +138,13 @@ class Embedder:
             a vector is not finite; the message says which text.
         """
         commands.check_list(texts)
-        vectors = np.zeros([len(texts), self.width], np.float32)
         features = self._features(texts)
+        vectors = np.zeros([len(features), self.width], np.float32)
         for numbers, feed in self._batches(features):
             vectors[numbers] = self._session.run(self._vectors, feed)
+        if len(features) > len(texts):
+            by_text = features.by_text(vectors)
+            vectors = np.float32([np.average(rows, 0, weights) for rows, weights in by_text])
         _check_finite(vectors)
         if self.is_normalized:
             # A vector of zeros stays as it is.
@@ -150,9 +162,14 @@ class Embedder:
           For each text, its tokens with [CLS] and [SEP], and float32 [n, number of tokens, H].
 
         Raises:
-          ValueError: as a call does.
+          ValueError: as a call does; or long texts are read in windows.
         """
         commands.check_list(texts)
+        if self.long_texts.choice == WINDOWS:
+            raise ValueError(
+                "long_texts='windows' is for vectors of texts: a token may be in several windows; "
+                "open the network with long_texts='cut' or 'head_tail'"
+            )
         features = self._features(texts)
         answer_of: dict[int, tuple[list[str], np.ndarray]] = {}
         for numbers, feed in self._batches(features):
@@ -173,7 +190,7 @@ class Embedder:
 
     def _features(self, texts: Sequence[Text]) -> Features:
         examples = [self._example(number, text) for number, text in enumerate(texts)]
-        return Features(examples, self._tokenizer, self.max_seq_length)
+        return Features(examples, self._tokenizer, self.max_seq_length, self.long_texts)
 
     def _batches(self, features: Features) -> Iterator[tuple[np.ndarray, Mapping]]:
         """Yields (numbers of texts, feed) for the batches of texts."""
@@ -309,7 +326,7 @@ def _layer_numbers(layers: Sequence[int], num_layers: int) -> list[int]:
 
 
 def _length(max_seq_length: int | None, source: interchange.Source) -> int:
-    """Returns the length in tokens to which texts are cut."""
+    """Returns the length of a text in tokens."""
     positions = source.config.max_position_embeddings
     if max_seq_length is None:
         return min(source.max_seq_length or positions, positions)
@@ -320,6 +337,21 @@ def _length(max_seq_length: int | None, source: interchange.Source) -> int:
             "number of the network's positions"
         )
     return max_seq_length
+
+
+def _long_texts(choice, doc_stride, source, max_seq_length):
+    """Returns what is read of longer texts."""
+    if choice not in (None, *LONG_TEXTS):
+        raise ValueError(f"long_texts={choice!r}: must be one of {', '.join(LONG_TEXTS)}")
+    choice, stride = choice or source.long_texts or CUT, doc_stride or source.doc_stride
+    if doc_stride is not None and choice != WINDOWS:
+        raise ValueError(f"doc_stride={doc_stride!r}: is for long_texts='windows'")
+    if doc_stride is not None and not 1 <= doc_stride <= max_seq_length - 2:
+        raise ValueError(
+            f"doc_stride={doc_stride!r}: must be from 1 to {max_seq_length - 2}, the tokens of a "
+            "window"
+        )
+    return LongTexts(choice, stride)
 
 
 def _check_finite(vectors: Any) -> None:

@@ -9,6 +9,7 @@ from its checkpoint, which stands for the directory here (`checkpoint_model`).
 import dataclasses
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,8 @@ from bert_estimator.system import json_files, paths
 from bert_estimator.system.errors import listed
 from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.answers import Search
-from input_pipelines.tasks.features import Batches
+from input_pipelines.tasks.features import Batches, Features
+from input_pipelines.tasks.long_texts import CUT, LongTexts
 
 ENDS = ("start_logits", "end_logits")  # the outputs of a network for answers
 
@@ -37,6 +39,7 @@ _OUTPUTS = ("logits", "probabilities")
 # What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
 _ANY = -1  # in a signature, the size of a dimension that may have any size
+_USUAL = LongTexts()
 
 
 class Reading(NamedTuple):
@@ -57,9 +60,10 @@ class TextTask:
     is_pair: bool
     vocab_file: str  # a path
     casing: tokenization.Casing
-    max_seq_length: int  # to which examples are cut, in tokens
+    max_seq_length: int  # of an example, in tokens
     reading: Reading | None = None  # None for other tasks than answers
     words: str = tag_files.SPACES  # for tagging; one of `tag_files.WORD_FORMS`
+    long_texts: LongTexts = _USUAL  # what is read of longer examples
 
     def open_tokenizer(self) -> tokenization.Tokenizer:
         """Returns the tokenizer of the vocabulary."""
@@ -160,7 +164,8 @@ def read_task(export_dir: str) -> TextTask:
     reading = _reading(values, path, length) if is_answering else None
     words = tag_files.recorded_form(values, path)
     is_pair = is_answering or facts["is_pair"]
-    return TextTask(kind, labels, is_pair, vocab_file, casing, length, reading, words)
+    long_texts = LongTexts(facts["long_texts"] or CUT, facts["doc_stride"])
+    return TextTask(kind, labels, is_pair, vocab_file, casing, length, reading, words, long_texts)
 
 
 def _reading(values, path, length):
@@ -214,6 +219,20 @@ class OpenModel(NamedTuple):
                 for number, row in zip(numbers, outputs, strict=True):
                     rows[name][number] = row
         return rows
+
+
+def of_texts(
+    features: Features, rows: Iterable[Mapping[str, np.ndarray]], kind: str
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """Yields the outputs for texts, from the outputs for their windows, in order: the means of the
+    logits, with the windows' tokens as weights, and the probabilities that follow."""
+    for windows, weights in features.by_text(rows):
+        if len(windows) == 1:
+            yield windows[0]  # as it is: probabilities that are computed again may differ in a bit
+            continue
+        logits = np.float32(np.average([row["logits"] for row in windows], 0, weights))
+        outputs = {"logits": logits, "probabilities": _probabilities(logits, kind)}
+        yield {name: outputs[name] for name in _outputs_of(kind)}
 
 
 def open_session(export_dir: str, task: TextTask, batch_size: int) -> OpenModel:

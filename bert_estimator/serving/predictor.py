@@ -39,6 +39,7 @@ from bert_estimator.tokenization import entities
 from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features, TagFeatures
+from input_pipelines.tasks.long_texts import LongTexts
 from input_pipelines.tasks.tag_files import Sentence
 
 
@@ -65,9 +66,10 @@ class Predictor(TaskPredictor):
       kind: one of `choices.TASK_KINDS`.
       labels: the labels in the order of the outputs' columns; empty for regression.
       is_pair: whether the model's task is about pairs of texts.
-      max_seq_length: tokens of an example; longer examples are cut, as they were in training; for
-        tagging, longer texts are split, and none of their words is lost.
-      num_cut: how many texts, or for tagging words, have been cut so far.
+      max_seq_length: tokens of an example; for tagging, longer texts are split, and none of their
+        words is lost.
+      long_texts: what is read of longer examples, as in training; see `tasks.long_texts`.
+      num_cut: how many texts were longer so far; for tagging, how many words have been cut.
 
     Raises:
       ValueError: the directory does not hold a model with a task, a file of it is damaged, or the
@@ -79,6 +81,7 @@ class Predictor(TaskPredictor):
         self.kind: str = self._task.kind
         self.labels: tuple[str, ...] = self._task.labels
         self.is_pair: bool = self._task.is_pair
+        self.long_texts: LongTexts = self._task.long_texts
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
         """Answers texts like the command line; see `predict` for the texts.
@@ -121,18 +124,23 @@ class Predictor(TaskPredictor):
         """
         commands.check_list(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts)]
-        make = TagFeatures if self.kind == "tagging" else Features
-        features = make(examples, self._tokenizer, self.max_seq_length)
+        of_text = examples, self._tokenizer, self.max_seq_length
+        is_tagging = self.kind == "tagging"
+        features = TagFeatures(*of_text) if is_tagging else Features(*of_text, self.long_texts)
         outputs = self._model.run(features, self.batch_size)
-        if self.kind == "tagging":
-            # A long text has several windows; its words' rows come together again.
+        # A long text may have several windows; what they say comes together again.
+        if is_tagging:
             outputs = {name: features.by_sentence(rows) for name, rows in outputs.items()}
+        else:
+            rows = ({n: outputs[n][i] for n in outputs} for i in range(len(features)))
+            rows = list(exported_model.of_texts(features, rows, self.kind))
+            outputs = {name: [row[name] for row in rows] for name in outputs}
         for row in outputs["logits"]:
             # Finite weights can give this, too: their products may overflow.
             if not np.isfinite(row).all():
                 raise ValueError(f"the model's output is not finite: {np.asarray(row).tolist()}")
         self._count(features.num_cut)
-        if self.kind == "tagging":
+        if is_tagging:
             return outputs
         shape = [len(examples), len(self.labels) or 1]
         return {name: np.reshape(np.float32(rows), shape) for name, rows in outputs.items()}
@@ -231,7 +239,8 @@ def main(argv: list[str]) -> int:
             commands.report_cuts(predictor.num_cut, predictor.max_query_length, "questions")
         else:
             what = "words" if predictor.kind == "tagging" else "texts"
-            commands.report_cuts(predictor.num_cut, predictor.max_seq_length, what)
+            number, length = predictor.num_cut, predictor.max_seq_length
+            commands.report_cuts(number, length, what, predictor.long_texts)
         return errors
 
     return commands.exit_code("predictor", argv, answer)

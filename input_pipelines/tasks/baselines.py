@@ -24,7 +24,7 @@ def bag_of_words_accuracy(
 ) -> float:
     """Trains on one set of examples; returns the share of the other set that it gets right."""
     weights, bias = _fit(train, num_labels, vocab_size)
-    scores = _scores(*held_out.bag_of_words(vocab_size), len(held_out), weights, bias)
+    scores = _scores(*held_out.bag_of_words(vocab_size), held_out.num_texts, weights, bias)
     return float(np.mean(scores.argmax(axis=1) == held_out.labels))
 
 
@@ -36,10 +36,10 @@ def _fit(train: Features, num_labels: int, vocab_size: int) -> tuple[np.ndarray,
     means = [np.zeros_like(p) for p in parameters]
     squares = [np.zeros_like(p) for p in parameters]
     for step in range(1, _STEPS + 1):
-        scores = _scores(owners, words, len(train), *parameters)
+        scores = _scores(owners, words, train.num_texts, *parameters)
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
         errors = exponentials / exponentials.sum(axis=1, keepdims=True) - targets
-        errors /= len(train)
+        errors /= train.num_texts
         # A product with a matrix of words would take memory for examples times vocabulary.
         by_word = [
             np.bincount(words, errors[owners, label], 2 * vocab_size) for label in range(num_labels)

@@ -3,18 +3,23 @@
 Examples become [CLS] text [SEP], or [CLS] text [SEP] text [SEP]; tagged sentences become windows of
 [CLS] pieces [SEP], in which first pieces have the tags.
 
-Letters: B batch size, F sequence length, L labels.
+Letters: B batch size, F sequence length, L labels, T texts or pairs, W windows.
 """
 
 import hashlib
-from collections.abc import Sequence
-from typing import Protocol
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.long_texts import CUT, HEAD_TAIL, WINDOWS, LongTexts
 from input_pipelines.tasks.tag_files import Sentence
+
+_Row = TypeVar("_Row")
+_USUAL = LongTexts()
 
 
 class Batches(Protocol):
@@ -65,73 +70,108 @@ class _FlatIds:
 
 
 class Features(_FlatIds):
-    """Holds the features of examples, all of them or none with labels; batches add the padding."""
+    """Holds the features of examples, all of them or none with labels; batches add the padding. A
+    text that is read in windows has several, which `len` counts."""
 
-    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int):
-        self.max_seq_length = max_seq_length
-        self.num_cut = 0  # examples that were truncated
-        # int32 [examples], float32 for regression, int32 [examples, L] for multi_label.
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        long_texts: LongTexts = _USUAL,
+    ):
+        self.max_seq_length, self.num_texts = max_seq_length, len(examples)
+        self.num_cut = 0  # examples that are longer
+        self._long_texts = long_texts
+        # int32 [T], float32 for regression, int32 [T, L] for multi_label.
         self.labels = None
         if examples and examples[0].label is not None:
             labels = [example.label for example in examples]
             self.labels = np.array(labels, np.float32 if isinstance(labels[0], float) else np.int32)
-        ids, lengths, first_lengths = [], [], []
-        for example in examples:
-            first, second = self._segments(example, tokenizer)
-            ids += first + second
-            first_lengths.append(len(first))
-            lengths.append(len(first) + len(second))
+        ids, lengths, first_lengths, owners = [], [], [], []
+        for number, example in enumerate(examples):
+            for first, second in self._segments(example, tokenizer):
+                ids += first + second
+                first_lengths.append(len(first))
+                lengths.append(len(first) + len(second))
+                owners.append(number)
         self._hold(ids, lengths, tokenizer.unk_id)
         self._first_lengths = np.array(first_lengths, np.int64)
+        self._owners = np.array(owners, np.int32)  # [W], the number of each window's text
+        of_text = np.bincount(self._owners, self.lengths, self.num_texts)
+        self._weights = np.float32(self.lengths / of_text[self._owners])
 
     def digest(self) -> bytes:
         """Returns a hash of ids, segments and labels."""
         digest = hashlib.sha256(str(self.max_seq_length).encode())
-        for array in (self._ids, self.lengths, self._first_lengths, self.labels):
+        owners = None if len(self) == self.num_texts else self._owners
+        for array in (self._ids, self.lengths, self._first_lengths, self.labels, owners):
             digest.update(b"" if array is None else array.tobytes())
         return digest.digest()
 
     def describe_cuts(self) -> str:
-        """Returns in words what did not fit max_seq_length; "" if everything did."""
-        if not self.num_cut:
-            return ""
-        return f"{self.num_cut} of {len(self)} examples were cut to {self.max_seq_length} tokens"
+        """Returns in words how many texts do not fit max_seq_length, and what is done about it."""
+        share, choice = self.num_cut / max(self.num_texts, 1), self._long_texts.choice
+        done = {
+            CUT: "their ends are cut",
+            HEAD_TAIL: "their middles are cut",
+            WINDOWS: f"they are read in {len(self) - self.num_texts + self.num_cut} windows",
+        }[choice]
+        return (
+            f"{self.num_cut} of {self.num_texts} texts ({share:.1%}) are longer than "
+            f"{self.max_seq_length} tokens (--max_seq_length)"
+        ) + f": {done} (--long_texts={choice})" * (self.num_cut > 0)
 
     def bag_of_words(self, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (number of the example, number of the word below 2 * vocab_size) of all words."""
-        owners = np.repeat(np.arange(len(self)), self.lengths)
+        """Returns (number of the text, number of the word below 2 * vocab_size) of all words."""
+        windows = np.repeat(np.arange(len(self)), self.lengths)
         places = np.arange(len(self._ids)) - np.repeat(self._ends - self.lengths, self.lengths)
         # A word has different numbers in the first and in the second segment.
-        in_second = places >= self._first_lengths[owners]
-        return owners, self._ids + vocab_size * in_second
+        in_second = places >= self._first_lengths[windows]
+        return self._owners[windows], self._ids + vocab_size * in_second
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns int32 features of the examples with these numbers [B], padded to a length, at
         least the longest example's (None for max_seq_length): [B, F], and [B] for `unique_ids` (the
-        numbers) and `is_real_example`; `label_ids` if labels are known. The number -1 gives a
-        padding of zeros."""
+        numbers) and `is_real_example`; `label_ids` if labels are known. If long texts are read in
+        windows, these have numbers, and there are `text_numbers` and float32 `window_weights`, each
+        window's share of its text's tokens. The number -1 gives a padding of zeros."""
         features, numbers, _ = self._batch(numbers, length or self.max_seq_length)
         mask, is_real = features["input_mask"], features["is_real_example"]
         in_second = np.arange(mask.shape[1]) >= self._first_lengths[numbers][:, np.newaxis]
         features["segment_ids"] = mask * in_second
+        if self._long_texts.choice == WINDOWS:
+            features["text_numbers"] = self._owners[numbers] * is_real
+            features["window_weights"] = self._weights[numbers] * np.float32(is_real)
         if self.labels is not None:
             shape = [-1] + [1] * (self.labels.ndim - 1)
-            labels = np.where(is_real.reshape(shape), self.labels[numbers], 0)
+            labels = np.where(is_real.reshape(shape), self.labels[self._owners[numbers]], 0)
             features["label_ids"] = labels.astype(self.labels.dtype)
         return features
 
-    def _segments(self, example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-        """Returns the ids of both segments, with special tokens; the second may be empty."""
-        first = tokenizer.encode(example.text_a)
-        second = tokenizer.encode(example.text_b) if example.text_b is not None else []
-        room = self.max_seq_length - (2 if example.text_b is None else 3)
-        self.num_cut += len(first) + len(second) > room
-        # The longer text loses a token from its end, as in google-research/bert
-        # (`_truncate_seq_pair`).
-        while len(first) + len(second) > room:
-            (first if len(first) > len(second) else second).pop()
-        first = [tokenizer.cls_id, *first, tokenizer.sep_id]
-        return first, [*second, tokenizer.sep_id] if example.text_b is not None else []
+    def by_text(self, rows: Iterable[_Row]) -> Iterator[tuple[list[_Row], np.ndarray]]:
+        """Yields, for each text, what its windows have in `rows`, an iterable of all windows in
+        order, and their tokens, with the special tokens: int64 [windows of the text]."""
+        rows = iter(rows)
+        bounds = np.searchsorted(self._owners, np.arange(self.num_texts + 1))
+        for first, end in itertools.pairwise(bounds.tolist()):
+            yield list(itertools.islice(rows, end - first)), self.lengths[first:end]
+
+    def _segments(
+        self, example: Example, tokenizer: Tokenizer
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Yields the ids of both segments of each sequence, with special tokens; the second may be
+        empty."""
+        is_pair = example.text_b is not None
+        texts = (
+            tokenizer.encode(example.text_a),
+            tokenizer.encode(example.text_b) if is_pair else [],
+        )
+        room = self.max_seq_length - (3 if is_pair else 2)
+        self.num_cut += sum(map(len, texts)) > room
+        for first, second in self._long_texts.sequences(*texts, room):
+            first = [tokenizer.cls_id, *first, tokenizer.sep_id]
+            yield first, [*second, tokenizer.sep_id] if is_pair else []
 
 
 _NOT_FIRST = -1  # at a piece that is not the first piece of a word
@@ -187,7 +227,8 @@ class TagFeatures(_FlatIds):
             parts.append(f"{self.num_split} of {self.num_sentences} sentences were split")
         if self.num_cut:
             parts.append(f"{self.num_cut} words lost their last pieces")
-        return " and ".join(parts) + f" to fit {self.max_seq_length} tokens" if parts else ""
+        fits = f" to fit {self.max_seq_length} tokens (--max_seq_length)"
+        return " and ".join(parts) + fits if parts else ""
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns what `Features.batch` does for the windows with these numbers, with the tags at

@@ -49,7 +49,7 @@ def input_fn_builder(
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
       with `params["batch_size"]` examples each. No value is cast to bfloat16: all are integers,
-      except the labels of regression, which go into a float32 loss.
+      except the labels of regression and the weights of windows, which go into a float32 loss.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:

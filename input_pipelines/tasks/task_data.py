@@ -9,11 +9,13 @@ from typing import Generic, TypeVar
 from bert_estimator.tokenization import Casing, Tokenizer, entities
 from input_pipelines.tasks import examples, tag_files
 from input_pipelines.tasks.features import Features, TagFeatures
+from input_pipelines.tasks.long_texts import LongTexts
 from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.task_table import EMBEDDED_METRICS, ENTITY_METRICS, OWN_METRICS, Task
 
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
 _Example = TypeVar("_Example", examples.Example, Sentence)
+_CUT = LongTexts()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,7 @@ class TaskData:
         yields the lines of their file, and the ending of this file's name.
       words: for tagging, what words to train on are, one of `tag_files.WORD_FORMS`; or None.
       positive: the label that the metric f1 is of; None means the second label.
+      long_texts: what the features have of long texts; not for tagging.
     """
 
     kind: str
@@ -66,6 +69,7 @@ class TaskData:
     tags_extension: str = ""
     words: str | None = None
     positive: str | None = None
+    long_texts: LongTexts = _CUT
 
     def digest(self) -> str:
         """Returns a hash of the training data and the labels' order; "" without training data."""
@@ -93,6 +97,7 @@ def load_table(
     train: bool,
     evaluate: bool,
     predict: bool,
+    long_texts: LongTexts = _CUT,
 ) -> TaskData:
     """Reads the files of a task.
 
@@ -100,6 +105,7 @@ def load_table(
       vocab_file: the vocabulary that the tokenizer was opened from.
       max_seq_length: length of an example's features, in tokens.
       train, evaluate, predict: whether to read the files for training, evaluation and prediction.
+      long_texts: what is read of texts that are longer.
 
     Raises:
       TableError: a file cannot be read, or has a row that the task does not allow.
@@ -109,7 +115,7 @@ def load_table(
         task = dataclasses.replace(task, labels=examples.discover_labels(task))
 
     def features(of_file: list[examples.Example]) -> Features:
-        return Features(of_file, tokenizer, max_seq_length)
+        return Features(of_file, tokenizer, max_seq_length, long_texts)
 
     return TaskData(
         task.kind,
@@ -129,20 +135,26 @@ def load_table(
         tokenizer.casing,
         functools.partial(examples.texts, task),
         positive=task.positive,
+        long_texts=long_texts,
     )
 
 
 def of_embedded(
-    task: EmbeddedTask[examples.Example], tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
+    task: EmbeddedTask[examples.Example],
+    tokenizer: Tokenizer,
+    vocab_file: str,
+    max_seq_length: int,
+    long_texts: LongTexts = _CUT,
 ) -> TaskData:
     """Returns all features of an embedded task; predictions are made for the held-out examples."""
-    train = Features(task.train, tokenizer, max_seq_length)
-    held_out = Features(task.held_out, tokenizer, max_seq_length)
+    train = Features(task.train, tokenizer, max_seq_length, long_texts)
+    held_out = Features(task.held_out, tokenizer, max_seq_length, long_texts)
     sides = train, {"": held_out}, {"": held_out}
     is_pair = task.train[0].text_b is not None
     texts = functools.partial(examples.texts_of, [*task.train, *task.held_out])
     of_text = is_pair, vocab_file, tokenizer.casing, texts
-    return TaskData("classification", task.labels, EMBEDDED_METRICS, *sides, *of_text)
+    metrics = EMBEDDED_METRICS
+    return TaskData("classification", task.labels, metrics, *sides, *of_text, long_texts=long_texts)
 
 
 def load_tags(

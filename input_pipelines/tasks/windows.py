@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks import squad_files
+from input_pipelines.tasks.long_texts import spans
 from input_pipelines.tasks.squad_files import Answer, Question
 
 
@@ -158,17 +159,6 @@ class Windows:
             best[inside] = np.where(is_better, score, best[inside])
             winner[inside] = np.where(is_better, index, winner[inside])
         return [winner[start : start + length] == i for i, (start, length) in enumerate(bounds)]
-
-
-def spans(num_tokens: int, room: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Returns (number of first token, number of tokens) of the windows of a text, at least one."""
-    result, start = [], 0
-    while True:
-        length = min(num_tokens - start, room)
-        result.append((start, length))
-        if start + length >= num_tokens:
-            return result
-        start += min(length, doc_stride)
 
 
 def _positions(tokens, start, length):

@@ -41,6 +41,7 @@ RUNS = [
     (CLASSIFIER, []),
     (CLASSIFIER, ["--task_name=summary", "--max_seq_length=24"]),
     (CLASSIFIER, ["--task_kind=tagging"]),
+    (CLASSIFIER, [*OWN, "--long_texts=windows", "--doc_stride=7"]),
     (SQUAD, [*OWN, "--version_2_with_negative", "--doc_stride=7"]),
     (SQUAD, [*OWN, "--version_2_with_negative", "--null_score_diff_threshold=-2"]),
     (SQUAD, [*OWN, "--max_query_length=9", "--n_best_size=3", "--max_seq_length=40"]),
@@ -100,7 +101,8 @@ def test_a_run_is_not_told_what_it_knows(data, script, argv, place):
         assert config.embedded == before.embedded
         values, values_before = flags.values_of(config), flags.values_of(before)
         names = {"do_eval": ["eval_file", "eval_input_file"], "do_predict": ["predict_file"]}
-        for name in [*names.get(verb, []), "null_score_diff_threshold", "n_best_size"]:
+        own = ["null_score_diff_threshold", "n_best_size", "long_texts", "doc_stride"]
+        for name in [*names.get(verb, []), *own]:
             assert values.get(name) == values_before.get(name)
 
 

@@ -296,3 +296,64 @@ def test_dropout_is_on_in_training_alone():
     with_seed_0, _, _ = train_once("classification")
     losses = [train_once("classification", random_seed=1)[0] for _ in range(2)]
     assert losses[0] == losses[1] != with_seed_0
+
+
+# Windows of long texts: windows 0 and 2 are of one text, and row 3 only pads the batch.
+OF_WINDOWS = {
+    "text_numbers": np.array([5, 2, 5, 0], np.int32),
+    "window_weights": np.array([0.75, 1.0, 0.25, 0.0], np.float32),
+}
+
+
+def build_windows(kind, mode, rule=None, scale=1.0, **options):
+    tf.set_random_seed(3)
+    features = make_features(kind) | OF_WINDOWS
+    features["label_ids"] = features["label_ids"][[0, 1, 0, 3]]
+    features["window_weights"] = features["window_weights"] * np.float32(scale)
+    head = classification.WindowsHead(kind, 1 if kind == "regression" else 3, METRICS[kind])
+    network = fine_tuning.NetworkBuilder(CONFIG, **options)
+    model_fn = classification.model_fn_builder(network, head, rule)
+    return model_fn({n: tf.constant(v) for n, v in features.items()}, None, mode, {})
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_all_windows_of_a_text_weigh_in_the_loss_as_one_example(kind, no_head_dropout):
+    build = functools.partial(build_windows, kind)
+    loss, values, found = evaluated(build)
+    losses = numpy_losses(kind, values["logits"], LABELS[kind][[0, 1, 0, 3]])
+    expected = np.average(losses, weights=np.float64(OF_WINDOWS["window_weights"]))
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert found["mean_loss"] == pytest.approx(expected, rel=1e-5)
+    trained, report, _, _ = one_step(build)
+    assert trained == pytest.approx(expected, rel=1e-5)
+    # A batch may have less than one text: the sum of its weights still divides.
+    part, of_part, _, _ = one_step(functools.partial(build, scale=0.125))
+    assert part == pytest.approx(trained, rel=1e-6)
+    assert of_part.get("accuracy") == report.get("accuracy")
+    check_micro_batches(build)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_windows_are_scored_by_the_means_of_their_logits(kind):
+    """The windows of a text are in several batches; the reference is computed in float64."""
+    generator = np.random.default_rng(4)
+    owners = generator.permutation(np.repeat(np.arange(20), generator.integers(1, 6, 20)))
+    weights = np.float32(generator.uniform(0.1, 1, len(owners)))
+    number = 1 if kind == "regression" else 3
+    logits = generator.normal(size=[len(owners), number]).astype(np.float32)
+    labels = np.resize(LABELS[kind], [20, *LABELS[kind].shape[1:]])
+    options = number, METRICS[kind], None, kind != "regression"
+    head, total = classification.WindowsHead(kind, *options), {}
+    for first in range(0, len(owners), 7):
+        part = np.arange(first, min(first + 7, len(owners)))
+        part, is_real = np.append(part, 0), np.append(np.ones(len(part)), 0)
+        of_part = logits[part], labels[owners[part]], is_real, owners[part], weights[part]
+        metrics.add(total, head.count(*of_part))
+    of_text = [owners == text for text in range(20)]
+    means = [np.average(np.float64(logits[i]), axis=0, weights=weights[i]) for i in of_text]
+    single = classification.Head(kind, *options)
+    counts = single.count(np.array(means), labels, np.ones(20))
+    expected, found = counts | single.values_of(counts), head.values_of(total)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)

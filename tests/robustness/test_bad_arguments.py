@@ -101,6 +101,9 @@ BAD_ARGUMENTS = {
      ("--early_stopping_patience=-1", ": must not be negative"),
      ("--max_seq_length=4", ": must be at least 5: a pair of texts has three tokens besides"),
      ("--max_seq_length=17", ": cannot be more than the network's max_position_embeddings, w"),
+     ("--long_texts=window", ": must be one of cut, head_tail, windows; did you mean windows?"),
+     ("--doc_stride=0", ": must be positive"),
+     ("--doc_stride=3", ": is for --long_texts=windows; add it, or leave this out"),
      ("--predict_batch_size=0", ": must be positive"),
      ("--class_weights=1", ": must be a number for each of the labels high, low"),
      ("--class_weights=0,0", ": must be numbers, not below 0 and not all 0, with commas betw"),
@@ -213,6 +216,8 @@ BAD_ARGUMENTS = {
      ("--pooling=x", "argument --pooling: invalid choice: 'x' (choose from 'mean', 'cls', "),
      ("--layers=3", "layers: 3 is not a layer of the network: its layers are 1 to 2, or fro"),
      ("--layers=", "argument --layers: '' is not a list of layers; write numbers with commas"),
+     ("--long_texts=x", "argument --long_texts: invalid choice: 'x' (choose from 'cut', 'head_t"),
+     ("--doc_stride=3", "doc_stride=3: is for long_texts='windows'"),
      ("none", "none: there is no such checkpoint. Give the path of a checkpoint without "),
      ("a/hf_classifier", "{folder}/hf_classifier and a/hf_classifier would both be 'hf_classi"),
      ("a\x00b", "the argument 'a\\x00b' holds a NUL character; leave it out"),
@@ -225,6 +230,8 @@ BAD_ARGUMENTS = {
      ("--layers=-4", "layers: -4 is not a layer of the network: its layers are 1 to 2, or f"),
      ("--layers=", "argument --layers: '' is not a list of layers; write numbers with commas"),
      ("--pooling=x", "argument --pooling: invalid choice: 'x' (choose from 'mean', 'cls', "),
+     ("--long_texts=x", "argument --long_texts: invalid choice: 'x' (choose from 'cut', 'head_t"),
+     ("--doc_stride=3", "doc_stride=3: is for long_texts='windows'"),
      ("--checkpoint=best", "{folder}/hf_classifier: is not the directory of a run, so that t"),
      ("--bert_config_file=none", "--bert_config_file=none: there is no such file"),
      ("--vocab_file=none", "--vocab_file=none: there is no such file"),
@@ -329,6 +336,18 @@ ALONE = {
         (
             ["--task_name=mrpc", "--data_dir=.", "--label_column=3", *OWN],
             "--label_column=3: --task_name=mrpc has its files in --data_dir; leave it out",
+        ),
+        (
+            ["--task_kind=tagging", "--long_texts=windows", "--train_file={here}", *OWN],
+            "--long_texts=windows: is for texts; a long sentence of tagged words is split",
+        ),
+        (
+            ["--task_name=code_words", "--long_texts=head_tail"],
+            "--long_texts=head_tail: is for texts; a long sentence of tagged words is split",
+        ),
+        (
+            ["--long_texts=windows", "--doc_stride=31", "--max_seq_length=32"],
+            "--doc_stride=31: must be at most 30, the tokens of a window: windows would not",
         ),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
         (

@@ -245,6 +245,10 @@ def test_a_single_string_is_not_a_list_of_texts(embedder):
         ({"max_seq_length": "12"}, "max_seq_length='12': must be from 5 to"),
         ({"max_seq_length": 12.0}, r"max_seq_length=12\.0: must be from 5 to"),
         ({"batch_size": "3"}, "batch_size='3': must be from 1 to"),
+        ({"long_texts": "window"}, "long_texts='window': must be one of cut, head_tail, windows"),
+        ({"doc_stride": 3}, "doc_stride=3: is for long_texts='windows'"),
+        ({"long_texts": "windows", "doc_stride": 0}, "doc_stride=0: must be from 1 to 22"),
+        ({"long_texts": "windows", "doc_stride": 23}, "doc_stride=23: must be from 1 to 22"),
     ],
 )
 def test_arguments_of_other_types_are_named(arguments, message):
@@ -257,12 +261,59 @@ def test_arguments_of_other_types_are_named(arguments, message):
     [
         (["--format=jsonl", "--pooling=mean"], "--pooling is for --format=npy"),
         (["--pooling=pooled", "--layers=-1"], "--layers is not for --pooling=pooled"),
+        (["--format=jsonl", "--long_texts=windows"], "--long_texts=windows is for --format=npy"),
     ],
 )
 def test_flags_without_effect_are_refused(capsys, flags, message):
     with pytest.raises(SystemExit):
         embed.main(["bert-embed", ENCODER, *flags])
     assert message in capsys.readouterr().err
+
+
+LONG = " ".join(f"word{i % 35}" for i in range(40))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "pooled"])
+def test_windows_of_a_long_text_are_averaged_by_their_tokens(pooling):
+    arguments = {"pooling": pooling, "max_seq_length": 12, "batch_size": 3}
+    windows = Embedder(ENCODER, long_texts="windows", doc_stride=4, **arguments)
+    cut = Embedder(ENCODER, **arguments)
+    words = LONG.split()
+    starts = range(0, 36, 4)
+    parts = cut([" ".join(words[start : start + 10]) for start in starts]).astype(np.float64)
+    lengths = [len(words[start : start + 10]) + 2 for start in starts]
+    expected = np.average(parts, axis=0, weights=lengths)
+    found = windows(["word1", LONG, ("word2", "word3")])
+    assert found.dtype == np.float32 and windows.num_cut == 1
+    np.testing.assert_allclose(found[1], expected, rtol=0, atol=1e-6)
+    # Texts that are not long keep their vectors, bit for bit.
+    for text in ("word1", ("word2", "word3"), ""):
+        np.testing.assert_array_equal(windows([text]), cut([text]))
+
+
+def test_of_long_texts_the_beginning_and_the_end_are_read():
+    found = Embedder(ENCODER, max_seq_length=10, long_texts="head_tail")
+    words = LONG.split()
+    expected = Embedder(ENCODER)([" ".join([*words[:2], *words[-6:]])])
+    np.testing.assert_allclose(found([LONG]), expected, rtol=0, atol=1e-6)
+    (tokens, _), *_ = found.tokens([LONG])
+    assert tokens == ["[CLS]", *words[:2], *words[-6:], "[SEP]"]
+
+
+def test_tokens_of_windows_are_refused():
+    with pytest.raises(ValueError, match=r"^long_texts='windows' is for vectors of texts: a token"):
+        Embedder(ENCODER, long_texts="windows").tokens([LONG])
+
+
+def test_the_command_reads_windows(tmp_path, capsysbinary):
+    (tmp_path / "texts.txt").write_text(f"word1\n{LONG}\n")
+    flags = ["--long_texts=windows", "--doc_stride=5", "--max_seq_length=12"]
+    assert embed.main(["bert-embed", ENCODER, str(tmp_path / "texts.txt"), *flags]) == 0
+    out, err = capsysbinary.readouterr()
+    options = {"long_texts": "windows", "doc_stride": 5, "max_seq_length": 12}
+    expected = Embedder(ENCODER, **options)(["word1", LONG])
+    np.testing.assert_array_equal(np.load(io.BytesIO(out)), expected)
+    assert err.endswith(b"1 of the texts were read in windows of 12 tokens.\n")
 
 
 def test_texts_of_like_lengths_are_computed_together(embedder, monkeypatch):

@@ -7,10 +7,12 @@ import fixtures
 import numpy as np
 import pytest
 
+from bert_estimator.command_line.choices import LONG_TEXTS
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.serving import embed
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.predictor import Predictor
+from bert_estimator.serving.server import models
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -45,6 +47,22 @@ def test_vectors_are_those_of_the_weights(encoder, pooling, layers):
     np.testing.assert_allclose(vectors, expected(TEXTS), rtol=0, atol=1e-5)
     assert (embedder.width, embedder.num_cut) == (expected.width, expected.num_cut)
     embedder.close()
+
+
+@pytest.mark.parametrize("long_texts", LONG_TEXTS)
+def test_vectors_of_long_texts_are_those_of_the_weights_and_of_the_server(encoder, long_texts):
+    options = {"long_texts": long_texts, "pooling": "max"}
+    embedders = [Embedder(path, max_seq_length=12, **options) for path in (encoder, ENCODER)]
+    found, expected = (embedder(TEXTS) for embedder in embedders)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert {embedder.num_cut for embedder in embedders} == {1}
+    texts = [*TEXTS, "word1 " * 60]  # longer than the network's positions
+    for path in (encoder, ENCODER):
+        served = models.open_model(path, 32, **options)
+        vectors = [answer["vector"] for answer in served.answer(texts)]
+        np.testing.assert_array_equal(vectors, Embedder(path, **options)(texts))
+        assert served.num_cut() == 2
+        served.close()
 
 
 def test_vectors_of_tokens_are_those_of_the_weights(encoder):

@@ -70,6 +70,15 @@ def test_vectors_are_as_the_files_ask(tmp_path, pooling, expected, is_normalized
     )
 
 
+def test_windows_are_averaged_before_they_are_scaled(tmp_path):
+    path = model(tmp_path, modes("cls_token"), "Normalize")
+    windows = {"long_texts": "windows", "max_seq_length": 8}
+    long = " ".join(f"word{i}" for i in range(30))
+    plain = Embedder(str(ENCODER), "cls", **windows)([long, "word1"])
+    found = Embedder(path, **windows)([long, "word1"])
+    np.testing.assert_allclose(found, normalized(plain), rtol=0, atol=1e-6)
+
+
 def test_length_and_case_of_texts(tmp_path):
     settings = {"max_seq_length": 8, "do_lower_case": True}
     path = model(tmp_path, modes("mean_tokens"), settings=settings, first="BERT")

@@ -5,6 +5,7 @@ This module does not import TensorFlow, so wrong flags are reported before it is
 
 import os
 import re
+from collections.abc import Callable
 from typing import ClassVar
 
 from bert_estimator.command_line import flags, provenance
@@ -12,6 +13,7 @@ from bert_estimator.command_line.choices import (
     EMBEDDED_TAGGING_TASKS,
     EMBEDDED_TASKS,
     LEAST_TOKENS,
+    LONG_TEXTS,
     TASK_KINDS,
 )
 from bert_estimator.command_line.provenance import read_command_line
@@ -124,6 +126,35 @@ class ExampleFlags(TextFlags):
         ),
         may_differ=False,
     )
+    long_texts: str = flags.field(
+        "cut",
+        "Read of a text that is longer its beginning (cut), its beginning and end (head_tail), or "
+        "all of it in windows, whose logits are averaged (windows).",
+        flags.one_of(LONG_TEXTS),
+        heading=flags.DATA,
+    )
+    doc_stride: int | None = flags.field(
+        None,
+        "Start each window so many tokens of the text after the window before it; the default is "
+        "half of a window.",
+        flags.positive,
+        heading=flags.DATA,
+    )
+
+    def check_long_texts(self, is_given: Callable[[str], bool]) -> None:
+        """Raises FlagError if a task does not have long texts, or windows would not overlap."""
+        is_tagging = self.task_kind == "tagging" or self.task_name in EMBEDDED_TAGGING_TASKS
+        rule = (
+            "is for texts; a long sentence of tagged words is split, and none of its words is lost"
+        )
+        flags.check(not is_tagging or self.long_texts == "cut", "long_texts", self.long_texts, rule)
+        # A run's own stride, which no flag gives, is not used for another choice.
+        is_used, stride = self.long_texts == "windows", self.doc_stride
+        rule = "is for --long_texts=windows; add it, or leave this out"
+        flags.check(is_used or not is_given("doc_stride"), "doc_stride", stride, rule)
+        room = self.max_seq_length - 2
+        rule = f"must be at most {room}, the tokens of a window: windows would not overlap"
+        flags.check(not is_used or (stride or 0) <= room, "doc_stride", stride, rule)
 
 
 @flags.group(flags.TASKS, may_differ=True)
@@ -148,6 +179,7 @@ class ClassificationConfig(FineTuningConfig):
         self._check_choices()
         self._check_flags_that_are_read()
         super().check()
+        self.data.check_long_texts(self.is_given)
         self.check_network_and_hosts()
 
     def _check_choices(self):

@@ -17,6 +17,7 @@ from input_pipelines.embedded import embedded_tasks
 from input_pipelines.tasks import examples, tag_files, task_data, task_table
 from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_score
 from input_pipelines.tasks.features import Batches
+from input_pipelines.tasks.long_texts import LongTexts
 from input_pipelines.tasks.task_data import TaskData
 
 # Labels times words, of all examples and of the vocabulary: up to here, a bag of words takes
@@ -77,6 +78,7 @@ def _read_files(config, bert_config, tokenizer):
             train=config.do_train or config.plan.compile_only,
             evaluate=is_run and config.evaluates(),
             predict=is_run and config.do_predict,
+            long_texts=LongTexts(config.data.long_texts, config.data.doc_stride),
         )
     # The text begins with the file, which tells the flag that names it.
     except ValueError as error:
@@ -207,7 +209,7 @@ def _print_what_is_lost(data):
                 continue
             what = f"{side}{name and ' ' + name}"
             if cuts := features.describe_cuts():
-                print(f"For {what}, {cuts} (--max_seq_length).")
+                print(f"For {what}, {cuts}.")
             if warning := unknown_warning(features.unknown_share, f"the tokens for {what}"):
                 print(warning)
 
@@ -226,14 +228,18 @@ def _read_embedded(config, bert_config, tokenizer):
     asked = config.data
     is_tagging = asked.task_name in EMBEDDED_TAGGING_TASKS
     make = embedded_tasks.load_tags if is_tagging else embedded_tasks.TASKS[asked.task_name]
-    of_embedded = task_data.of_embedded_tags if is_tagging else task_data.of_embedded
-    task = make()
-    data = of_embedded(task, tokenizer, asked.vocab_file, asked.max_seq_length)
+    task, of_text = make(), (tokenizer, asked.vocab_file, asked.max_seq_length)
+    if is_tagging:
+        data = task_data.of_embedded_tags(task, *of_text)
+    else:
+        long_texts = LongTexts(asked.long_texts, asked.doc_stride)
+        data = task_data.of_embedded(task, *of_text, long_texts)
     what = "sentences" if is_tagging else "examples"
     print(
         f"Task: {task.question} {len(task.train)} {what} to train on, {len(task.held_out)} held "
         f"out. Start: {opened_network.start_in_words(config)}."
     )
+    _print_what_is_lost(data)
     if is_tagging:
         return _with_usual_tags(bert_config, data, task.train, task.held_out)
     baselines = functools.partial(_baselines, data, bert_config.vocab_size)

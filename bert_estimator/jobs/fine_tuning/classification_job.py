@@ -9,17 +9,23 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.command_line import flags, run_directory
+from bert_estimator.command_line import flags, provenance, run_directory
 from bert_estimator.interchange import network_files
 from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.jobs.fine_tuning import classification_data, export, onnx_export
-from bert_estimator.jobs.fine_tuning.fine_tuning_job import FineTuning, write_lines
+from bert_estimator.jobs.fine_tuning.fine_tuning_job import (
+    FineTuning,
+    network_in_use,
+    write_lines,
+)
 from bert_estimator.model_fns import classification, classification_report, fine_tuning, update
+from bert_estimator.serving import exported_model
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.features import Batches
+from input_pipelines.tasks.long_texts import WINDOWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +36,17 @@ class Classification(FineTuning):
 
     # Name of a set of examples -> what the last evaluation counted for its report.
     reports: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def completed(cls, config: Any) -> Any:
+        """Returns the configuration of a run, which without training also reads long texts as the
+        network's training did."""
+        config = super().completed(config)
+        is_said = config.sources.get("long_texts") in (provenance.FLAG, provenance.RUN)
+        if is_said or (used := network_in_use(config)) is None or used[1].long_texts is None:
+            return config
+        stride = used[1].doc_stride
+        return flags.changed(config, long_texts=used[1].long_texts, doc_stride=stride)
 
     def model_fn(
         self, network: fine_tuning.NetworkBuilder, rule: update.UpdateRule | None
@@ -71,7 +88,8 @@ class Classification(FineTuning):
         )
         if task.kind == "tagging":
             return classification.TaggingHead(*of_head, labels=task.labels)
-        return classification.Head(*of_head)
+        is_windows = task.long_texts.choice == WINDOWS
+        return (classification.WindowsHead if is_windows else classification.Head)(*of_head)
 
     def task(self) -> dict[str, Any]:
         # The key `words` is for taggers whose words are not what stands between spaces.
@@ -85,6 +103,7 @@ class Classification(FineTuning):
             **task.casing._asdict(),
             "max_seq_length": self.config.data.max_seq_length,
             **({} if words == tag_files.SPACES else {"words": words}),
+            **task.long_texts.recorded(),
         }
 
     def _words(self):
@@ -162,9 +181,12 @@ class Classification(FineTuning):
                 what = f"{features.num_sentences} sentences with their tags"
             else:
                 path += ".tsv"
+                rows = exported_model.of_texts(features, rows, task.kind)
                 write_lines(path, map(_as_line, rows))
                 probabilities = f"probabilities of {', '.join(task.labels)}"
-                what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
+                what = (
+                    f"{features.num_texts} lines: {probabilities if task.labels else 'the number'}"
+                )
             print(f"Predictions: {remote.shown(path)} ({what})")
 
     def examples(self) -> list[Batches]:

@@ -18,6 +18,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.interchange import weights
 from bert_estimator.serving.graph_wordpiece import GraphWordPiece
 from bert_estimator.tpu import checkpoints
+from input_pipelines.tasks.long_texts import CUT
 from input_pipelines.tasks.task_data import TaskData
 
 _BATCH = 256
@@ -81,6 +82,8 @@ def _why_not(task):
     """Returns why a graph cannot take the texts of a task, or ""."""
     if task.kind == "tagging":
         return "a SavedModel takes text for classes and numbers, and not for tags"
+    if (choice := task.long_texts.choice) != CUT:
+        return f"a SavedModel that takes text cuts it, which is not --long_texts={choice}"
     if task.vocab_file.endswith(".model"):
         return f"a SavedModel splits text by WordPiece, and {task.vocab_file} is SentencePiece"
     return ""

@@ -131,7 +131,7 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     """Parses and checks a command line; returns the configurations of the seeds."""
     settings, sources = read_command_line(QuestionAnsweringConfig, argv)
     settings["output_dir"], mirror = find_output_dir(settings["output_dir"])
-    used = used_network.recall(QuestionAnsweringConfig, settings, sources, "doc_stride")
+    used = used_network.recall(QuestionAnsweringConfig, settings, sources, "max_query_length")
     data_flags = QuestionAnsweringConfig.DATA_FLAGS
     is_embedded = not any(sources[name] == provenance.FLAG for name in data_flags)
     if is_embedded and used:

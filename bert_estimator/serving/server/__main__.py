@@ -65,19 +65,19 @@ def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code, as `console.exit_code` does."""
     parser = _parser()
     args = parser.parse_intermixed_args(argv[1:])
-    vectors = embed.pooling_and_layers(parser, args)
+    vectors = embed.vector_options(parser, args)
     # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     return console.exit_code(
         "serve",
         argv,
-        lambda: _serve(args, *vectors),
+        lambda: _serve(args, vectors),
         expected=(ValueError, OSError),
         doing=None,
     )
 
 
-def _serve(args, pooling, layers):
+def _serve(args, vectors):
     """Serves until a signal comes."""
     _check(args)
     paths_by_name = _named(args.models)
@@ -89,7 +89,7 @@ def _serve(args, pooling, layers):
         from bert_estimator.serving.server import models
 
         def open_one(path):
-            return models.open_model(path, args.batch_size, pooling, layers)
+            return models.open_model(path, args.batch_size, **vectors)
 
         def open_models(report):
             return [
@@ -109,7 +109,7 @@ def _serve(args, pooling, layers):
         is_alone = args.host in _LOOPBACK and not token
         with commands.opening():
             service = app.Service(open_models, limits, token, _NAMES if is_alone else ())
-        _check_vector_flags(args, service)
+        _check_vector_flags(args, vectors, service)
         _say_what(service, args, listener.getsockname()[1], token)
         server = app.Server(service)
         server.run(sockets=[listener])
@@ -128,9 +128,9 @@ def _check(args):
         raise FlagError(f"--port={args.port}: must be from 0, any free port, to 65535")
 
 
-def _check_vector_flags(args, service):
+def _check_vector_flags(args, vectors, service):
     """Raises FlagError for flags of vectors if the models do not give vectors."""
-    for name in ("pooling", "layers"):
+    for name in vectors:
         is_used = any(model.opened.kind == "vectors" for model in service.models.values())
         if getattr(args, name) is not None and not is_used:
             raise FlagError(

@@ -108,7 +108,7 @@ class Metrics:
         self.batch_secs = secs("batch", "that a batch took to compute")
         self.waited_secs = secs("waited", "that a request was in the queue")
         self.waiting = make(Gauge, "queue_texts", "Texts that wait.")
-        self.cut = make(Gauge, "cut_texts", "Texts that the open model cut to its length.")
+        self.cut = make(Gauge, "cut_texts", "Texts that were too long for the open model.")
         self.models = make(Info, "model", "Models that are served.")
 
 

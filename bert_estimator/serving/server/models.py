@@ -77,15 +77,13 @@ class Opened(NamedTuple):
         return name if name.isdecimal() else "1"
 
 
-def open_model(
-    path: str, batch_size: int, pooling: str | None = None, layers: Sequence[int] = (-1,)
-) -> Opened:
+def open_model(path: str, batch_size: int, **vectors: Any) -> Opened:
     """Opens an exported model or a fine-tuned run, as `Predictor` does, or else a network, as
-    `Embedder` does, and has it answer a text."""
+    `Embedder` does with the arguments `vectors`, and has it answer a text."""
     directory = _with_task(path)
     kind = directory and _kind_of(directory)
     if kind is None:  # an ONNX model of a network without a task has a task.json without a kind
-        model = _vectors(directory or path, batch_size, pooling, layers)
+        model = _vectors(directory or path, batch_size, vectors)
     else:
         predictor = open_predictor(directory, batch_size)
         is_of_answers = isinstance(predictor, AnswerPredictor)
@@ -155,12 +153,12 @@ def _opened(predictor, inputs, outputs, labels, answer):
     )
 
 
-def _vectors(path: str, batch_size: int, pooling: str | None, layers: Sequence[int]) -> Opened:
+def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
     # Loaded only now: exported models do without the network's code.
     from bert_estimator.serving.embedder import Embedder
 
     try:
-        embedder = Embedder(path, pooling, layers, batch_size=batch_size)
+        embedder = Embedder(path, batch_size=batch_size, **options)
     except (ValueError, OSError) as error:
         # A full disk, for example, says nothing about the model.
         if isinstance(error, OSError) and not disk_files.is_of_input(error):

@@ -118,7 +118,8 @@ def test_words_without_pieces_and_with_too_many(tokenizer):
     assert [row.tolist() for row in features.by_sentence(list(batch["label_ids"]))] == [[1, 2, 3]]
     assert features.num_cut == 1
     assert features.describe_cuts() == (
-        "1 of 1 sentences were split and 1 words lost their last pieces to fit 5 tokens"
+        "1 of 1 sentences were split and 1 words lost their last pieces to fit 5 tokens "
+        "(--max_seq_length)"
     )
 
 

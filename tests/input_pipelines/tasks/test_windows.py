@@ -7,8 +7,9 @@ import pytest
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, open_tokenizer, write_vocab
 from input_pipelines.tasks import squad_files
+from input_pipelines.tasks.long_texts import spans
 from input_pipelines.tasks.squad_files import Answer, Question
-from input_pipelines.tasks.windows import Windows, spans
+from input_pipelines.tasks.windows import Windows
 from tests.input_pipelines.tasks import squad_oracle as oracle
 
 GOLDENS = pathlib.Path(__file__).parent / "squad_goldens"

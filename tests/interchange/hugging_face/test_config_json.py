@@ -35,7 +35,8 @@ def write_theirs(folder, source):
 
 def facts_of(source):
     names = ("kind", "labels", "output_names", "is_pair", "do_lower_case", "max_seq_length")
-    return {name: getattr(source, name) for name in (*names, "version_2_with_negative")}
+    names += ("version_2_with_negative", "long_texts", "doc_stride")
+    return {name: getattr(source, name) for name in names}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,8 @@ def facts_of(source):
         (CLASSIFIER, {"kind": "regression", "output_names": ("valence", "arousal")}),
         (CLASSIFIER, {"kind": "regression", "output_names": DEFAULTS, "is_pair": True}),
         (CLASSIFIER, {"kind": "classification"}),
+        (CLASSIFIER, {**PAIRS, "long_texts": "windows", "doc_stride": 4}),
+        (CLASSIFIER, {"kind": "multi_label", "labels": DEFAULTS, "long_texts": "head_tail"}),
         (ANSWER, SQUAD),
         (ANSWER, {"version_2_with_negative": False}),
     ],

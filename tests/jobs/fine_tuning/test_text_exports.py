@@ -19,6 +19,7 @@ from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
+from input_pipelines.tasks.long_texts import LongTexts
 from tests.serving.test_graph_wordpiece import NASTY
 
 
@@ -183,11 +184,15 @@ def test_single_texts(tmp_path, capsys, kind):
     assert ("label" in found) == (kind == "classification")
 
 
+_CUT = LongTexts()
+
+
 @dataclasses.dataclass
 class _Task:
     vocab_file: str
     kind: str = "classification"
     casing: tuple = (True, None)
+    long_texts: LongTexts = _CUT
 
     def texts(self):
         return ["a b"]
@@ -203,6 +208,10 @@ class _Task:
         (
             _Task("a/vocab.model"),
             "a SavedModel splits text by WordPiece, and a/vocab.model is Sent",
+        ),
+        (
+            _Task("vocab.txt", "regression", long_texts=LongTexts("head_tail")),
+            "a SavedModel that takes text cuts it, which is not --long_texts=head_tail",
         ),
     ],
 )

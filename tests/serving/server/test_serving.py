@@ -185,7 +185,7 @@ def test_a_second_signal_ends_it_at_once():
         "import sys, threading; from bert_estimator.serving.server import app, __main__, models; "
         "opening = models.open_model; "
         "waits = lambda texts: threading.Event().wait(100); "
-        "models.open_model = lambda *a: opening(*a)._replace(answer=waits); "
+        "models.open_model = lambda *a, **b: opening(*a, **b)._replace(answer=waits); "
         "sys.exit(__main__.main(sys.argv))"
     )
     with running(ENCODER, start=starting(program)) as server:
