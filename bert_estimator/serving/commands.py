@@ -4,13 +4,14 @@ import argparse
 import codecs
 import contextlib
 import io
+import json
 import logging
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -133,6 +134,24 @@ def answered(
             part = arrived[first : first + batch_size]
             yield _answers(part, number + 1, is_pair, answer)
             number += len(part)
+
+
+def write_answers(
+    reader: BinaryIO,
+    writer: TextIO,
+    batch_size: int,
+    is_pair: bool | None,
+    answer: Callable[[list[str | tuple[str, str]]], Sequence[Any]],
+) -> int:
+    """Writes what `answered` yields as lines of JSON, and flushes them before it waits for more
+    lines; returns the number of lines that got an error."""
+    errors = 0
+    for answers in answered(reader, batch_size, is_pair, answer):
+        for value, error in answers:
+            errors += error is not None
+            writer.write(json.dumps(value if error is None else {"error": error}) + "\n")
+        writer.flush()
+    return errors
 
 
 def _answers(part, first_number, is_pair, answer):
