@@ -173,21 +173,25 @@ def _answers(part, first_number, is_pair, answer):
                 for number, line in enumerate(part, first_number)
                 for of_line in _answers([line], number, is_pair, answer)
             ]
-        answers[first_number] = None, f"line {first_number}: {str(error) or repr(error)}"
+        why = str(error).removeprefix("texts[0] ") or repr(error)
+        answers[first_number] = None, f"line {first_number}: {why}"
     return [answers[number] for number in sorted(answers)]
 
 
-def parser(module: str, description: str, model_help: str) -> argparse.ArgumentParser:
-    """Returns a parser with MODEL, FILE, --batch_size and --version; `module` is the name after
-    `python -m`."""
+def parser(
+    module: str, description: str, model_help: str, takes_file: bool = True
+) -> argparse.ArgumentParser:
+    """Returns a parser with MODEL, perhaps FILE, --batch_size and --version; `module` is the name
+    after `python -m`."""
     arguments = console.parser(module, description)
     arguments.add_argument("model", metavar="MODEL", help=model_help)
-    arguments.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="?",
-        help="read lines from this file (default: standard input)",
-    )
+    if takes_file:
+        arguments.add_argument(
+            "file",
+            metavar="FILE",
+            nargs="?",
+            help="read lines from this file (default: standard input)",
+        )
     arguments.add_argument(
         "--batch_size",
         type=int,
