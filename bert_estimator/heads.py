@@ -24,8 +24,8 @@ def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tens
 
     Args:
       model: the network.
-      positions: int32 [B, P], positions in each sequence; in packed rows [M], places among the
-        tokens of all rows.
+      positions: int32 [B, P], positions in each sequence; or [M], as in packed rows, places among
+        the tokens of all rows.
 
     Returns:
       float32 [B * P, V], or [M, V].

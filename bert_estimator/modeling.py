@@ -137,9 +137,10 @@ class BertModel:
     def tokens_at(self, positions: tf.Tensor) -> tf.Tensor:
         """Returns the last layer's output at int32 positions [S, P] of sequences: [S * P, H].
 
-        If rows are packed, the positions [M] are places among the B * F tokens of all rows: [M, H].
+        Positions [M], as always if rows are packed, are places among the B * F tokens of all rows:
+        [M, H].
         """
-        if self._sequence_starts is not None:
+        if self._sequence_starts is not None or positions.shape.rank == 1:
             return tf.gather(self._tokens, positions)
         tokens = tf.gather(self.get_sequence_output(), positions, batch_dims=1)
         return tf.reshape(tokens, [-1, self.config.hidden_size])

@@ -85,8 +85,8 @@ def open_source(path: str, choice: str | None = None) -> Source:
         return weight_files.open_directory(folder, path)
     if runtime.is_model(folder):
         raise ValueError(
-            f"{path}: is an ONNX model, whose weights are not read here; bert-predict and "
-            "bert-embed answer with it. Give the model that it was made from"
+            f"{path}: is an ONNX model, whose weights are not read here; bert-predict, bert-embed "
+            "and bert-fill answer with it. Give the model that it was made from"
         )
     if os.path.isfile(os.path.join(folder, *_TASK_OF_EXPORT)):
         raise ValueError(

@@ -132,10 +132,8 @@ def open_network(
     has_any_shape: bool = False,
 ) -> Iterator[Callable[..., dict[str, np.ndarray]]]:
     """Builds a network once, for weights of these names; yields what `logits_of` does as a function
-    of the weights; or, with `has_any_shape`, of the weights and a batch of any shape, but without
-    the heads of pretraining."""
+    of the weights; or, with `has_any_shape`, of the weights and a batch of any shape."""
     batch = fixed_batch(config) if batch is None else batch
-    size, length = batch["input_ids"].shape
     fed = {}
 
     # Instead of variables, the network gets placeholders: no weight is copied into a session, and
@@ -166,9 +164,9 @@ def open_network(
             outputs["pooled_output"] = model.get_pooled_output()
         # The logits of all positions, not only of masked tokens: a difference shows wherever it is.
         if f"{MASKED_LM}/output_bias" in names:
-            positions = tf.tile(tf.range(length)[tf.newaxis], [size, 1])
-            logits = heads.masked_lm_logits(model, positions)
-            outputs["masked_lm_logits"] = tf.reshape(logits, [size, length, config.vocab_size])
+            logits = heads.masked_lm_logits(model, tf.range(tf.size(ids["input_ids"])))
+            shape = tf.concat([tf.shape(ids["input_ids"]), [config.vocab_size]], axis=0)
+            outputs["masked_lm_logits"] = tf.reshape(logits, shape)
         if f"{NEXT_SENTENCE}/output_bias" in names:
             outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
 

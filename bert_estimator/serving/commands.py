@@ -4,13 +4,14 @@ import argparse
 import codecs
 import contextlib
 import io
+import json
 import logging
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -136,6 +137,24 @@ def answered(
             number += len(part)
 
 
+def write_answers(
+    reader: BinaryIO,
+    writer: TextIO,
+    batch_size: int,
+    is_pair: bool | None,
+    answer: Callable[[list[str | tuple[str, str]]], Sequence[Any]],
+) -> int:
+    """Writes what `answered` yields as lines of JSON, and flushes them before it waits for more
+    lines; returns the number of lines that got an error."""
+    errors = 0
+    for answers in answered(reader, batch_size, is_pair, answer):
+        for value, error in answers:
+            errors += error is not None
+            writer.write(json.dumps(value if error is None else {"error": error}) + "\n")
+        writer.flush()
+    return errors
+
+
 def _answers(part, first_number, is_pair, answer):
     """Returns (answer, error) for each line of a part; one of the two is None."""
     answers, texts = {}, {}
@@ -155,21 +174,25 @@ def _answers(part, first_number, is_pair, answer):
                 for number, line in enumerate(part, first_number)
                 for of_line in _answers([line], number, is_pair, answer)
             ]
-        answers[first_number] = None, f"line {first_number}: {str(error) or repr(error)}"
+        why = str(error).removeprefix("texts[0] ") or repr(error)
+        answers[first_number] = None, f"line {first_number}: {why}"
     return [answers[number] for number in sorted(answers)]
 
 
-def parser(module: str, description: str, model_help: str) -> argparse.ArgumentParser:
-    """Returns a parser with MODEL, FILE, --batch_size and --version; `module` is the name after
-    `python -m`."""
+def parser(
+    module: str, description: str, model_help: str, takes_file: bool = True
+) -> argparse.ArgumentParser:
+    """Returns a parser with MODEL, perhaps FILE, --batch_size and --version; `module` is the name
+    after `python -m`."""
     arguments = console.parser(module, description)
     arguments.add_argument("model", metavar="MODEL", help=model_help)
-    arguments.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="?",
-        help="read lines from this file (default: standard input)",
-    )
+    if takes_file:
+        arguments.add_argument(
+            "file",
+            metavar="FILE",
+            nargs="?",
+            help="read lines from this file (default: standard input)",
+        )
     arguments.add_argument(
         "--batch_size",
         type=int,

@@ -164,6 +164,13 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="read this many tokens at a time (default: the length of the network's training)",
     )
+    add_network_flags(parser)
+    return parser
+
+
+def add_network_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that say how any network is opened; see `network_options`."""
+    add = parser.add_argument
     for name, does, leaves in (
         ("do_lower_case", "lower-case texts", "leave texts in the case that they have"),
         ("strip_accents", "strip accents from texts", "leave texts the accents that they have"),
@@ -174,7 +181,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--vocab_file", help="use this vocabulary, not the one beside the weights")
     add("--bert_config_file", help="take the network from this, if none lies beside the weights")
     add("--checkpoint", choices=["best", "newest"], help="open this checkpoint of a run")
-    return parser
+
+
+def network_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns what these flags say, as arguments of `Embedder`."""
+    for name in ("vocab_file", "bert_config_file"):
+        flags.check_file(name, getattr(args, name))
+    names = "vocab_file bert_config_file do_lower_case checkpoint strip_accents batch_size"
+    return {name: getattr(args, name) for name in names.split()}
 
 
 def add_vector_flags(parser: argparse.ArgumentParser) -> None:
@@ -250,19 +264,15 @@ def main(argv: list[str]) -> int:
     args, options = _arguments(argv)
 
     def answer():
-        for name in ("vocab_file", "bert_config_file"):
-            flags.check_file(name, getattr(args, name))
+        of_network = network_options(args)
         with commands.lines_of(args.file) as reader:
             with commands.opening():
                 # Loaded only now, since it takes seconds: a wrong command line has been reported.
                 from bert_estimator.serving.embedder import Embedder
 
-                names = (
-                    "max_seq_length", "batch_size", "vocab_file", "bert_config_file",
-                    "do_lower_case", "checkpoint", "strip_accents",
-                )  # fmt: skip
-                of_flags = {name: getattr(args, name) for name in names}
-                embedder = Embedder(args.model, **options, **of_flags)
+                embedder = Embedder(
+                    args.model, max_seq_length=args.max_seq_length, **options, **of_network
+                )
             if args.format == "npy":
                 errors = write_vectors(embedder, reader, sys.stdout.buffer, _report)
             else:

@@ -195,8 +195,11 @@ class Embedder:
     def _batches(self, features: Features) -> Iterator[tuple[np.ndarray, Mapping]]:
         """Yields (numbers of texts, feed) for the batches of texts."""
         for numbers in commands.batches_by_length(features.lengths, self.batch_size):
-            batch, longest = features.batch(numbers), features.lengths[numbers].max()
-            yield numbers, {t: batch[name][:, :longest] for name, t in self._inputs.items()}
+            yield numbers, self._feed(features, numbers)
+
+    def _feed(self, features, numbers):
+        batch = features.batch(numbers, features.lengths[numbers].max())
+        return {tensor: batch[name] for name, tensor in self._inputs.items()}
 
     def _example(self, number, text):
         is_pair = isinstance(text, tuple | list)
@@ -222,6 +225,7 @@ class Embedder:
     def _open_onnx(self, folder):
         """Opens an ONNX model; its session is called as TensorFlow's."""
         model, last = runtime.Model(folder), self._config.num_hidden_layers
+        self._onnx_outputs = model.outputs
         self._check_pooler(runtime.POOLED in model.outputs)
         if set(self._layers) != {last}:
             raise ValueError(
@@ -232,6 +236,8 @@ class Embedder:
         self._vectors, self._token_vectors = _VECTORS, _TOKENS
 
         def run(fetch: str, feed: Mapping[str, np.ndarray]) -> np.ndarray | list[np.ndarray]:
+            if fetch == runtime.MASKED:  # of `Filler`
+                return model.run(feed, [fetch])[fetch]
             if fetch == _VECTORS and self.pooling == "pooled":
                 return model.run(feed, [runtime.POOLED])[runtime.POOLED]
             hidden = model.run(feed, [runtime.HIDDEN])[runtime.HIDDEN]
@@ -255,7 +261,7 @@ class Embedder:
         """Adds the network to the current graph: (inputs, vectors [B, width], layers [B, F, H])."""
         inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in runtime.FEATURES}
         with primitives.portable():  # batches of all shapes, none of which has to be compiled
-            model = modeling.BertModel(
+            self._model = model = modeling.BertModel(
                 self._config,
                 is_training=False,
                 input_ids=inputs["input_ids"],

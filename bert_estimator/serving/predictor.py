@@ -22,7 +22,6 @@ Lines are answered as soon as they arrive, so a program may write a line, and wa
 before it writes the next line. No line ends the service.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, TextIO
@@ -211,14 +210,8 @@ def answer_lines(predictor: Predictor | AnswerPredictor, reader: BinaryIO, write
     Returns:
       The number of lines that got an error.
     """
-    errors = 0
     together = commands.BATCHES_TOGETHER * predictor.batch_size
-    for answers in commands.answered(reader, together, predictor.is_pair, predictor):
-        for answer, error in answers:
-            errors += error is not None
-            writer.write(json.dumps(answer if error is None else {"error": error}) + "\n")
-        writer.flush()
-    return errors
+    return commands.write_answers(reader, writer, together, predictor.is_pair, predictor)
 
 
 def main(argv: list[str]) -> int:

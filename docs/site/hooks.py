@@ -33,6 +33,7 @@ REFERENCE = {
             "interchange",
             "serving.predictor",
             "serving.embedder",
+            "serving.filler",
             "serving.client",
         ],
     ),

@@ -45,6 +45,7 @@ RUN_HERE = [
     ),
     ("python -m bert_estimator.serving.predictor runs/mrpc", ""),
     ("python -m bert_estimator.serving.embed uncased_L-12_H-768_A-12", ""),
+    ("python -m bert_estimator.serving.fill uncased_L-12_H-768_A-12", ""),
     ("python -m bert_estimator.interchange runs/mrpc mrpc", ""),
     ("python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased", ""),
     (

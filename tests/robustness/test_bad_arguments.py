@@ -238,6 +238,16 @@ BAD_ARGUMENTS = {
      ("--do_lower_case=x", "argument --do_lower_case: ignored explicit argument 'x'"),
      ("--vocab_file=a\x00b", "the argument '--vocab_file=a\\x00b' holds a NUL character; leav"),
     ],
+    "fill": [
+     ("--batch_size=0", "batch_size=0: must be from 1 to 65536"),
+     ("--top=0", ": must be at least 1"),
+     ("--top=x", "argument --top: invalid int value: 'x'"),
+     ("--input_file=none", ": the texts are arguments; leave them out"),
+     ("--checkpoint=best", "{folder}/tf1: does not hold a best checkpoint (best/best.json). run_"),
+     ("--bert_config_file=none", "--bert_config_file=none: there is no such file"),
+     ("--vocab_file=none", "--vocab_file=none: there is no such file"),
+     ("a\x00b", "the argument 'a\\x00b' holds a NUL character; leave it out"),
+    ],
     "run_program": [
      ("--steps=1", ": must be from 2 to 1000000; the first is not timed"),
      ("--steps=x", "argument --steps: invalid int value: 'x'"),

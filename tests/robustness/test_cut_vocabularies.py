@@ -20,6 +20,7 @@ VOCABULARIES = {
     "classifier": "run_classifier/vocab.txt",
     "squad": "run_squad/vocab.txt",
     "embed": "hf_classifier/vocab.txt",
+    "fill": "tf1/vocab.txt",
     "convert": "hf_classifier/vocab.txt",
     "predict": "exported/export/*/assets.extra/vocab.txt",
 }

@@ -425,7 +425,7 @@ def test_predictions_do_not_replace_what_they_are_made_of(
     assert files_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", ["predict", "embed"])
+@pytest.mark.parametrize("command", ["predict", "embed", "fill"])
 @pytest.mark.parametrize("way", ["file", "standard input"])
 def test_answers_are_not_added_to_what_is_read(inputs, tmp_path, command, way):
     """`>>` would go on for ever, as `cat f >> f` would."""
@@ -433,9 +433,10 @@ def test_answers_are_not_added_to_what_is_read(inputs, tmp_path, command, way):
     texts.write_text("w1 w2\n")
     program = CONSOLE_PROGRAM.format(*commands.CONSOLE[command].split(":"))
     arguments = [sys.executable, "-c", program, str(inputs / "hf_classifier")]
+    named_file = f"--input_file={texts}" if command == "fill" else texts
     with open(texts) as reader, open(texts, "a") as writer:
         ended = subprocess.run(
-            [*arguments, *([texts] if way == "file" else [])],
+            [*arguments, *([named_file] if way == "file" else [])],
             stdin=reader, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100,
         )  # fmt: skip
     assert ended.returncode == 2

@@ -53,6 +53,7 @@ FILES = [
     ("embed", "hf_classifier", ()),
     ("embed", "hf_classifier/model.safetensors", ()),
     ("embed", "hf_classifier/vocab.txt", ()),
+    ("fill", "tf1/vocab.txt", ()),
     ("predict", "exported", ()),
     ("serve", "text.txt", ("token_file=text.txt",)),
     ("serve", "hf_classifier", ()),

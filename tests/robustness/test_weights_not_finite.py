@@ -81,6 +81,7 @@ MODELS = ("tf1", "hf_classifier", "run")
 REFUSED = [
     *(("convert", [model, "output"]) for model in MODELS),
     *(("embed", [model, "text.txt"]) for model in MODELS),
+    ("fill", ["tf1", "[MASK]"]),
     ("predict", ["run"]),
     ("serve", ["run", "--port=0"]),
     ("serve", ["hf_classifier", "--port=0"]),

@@ -18,7 +18,7 @@ def _main_of(module):
 
 # The console commands of pyproject.toml, in its order: a name -> "module:function".
 _NAMES = (
-    "pretraining classifier squad text vocabulary records predict embed serve convert legacy "
+    "pretraining classifier squad text vocabulary records predict embed fill serve convert legacy "
     "run_program"
 )
 CONSOLE = dict(zip(_NAMES.split(), project.read()["scripts"].values(), strict=True))
@@ -56,6 +56,7 @@ def arguments(command, folder, output):
         "convert": lambda: [f"{folder}/hf_classifier", str(output)],
         "predict": lambda: [f"{folder}/exported"],
         "embed": lambda: [f"{folder}/hf_classifier", f"{folder}/text.txt"],
+        "fill": lambda: [f"{folder}/tf1", "Word1 [MASK]"],
         "serve": lambda: [f"{folder}/hf_classifier", "--port=0"],
         "legacy": lambda: [f"{folder}/script.py"],
         "run_program": lambda: [f"{folder}/program"],

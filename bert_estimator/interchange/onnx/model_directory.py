@@ -16,7 +16,13 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.interchange import network_files
 from bert_estimator.interchange.hugging_face import config_json, weight_files
-from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
+from bert_estimator.interchange.network_variables import (
+    ANSWER,
+    CLASSIFIER,
+    MASKED_LM,
+    NEXT_SENTENCE,
+    POOLER,
+)
 from bert_estimator.interchange.onnx import network_graph, runtime
 from bert_estimator.interchange.source import ONNX, REGRESSION, TAGGING, Source
 from bert_estimator.interchange.weights import open_network
@@ -29,9 +35,11 @@ TOLERANCE, _LARGE = 1e-4, 10.0
 
 def names_left_out(source: Source, heads: Iterable[str]) -> list[str]:
     """Returns the names of a source's weights that its ONNX model does not have: the heads of
-    pretraining, and a pooler that is not used."""
+    pretraining, except that for masked words if it is the only one; and a pooler that is not
+    used."""
     is_unused = source.kind == TAGGING or ANSWER in heads
-    left_out = ("cls/predictions/", "cls/seq_relationship/", *[POOLER] * is_unused)
+    has_task = ANSWER in heads or CLASSIFIER in source.shapes
+    left_out = (NEXT_SENTENCE, *[MASKED_LM] * has_task, *[POOLER] * is_unused)
     return [name for name in source.shapes if name.startswith(left_out)]
 
 
@@ -51,7 +59,9 @@ def write(
     values = {**_task(source, weights, tokenizer), **(task or {})}
     with open(os.path.join(folder, network_files.TASK), "w", encoding="utf-8") as writer:
         writer.write(json.dumps(values, indent=2) + "\n")
-    shapes = {name: list(value.shape) for name, value in weights.items()}
+    # transformers has other outputs for masked words.
+    names = (name for name in weights if not name.startswith(MASKED_LM))
+    shapes = {name: list(weights[name].shape) for name in names}
     try:
         model_class = weight_files.class_of(source, shapes)
     except ValueError as error:
@@ -104,8 +114,11 @@ def check(
     with open_network(config, weights, has_any_shape=True) as outputs_of:
         for batch in batches:
             expected, is_token = outputs_of(weights, batch), batch["input_mask"] > 0
+            if runtime.MASKED in differences:
+                batch = {**batch, runtime.POSITIONS: np.arange(is_token.size)}
             for name, value in model.run(batch).items():
                 ours = _ours(expected, name)
+                value = value.reshape(ours.shape)
                 # These outputs have values for each token; padding's do not count.
                 if name in runtime.ENDS or ours.ndim == 3:
                     ours, value = ours[is_token], value[is_token]
@@ -130,6 +143,7 @@ def _ours(outputs, name):
 
 _OURS = {
     runtime.LOGITS: "classifier_logits",
+    runtime.MASKED: "masked_lm_logits",
     runtime.HIDDEN: "sequence_output",
     runtime.POOLED: "pooled_output",
 }

@@ -1,16 +1,18 @@
 """A network as an ONNX graph, made of its weights.
 
-    inputs     `input_ids`, `attention_mask`, `token_type_ids`, int64 [B, F]; B and F are free
+    inputs     `input_ids`, `attention_mask`, `token_type_ids`, int64 [B, F]; B and F are free. For
+               masked words, `masked_positions` [N], places among the B * F tokens, by default none
     outputs    `logits` [B, L] for a text, or [B, F, L] for its tokens; or `start_logits` and
-               `end_logits` [B, F] for answers. Then `last_hidden_state` [B, F, H], and with a
-               pooler `pooler_output` [B, H]
+               `end_logits` [B, F] for answers; or `masked_logits` [N, V] for masked words. Then
+               `last_hidden_state` [B, F, H], and with a pooler `pooler_output` [B, H]
 
 Inputs and outputs have transformers' names, and weights have the names of the variables. All
 numbers are float32. The operations are ONNX's own, arranged as onnxruntime looks for them
 when it opens a model. It makes one operation of the attention of a layer, of a sum with the layer
 norm after it, and of GELU. It finds attention only in an OPSET of 12 or less.
 
-Letters: B texts, F sequence length, H hidden size, N attention heads, D size of a head, L labels.
+Letters: B texts, F sequence length, H hidden size, N attention heads, D size of a head, L labels, V
+vocabulary size.
 """
 
 import math
@@ -20,7 +22,13 @@ from typing import Any
 import numpy as np
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, MAPPING, POOLER
+from bert_estimator.interchange.network_variables import (
+    ANSWER,
+    CLASSIFIER,
+    MAPPING,
+    MASKED_LM,
+    POOLER,
+)
 from bert_estimator.interchange.onnx import runtime
 
 OPSET = 12
@@ -48,13 +56,14 @@ def check_size(config: BertConfig) -> None:
 
 def make(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Any:
     """Returns a network as a model of the package onnx, which has checked it, from float32 weights:
-    an encoder, with or without a pooler, and with at most one head, a classifier's or an
-    answer's."""
+    an encoder, with or without a pooler, and with at most one head, a classifier's, an answer's or
+    that for masked words."""
     check_size(config)
     onnx = runtime.load("onnx")
     graph = _Graph(onnx, weights, config.layer_norm_eps)
     outputs = _network(graph, config)
     inputs = [graph.described(name, ["B", "F"], "INT64") for name in runtime.INPUTS]
+    inputs += graph.optional_inputs
     values = [graph.described(name, shape) for name, shape in graph.shapes.items()]
     outputs = [graph.described(name, shape) for name, shape in outputs.items()]
     made = onnx.helper.make_graph(
@@ -77,7 +86,7 @@ class _Graph:
         self._onnx, self._weights, self._epsilon = onnx, weights, epsilon
         # Each node comes after the nodes that it reads. `shapes` are of the values whose shape ONNX
         # does not infer.
-        self.nodes, self.constants, self.shapes = [], {}, {}
+        self.nodes, self.constants, self.shapes, self.optional_inputs = [], {}, {}, []
         self.has = weights.__contains__  # whether there is a weight of a name
 
     def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
@@ -107,6 +116,12 @@ class _Graph:
     def sizes(self, *values: int) -> str:
         """Returns the name of a constant, int64 [n]."""
         return self._constant(f"sizes {values}", np.int64(values))
+
+    def optional_input(self, name: str) -> str:
+        """Adds an input, int64 [N], which is empty by default."""
+        # A constant of an input's name is its default.
+        self.optional_inputs.append(self.described(name, ["N"], "INT64"))
+        return self._constant(name, np.zeros([0], np.int64))
 
     def described(self, name: str, shape: Iterable[int | str], dtype: str = "FLOAT") -> Any:
         """Returns what ONNX calls the type of a value."""
@@ -161,6 +176,8 @@ def _network(graph, config):
         pooled = graph.add("Tanh", graph.dense(first, f"{POOLER}dense"), output=runtime.POOLED)
         outputs[runtime.POOLED] = ["B", config.hidden_size]
         x = pooled if graph.has(CLASSIFIER) else x
+    if graph.has(f"{MASKED_LM}/output_bias"):
+        return {**_masked_words(graph, config, x), **outputs}
     return {**_head(graph, x, mask), **outputs}
 
 
@@ -231,6 +248,21 @@ def _activation(graph, config, x):
     curve = graph.add("Tanh", graph.add("Mul", linear, cubic))
     half = graph.add("Mul", x, graph.number(0.5))
     return graph.add("Mul", half, graph.add("Add", curve, graph.number(1)))
+
+
+def _masked_words(graph, config, x):
+    """Adds the head for masked words on x [B, F, H]; returns output -> shape."""
+    scope = f"{MASKED_LM}/transform"
+    # onnxruntime computes all outputs, whichever are asked for. So this output is of chosen tokens
+    # alone: whoever asks for vectors chooses no tokens, and pays nothing.
+    x = graph.add("Reshape", x, graph.sizes(-1, config.hidden_size))
+    x = graph.add("Gather", x, graph.optional_input(runtime.POSITIONS), axis=0)
+    x = graph.layer_norm(_activation(graph, config, graph.dense(x, f"{scope}/dense")), scope)
+    # Gemm takes the embeddings as they are: transposed, they would be in the file a second time.
+    table = graph.weight("bert/embeddings/word_embeddings")
+    bias = graph.weight(f"{MASKED_LM}/output_bias")
+    graph.add("Gemm", x, table, bias, transB=1, output=runtime.MASKED)
+    return {runtime.MASKED: ["N", config.vocab_size]}
 
 
 def _head(graph, x, mask):

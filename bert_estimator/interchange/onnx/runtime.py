@@ -14,6 +14,9 @@ FILE = "model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS, ENDS = "logits", ("start_logits", "end_logits")
 HIDDEN, POOLED = "last_hidden_state", "pooler_output"
+# Of a head for masked words: the places of the words among the tokens of a batch, an input that may
+# be left out, and their logits.
+POSITIONS, MASKED = "masked_positions", "masked_logits"
 
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 _ERROR = 3  # onnxruntime's level of the messages that it prints
@@ -69,11 +72,13 @@ class Model:
         self, features: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
         """Returns the outputs (None for all) for a batch: `input_ids`, `input_mask` and
-        `segment_ids`, integers [B, F], and any other features."""
+        `segment_ids`, integers [B, F], and any other features; POSITIONS if the model has them."""
         inputs = {
             name: features[feature].astype(np.int64)
             for name, feature in zip(INPUTS, FEATURES, strict=True)
         }
+        if POSITIONS in features:
+            inputs[POSITIONS] = features[POSITIONS].astype(np.int64)
         outputs = list(outputs or self.outputs)
         return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))
 

@@ -7,9 +7,10 @@
 
 MODEL_DIR is the directory of a run or of an export, whose newest exported model is served, and
 newer ones as soon as they are there. A fine-tuned run without an exported model answers from its
-best checkpoint, or else its newest. Or MODEL_DIR is any other network, which gives vectors: a
-checkpoint of google-research/bert, a directory of Hugging Face, or a zip archive. Requests are as
-for TensorFlow Serving's REST interface; GET /openapi.json lists all of them.
+best checkpoint, or else its newest. Or MODEL_DIR is any other network, which gives vectors, and
+words for [MASK] if it has the head: a run of run_pretraining.py, a checkpoint of google-research/
+bert, a directory of Hugging Face, or a zip archive. Requests are as for TensorFlow Serving's REST
+interface; GET /openapi.json lists all of them.
 
 Only programs on this machine reach the server, unless --host says otherwise. If the environment has
 BERT_SERVE_TOKEN, or with --token_file, each request must carry the token.
@@ -210,6 +211,7 @@ def _say_what(service, args, port, token):
         opened = model.opened
         is_network = opened.kind == "vectors"
         why = ", which is neither an exported model nor a fine-tuned run" if is_network else ""
+        why += "; it fills in [MASK], too" if opened.fill else ""
         print(f"{model.name}: {opened.kind}, from {opened.directory}{why}")
     if args.host not in _LOOPBACK and not token:
         print(

@@ -150,7 +150,7 @@ class Service:
         version = "/versions/{version:model}"
         # A request is compared with one route after the other.
         for model in ("/v1/models/{name:model}", "/v1/models/{name:model}" + version):
-            for verb in ("predict", "classify", "regress"):
+            for verb in ("predict", "classify", "regress", "fill"):
                 add(f"{model}:{verb}", self._answer, verb=verb)
             add(model, self._status, "Which version is served")
         add("/embed", self._embed, verb="embed")
@@ -246,6 +246,7 @@ class Service:
                 "outputs": model.opened.outputs,
                 "labels": model.opened.labels,
                 "max_seq_length": model.opened.max_seq_length,
+                "fills": model.filler is not None,
             }
             for model in self.models.values()
         ]
@@ -262,7 +263,7 @@ class Service:
     async def _show_metrics(self, request):
         for name, model in self.models.items():
             opened = model.opened
-            self._metrics.waiting.labels(name).set(model.batcher.num_waiting)
+            self._metrics.waiting.labels(name).set(sum(b.num_waiting for b in model.batchers))
             self._metrics.cut.labels(name).set(opened.num_cut())
             self._metrics.models.labels(name).info({"kind": opened.kind, "version": opened.version})
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
@@ -276,16 +277,19 @@ class Service:
             self._metrics.waited_secs.labels(name).observe(secs)
 
     async def _answer(self, request):
-        """Answers :predict, :classify and :regress."""
+        """Answers :predict, :classify, :regress and :fill."""
         self._model(request)  # what is not served needs no body
         data, verb = await self._body(request), request.state.verb
         # Nothing waits from here until the texts are accepted: a newer model would take the place.
         model = self._model(request)
         opened = model.opened
         if verb != "predict":
-            bodies.check_results(verb, opened.outputs, opened.kind)
+            bodies.check_results(verb, opened)
         body = bodies.BODIES[verb].read(data)
-        answers = await self._answers(request, model, body.texts(opened.inputs))
+        batcher = model.filler if verb == "fill" else model.batcher
+        answers = await self._answers(request, batcher, body.texts(opened.inputs))
+        if verb == "fill":
+            return _json({"predictions": answers})
         if opened.kind == VECTORS:
             answers = [{"vector": answer["vector"].tolist()} for answer in answers]
         if verb == "predict":
@@ -304,7 +308,8 @@ class Service:
                 f"{', '.join(embedding) or 'nothing, since every MODEL_DIR is an exported model'}",
             )
         request.state.model = name or embedding[0]
-        answers = await self._answers(request, self.models[request.state.model], body.texts)
+        model = self.models[request.state.model]
+        answers = await self._answers(request, model.batcher, body.texts)
         vectors = [answer["vector"] for answer in answers]
         if _NPY in request.headers.get("accept", ""):
             array = io.BytesIO()
@@ -343,14 +348,14 @@ class Service:
         finally:
             self._reading.discard(read)
 
-    async def _answers(self, request, model, texts):
-        """Returns a model's answers; raises ClientDisconnect if the client goes away meanwhile."""
+    async def _answers(self, request, batcher, texts):
+        """Returns a batcher's answers; raises ClientDisconnect if the client goes away before."""
         if len(texts) > self._limits.max_texts:
             raise HTTPException(
                 413, f"{len(texts)} texts are more than {self._limits.max_texts}; send fewer"
             )
         self._check_open()  # the body may have been complete before the server began to end
-        answers = model.batcher(texts)
+        answers = batcher(texts)
         # If the client is gone while the texts wait, they are not computed.
         gone = asyncio.ensure_future(_disconnected(request))
         gone.add_done_callback(lambda gone: answers.cancel())

@@ -20,11 +20,15 @@ from pydantic import (
 )
 
 from bert_estimator.serving.commands import Text
-from bert_estimator.serving.server.models import Inputs
+from bert_estimator.serving.server.models import Inputs, Opened
 from bert_estimator.system import json_files
 
 # The output from which each verb makes results, and what it is good for.
-_RESULTS = {"classify": ("probabilities", "classes"), "regress": ("number", "numbers")}
+_RESULTS = {
+    "classify": ("probabilities", "classes"),
+    "regress": ("number", "numbers"),
+    "fill": ("masks", "masked words"),
+}
 
 
 def _is_b64(value):
@@ -149,6 +153,17 @@ class Regress(_Examples):
     signature_name: Literal["", "regress", "tensorflow/serving/regress"] | None = None
 
 
+class Fill(Body):
+    """Asks for `predictions`: for each `[MASK]` of a text, the `top` words, most probable first."""
+
+    instances: Annotated[list[_Instance], Field(fail_fast=True)]
+    top: Annotated[int, Field(ge=1, le=100)] = 5  # how many words for each
+
+    def texts(self, inputs: Inputs) -> list[tuple[Text, int]]:
+        """Returns the texts, each with `top`; raises ValueError as `Predict` does."""
+        return [(text, self.top) for text in _texts(self.instances, inputs, "instances")]
+
+
 class Embed(Body):
     """Asks for `vectors`, or by `Accept: application/x-npy` for an array in NumPy's format."""
 
@@ -156,7 +171,7 @@ class Embed(Body):
     model: str | None = None  # for vectors; by default the first
 
 
-BODIES = {"predict": Predict, "classify": Classify, "regress": Regress, "embed": Embed}
+BODIES = {body.__name__.lower(): body for body in (Predict, Classify, Regress, Fill, Embed)}
 
 
 def _said(error):
@@ -201,11 +216,12 @@ def predictions(answers: Sequence[dict[str, Any]], is_columnar: bool) -> dict[st
     return {"outputs": next(iter(columns.values())) if is_single else columns}
 
 
-def check_results(verb: str, outputs: Sequence[str], kind: str) -> None:
-    """Raises ValueError if a model's outputs are not what :classify or :regress gives."""
+def check_results(verb: str, opened: Opened) -> None:
+    """Raises ValueError if a model's outputs are not what a verb gives."""
     needed, what = _RESULTS[verb]
-    if needed not in outputs or kind == "tagging":
-        raise ValueError(f"{verb}: is for models of {what}, not of {kind}; use :predict")
+    outputs = (*opened.outputs, "masks") if opened.fill else opened.outputs
+    if needed not in outputs or opened.kind == "tagging":
+        raise ValueError(f"{verb}: is for models of {what}, not of {opened.kind}; use :predict")
 
 
 def results(answers: Sequence[dict[str, Any]], verb: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The models that are served: opened from what a directory holds, and opened again if it is newer.
 
 A directory with an exported model is served as its task says, and so is a fine-tuned run, from its
-checkpoint, if it has no exported model; any other network gives vectors. Names and values of the
-outputs are what the signature `serving_default` of an exported model that takes text gives, so that
-a request gets the same from TensorFlow Serving.
+checkpoint, if it has no exported model; any other network gives vectors, and words for [MASK] if it
+has the head. Names and values of the outputs are what the signature `serving_default` of an
+exported model that takes text gives, so that a request gets the same from TensorFlow Serving.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from bert_estimator.serving.answer_predictor import AnswerPredictor
 from bert_estimator.serving.predictor import Predictor, open_predictor
 from bert_estimator.serving.server.batcher import Batch, Batcher
 from bert_estimator.system import disk_files, json_files, paths
+from bert_estimator.tokenization import MASK
 
 VECTORS = "vectors"
 _SAMPLE = "a text"  # which a model answers before it is served
@@ -67,6 +68,8 @@ class Opened(NamedTuple):
     answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
     num_cut: Callable[[], int]  # how many texts have been cut so far
     close: Callable[[], None]
+    # Returns the answer to each (text with [MASK], how many words to list); None without the head.
+    fill: Callable[[Sequence[tuple[Any, int]]], list[dict[str, Any]]] | None = None
 
     @property
     def version(self) -> str:
@@ -92,6 +95,8 @@ def open_model(path: str, batch_size: int, **vectors: Any) -> Opened:
     # works. A newer model is not put in the place of the old one before that.
     sample = (_SAMPLE,) * model.inputs.num_needed
     model.answer([sample if len(sample) > 1 else _SAMPLE])
+    if model.fill:
+        model.fill([(MASK, 1)])
     return model
 
 
@@ -155,10 +160,10 @@ def _opened(predictor, inputs, outputs, labels, answer):
 
 def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
     # Loaded only now: exported models do without the network's code.
-    from bert_estimator.serving.embedder import Embedder
+    from bert_estimator.serving.filler import Filler
 
     try:
-        embedder = Embedder(path, batch_size=batch_size, **options)
+        embedder = Filler(path, batch_size=batch_size, is_needed=False, **options)
     except (ValueError, OSError) as error:
         # A full disk, for example, says nothing about the model.
         if isinstance(error, OSError) and not disk_files.is_of_input(error):
@@ -167,6 +172,10 @@ def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
             f"{disk_files.in_words(error)}. Nor does {path} hold an exported model, such as "
             "run_classifier.py --do_export makes, or a fine-tuned run"
         ) from None
+
+    def fill(asked):
+        return embedder.fill([text for text, _ in asked], [top for _, top in asked])
+
     return Opened(
         kind=VECTORS,
         inputs=Inputs(("text_a", "text_b"), 1),
@@ -177,6 +186,7 @@ def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
         answer=lambda texts: [{"vector": vector} for vector in embedder(texts)],
         num_cut=lambda: embedder.num_cut,
         close=embedder.close,
+        fill=fill if embedder.fills else None,
     )
 
 
@@ -222,7 +232,7 @@ class ServedModel:
         report: Callable[[Batch], None] = lambda batch: None,
     ):
         self.name, self.path, self._open = name, path, open_one
-        self._new_batcher = lambda opened: Batcher(opened.answer, batch_size, queue_size, report)
+        self._new_batcher = lambda answer: Batcher(answer, batch_size, queue_size, report)
         # What the directory held when it was opened, and when it was looked at last. They are read
         # before the model: what is copied meanwhile makes a difference.
         self._served = self._seen = self._look_into()
@@ -230,8 +240,11 @@ class ServedModel:
         self.opened = open_one(path)
         # A newer model gets a new batcher: what was accepted for the model before is still answered
         # by that model. So there may be several batchers at a time.
-        self.batcher = self._new_batcher(self.opened)
-        self._batchers = [self.batcher]
+        self.batcher = self._new_batcher(self.opened.answer)
+        self.batchers = [self.batcher]
+        # What fills in words is a network for vectors, which is not replaced.
+        self.filler = self.opened.fill and self._new_batcher(self.opened.fill)
+        self.batchers += [self.filler] if self.filler else []
 
     async def look(self) -> None:
         """Opens the newest model of the directory if it is not the open one, which answers until
@@ -276,24 +289,24 @@ class ServedModel:
 
     async def _replace(self, opened):
         old, old_batcher = self.opened, self.batcher
-        self.opened, self.batcher = opened, self._new_batcher(opened)
-        self._batchers.append(self.batcher)
+        self.opened, self.batcher = opened, self._new_batcher(opened.answer)
+        self.batchers.append(self.batcher)
         self._say(f"version {opened.version} is served now")
         # New requests go to the new batcher from here on. The old model is closed when nothing is
         # computed with it.
         await old_batcher.drain()
         await old_batcher.close()
-        self._batchers.remove(old_batcher)
+        self.batchers.remove(old_batcher)
         await asyncio.to_thread(old.close)
 
     async def drain(self) -> None:
         """Waits until every request that was accepted has its answers."""
-        for batcher in list(self._batchers):
+        for batcher in list(self.batchers):
             await batcher.drain()
 
     async def close(self) -> None:
         """Ends the threads of the batchers."""
-        for batcher in list(self._batchers):
+        for batcher in list(self.batchers):
             await batcher.close()
 
     def _say(self, what):

@@ -39,11 +39,13 @@ def test_every_network_becomes_onnx(tmp_path, capsys, model):
     batches = [fixed_batch(source.config)]
     found = model_directory.check(str(tmp_path / "onnx"), source.config, weights, batches)
     assert ("logits" in found) == (model == "hf_classifier")
+    assert ("masked_logits" in found) == (model in ("hf_albert", "tf1"))
     config = json.loads((tmp_path / "onnx" / "config.json").read_text())
     classes = {"hf_albert": "AlbertModel", "hf_electra": "ElectraModel", "tf1": "BertModel"}
     assert config["architectures"] == [classes.get(model, "BertForSequenceClassification")]
-    # The heads of pretraining are left out.
-    assert ("  unused    cls/predictions/" in out) == (model in ("hf_albert", "tf1"))
+    # Of the heads of pretraining, that for masked words stays.
+    assert "  unused    cls/predictions/" not in out
+    assert ("  unused    cls/seq_relationship/" in out) == (model in ("hf_albert", "tf1"))
 
 
 def test_a_model_without_a_task_gets_what_transformers_would_say(tmp_path, caplog):

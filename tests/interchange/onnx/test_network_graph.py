@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_estimator.bert_config import HIDDEN_ACTS, BertConfig
-from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
+from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, MASKED_LM, POOLER
 from bert_estimator.interchange.onnx import model_directory, network_graph, runtime
 from bert_estimator.interchange.weights import fixed_batch
 
@@ -40,6 +40,8 @@ def written(path, model):
         ({}, (CLASSIFIER,), False, [runtime.LOGITS]),
         ({}, (ANSWER,), True, [*runtime.ENDS, runtime.POOLED]),
         (ALBERT, (CLASSIFIER,), True, [runtime.LOGITS, runtime.POOLED]),
+        (ALBERT, (MASKED_LM,), False, [runtime.MASKED]),
+        ({"hidden_act": "gelu_erf"}, (MASKED_LM,), True, [runtime.MASKED, runtime.POOLED]),
         ({**ALBERT, "embedding_size": None}, (ANSWER,), False, runtime.ENDS),
         (ELECTRA, (CLASSIFIER,), False, [runtime.LOGITS]),
         ({"type_vocab_size": 1}, (), False, []),
@@ -59,6 +61,21 @@ def test_outputs_are_those_of_the_network(tmp_path, changes, heads, has_pooler, 
     assert set(differences) == {*outputs, runtime.HIDDEN}
     assert max(differences.values()) < 1e-5
     assert runtime.Model(folder).outputs[runtime.HIDDEN] == [None, None, 32]
+
+
+@pytest.mark.parametrize("changes", [{}, {"hidden_act": "gelu_erf"}, ALBERT])
+def test_masked_words_are_chosen_by_their_places(tmp_path, changes):
+    config = network(**changes)
+    model = runtime.Model(
+        written(tmp_path, network_graph.make(config, fixtures.random_weights(config, (MASKED_LM,))))
+    )
+    batch = fixed_batch(config)
+    nobody = model.run(batch)
+    assert nobody[runtime.MASKED].shape == (0, 40)
+    some = model.run({**batch, runtime.POSITIONS: np.array([30, 2, 2])})
+    every = model.run({**batch, runtime.POSITIONS: np.arange(batch["input_ids"].size)})
+    np.testing.assert_allclose(some[runtime.MASKED], every[runtime.MASKED][[30, 2, 2]], atol=1e-5)
+    np.testing.assert_array_equal(nobody[runtime.HIDDEN], every[runtime.HIDDEN])
 
 
 def test_padding_gets_the_logits_that_predictions_have(tmp_path):

@@ -63,6 +63,11 @@ def client():
         ("vectors:predict", {"instances": ["four", PAIR]},
          {"predictions": [[4, 0, 0.5], [2, 1, 0.5]]}),
         ("vectors:predict", {"inputs": ["four"]}, {"outputs": [[4, 0, 0.5]]}),
+        ("vectors:fill", {"instances": ["a [MASK]", PAIR], "top": 1}, {"predictions": [
+            {"masks": [[{"word": "high", "probability": 0.75}]]}, {"masks": []}]}),
+        ("vectors/versions/7:fill", {"instances": [{"text_a": "a", "text_b": "[MASK] [MASK]"}]},
+         {"predictions": [served.filled([("[MASK] [MASK]", 5)])[0]]}),
+        ("vectors:fill", {"instances": []}, {"predictions": []}),
     ],
 )  # fmt: skip
 def test_answers_have_the_shapes_of_tensorflow_serving(client, path, body, answer):
@@ -100,8 +105,9 @@ def test_models_and_their_status(client):
     assert values["models"][1] == {
         "name": "pairs", "version": "7", "kind": "classification", "inputs": ["text_a", "text_b"],
         "inputs_needed": 2, "outputs": ["label", "labels", "probabilities", "logits"],
-        "labels": ["low", "high"], "max_seq_length": 16,
+        "labels": ["low", "high"], "max_seq_length": 16, "fills": False,
     }  # fmt: skip
+    assert [model["name"] for model in values["models"] if model["fills"]] == ["vectors"]
     state = {
         "version": "7",
         "state": "AVAILABLE",
@@ -114,7 +120,7 @@ def test_models_and_their_status(client):
 
 
 CLASSES, PAIRS = "/v1/models/classes:predict", "/v1/models/pairs:predict"
-EXAMPLES = "/v1/models/classes:classify"
+EXAMPLES, FILL = "/v1/models/classes:classify", "/v1/models/vectors:fill"
 
 
 @pytest.mark.parametrize(
@@ -154,6 +160,13 @@ EXAMPLES = "/v1/models/classes:classify"
         ("/v1/models/classes:regress", {"examples": []}, 400, "regress: is for models of numbers,"),
         ("/embed", {}, 400, "texts: Field required"),
         ("/embed", {"texts": "a"}, 400, 'texts: Input should be a valid list, not "a"'),
+        (CLASSES.replace("predict", "fill"), {"instances": ["[MASK]"]}, 400,
+         "fill: is for models of masked words, not of classification; use :predict"),
+        (FILL, {"instances": ["[MASK]"], "top": 0}, 400, "top: Input should be greater than or"),
+        (FILL, {"instances": ["[MASK]"], "top": 101}, 400, "top: Input should be less than or"),
+        (FILL, {"top": 1}, 400, "instances: Field required"),
+        (FILL, {"instances": [{"text": "[MASK]"}]}, 400, "instances[0]: lacks text_a"),
+        (FILL, {"instances": ["[MASK]"] * 1025}, 413, "1025 texts are more than 1024; send fewer"),
         ("/embed", {"texts": [["a"]]}, 400, "texts[0]: a list must have the two texts of a pair"),
         ("/embed", {"texts": [["a", 5]]}, 400, "texts[0][1]: Input should be a valid string, not"),
         ("/embed", {"texts": [5]}, 400, "texts[0]: Input should be a valid string, not 5"),

@@ -9,7 +9,9 @@ import tensorflow as tf
 from fixtures import DATA
 from task_runs import ASKED, KINDS, SINGLE, train, write_data
 
+from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.exported_model import find
+from bert_estimator.serving.filler import Filler
 from bert_estimator.serving.predictor import open_predictor
 from bert_estimator.serving.server import models
 
@@ -116,6 +118,28 @@ def test_a_network_gives_vectors():
     assert single["vector"].dtype == np.float32 and not np.array_equal(
         *map(list, (single["vector"], pair["vector"]))
     )
+    assert model.fill is None  # without the head
+    model.close()
+
+
+def test_a_network_with_the_head_fills_in_words_too():
+    path, asked = str(DATA / "hf_masked_lm"), [("word1 [MASK]", 2), (("[MASK]", "[MASK] word2"), 3)]
+    model = models.open_model(path, batch_size=2)
+    assert (model.kind, model.outputs) == ("vectors", ("vector",))
+    answers = model.fill(asked)
+    assert json.loads(json.dumps(answers)) == answers
+    assert [[len(words) for words in answer["masks"]] for answer in answers] == [[2], [3, 3]]
+    for answer, (text, top) in zip(answers, asked, strict=True):
+        (expected,) = Filler(path).fill([text], top)
+        for words, others in zip(answer["masks"], expected["masks"], strict=True):
+            assert [each["word"] for each in words] == [each["word"] for each in others]
+            for word, other in zip(words, others, strict=True):
+                assert word["probability"] == pytest.approx(other["probability"], abs=1e-6)
+    vectors = [answer["vector"] for answer in model.answer(["word1"])]
+    np.testing.assert_allclose(vectors, Embedder(path)(["word1"]), atol=1e-6)
+    assert model.fill([]) == []
+    with pytest.raises(ValueError, match=r"^texts\[1\] does not have \[MASK\]"):
+        model.fill([("[MASK]", 1), ("word1", 1)])
     model.close()
 
 

@@ -44,7 +44,9 @@ def client():
         **http_served.MODELS,
         "tags": http_served.opened("tagging", lambda text: entities),
         "questions": http_served.opened("question_answering", answer, ("question", "context")),
-        "vectors": http_served.opened("vectors", vector, ("text_a", "text_b"), 1),
+        "vectors": http_served.opened(
+            "vectors", vector, ("text_a", "text_b"), 1, fill=http_served.filled
+        ),
     }
     with http_served.server(opened_models) as client:
         yield client
@@ -133,6 +135,16 @@ def test_the_nearest_texts_come_first(page):
     assert latest(page)[2] == "aa"
 
 
+def test_words_for_masks_are_bars(page):
+    page.select_option("#model", "vectors")
+    assert "for each [MASK]" in page.locator("#fields label").first.inner_text()
+    ask(page, "vectors", text_a="a [MASK] <b>[MASK]</b>")
+    assert page.locator("mark").all_inner_texts() == ["high", "high"]
+    assert page.locator(".bar").all_inner_texts() == ["high\n75.0 %", "low\n25.0 %"] * 2
+    assert page.locator(".best").all_inner_texts() == ["high\n75.0 %"] * 2
+    assert latest(page)[2] == "high, high"
+
+
 def test_keyboard_errors_and_the_length_of_the_table(page, client):
     page.select_option("#model", "classes")
     assert page.evaluate("document.activeElement.name") == "text_a"
@@ -165,8 +177,9 @@ def test_phones_and_the_dark(browser, client):
         "tags": {"text_a": "Ada met Bob"},
         "questions": {"question": "Who?", "context": "Ada " * 50},
         "vectors": {"text_a": "a", "others": "b" * 100 + "\na"},
+        "words": {"text_a": "[MASK] " * 50},
     }.items():
-        ask(page, model, **fields)
+        ask(page, "vectors" if model == "words" else model, **fields)
         assert page.evaluate("document.documentElement.scrollWidth") <= 320, model
     background, color = page.evaluate(
         "(({backgroundColor, color}) => [backgroundColor, color])(getComputedStyle(document.body))"
