@@ -121,8 +121,8 @@ class CreationSettings:
         return self.masking_unit or (WORD if self.do_whole_word_mask else TOKEN)
 
     def described(self) -> dict[str, Any]:
-        """Returns the settings as manifests and the names of unfinished work have them: those of
-        earlier versions, if nothing was asked for that these did not know."""
+        """Returns the settings as manifests and the names of unfinished work have them: as earlier
+        versions did, if nothing was asked for that these did not know."""
         values = dataclasses.asdict(self)
         settings = {n: value for n, value in values.items() if value not in _LATER.get(n, ())}
         segmenter = settings.pop("word_segmenter") or None

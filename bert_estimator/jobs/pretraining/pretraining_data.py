@@ -74,22 +74,7 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
     records made with other settings if it `may_replace` them."""
     train_files, eval_files = config.data.input_file, config.data.eval_input_file
     if config.embedded:
-        # A run goes on with its records, and may be evaluated on them for masked words alone.
-        of_run = recorded_settings(config.output_dir)
-        objective = config.data.objective if may_replace else of_run.get("objective")
-        made_of = dict(embedded.DATA, objective=objective)
-        if objective == MLM:
-            made_of["dupe_factor"] = 1  # another pass would give the same sentences together
-        # The chief makes the records; the other hosts, which may share its directory, then find
-        # them.
-        with flags.named("output_dir"), hosts.chief_first():
-            made = default_data.make(
-                os.path.join(config.output_dir, "data"),
-                max_seq_length=config.data.max_seq_length,
-                max_predictions_per_seq=config.data.max_predictions_per_seq,
-                may_replace=may_replace,
-                **made_of,
-            )
+        made = _make_embedded(config, may_replace)
         train_files, eval_files = made.train_files, made.held_out_files
     records = _open(config.data, vocab_size, "input_file", train_files)
     flag, token_counts = "eval_input_file", None
@@ -135,6 +120,26 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
         _lengths(config, records) if config.do_train and config.may_pack else None,
         objective,
     )
+
+
+def _make_embedded(config, may_replace):
+    """Makes or finds the records of the embedded corpus."""
+    # A run goes on with its records, and may be evaluated on them for masked words alone.
+    of_run = recorded_settings(config.output_dir)
+    objective = config.data.objective if may_replace else of_run.get("objective")
+    made_of = dict(embedded.DATA, objective=objective)
+    if objective == MLM:
+        made_of["dupe_factor"] = 1  # another pass would give the same sentences together
+    # The chief makes the records; the other hosts, which may share its directory, then find
+    # them.
+    with flags.named("output_dir"), hosts.chief_first():
+        return default_data.make(
+            os.path.join(config.output_dir, "data"),
+            max_seq_length=config.data.max_seq_length,
+            max_predictions_per_seq=config.data.max_predictions_per_seq,
+            may_replace=may_replace,
+            **made_of,
+        )
 
 
 def _objective(asked, flag, record_files):
