@@ -13,7 +13,12 @@ import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import __main__ as conversion
 from bert_estimator.interchange import open_source
-from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, MASKED_LM
+from bert_estimator.interchange.network_variables import (
+    ANSWER,
+    CLASSIFIER,
+    MASKED_LM,
+    NEXT_SENTENCE,
+)
 from bert_estimator.interchange.source import ALBERT, BERT, Source
 from bert_estimator.interchange.weights import open_network
 from bert_estimator.serving.embedder import Embedder
@@ -329,7 +334,7 @@ def networks(tmp_path_factory):
             sizes = {"vocab_size": len(vocab), "hidden_act": "gelu_erf"}
         sizes |= {"num_hidden_layers": 2, "max_position_embeddings": 64}
         config = BertConfig(**bert_config(0, **sizes))
-        weights = fixtures.random_weights(config, (MASKED_LM,))
+        weights = fixtures.random_weights(config, (MASKED_LM, NEXT_SENTENCE))
         facts = {"config": config, "vocab_file": vocab_file, "do_lower_case": kind != "cased"}
         facts["architecture"] = ALBERT if is_pieces else BERT
         made = Source("here", "tf1", {}, weights.get, **facts)
@@ -347,8 +352,8 @@ def test_masks_stand_in_any_script(networks, kind):
 @fixtures.needs_transformers
 def test_words_are_what_the_pipeline_of_transformers_gives(networks):
     with fixtures.transformers_answering("pipelines") as ask:
-        for kind, path in networks.items():
-            options = {"top_k": 7}
+        for kind in ("uncased", "cased"):
+            path, options = networks[kind], {"top_k": 7}
             theirs = ask(
                 task="fill-mask", folder=str(path), inputs=OF_TRANSFORMERS, options=options
             )
@@ -362,5 +367,19 @@ def test_words_are_what_the_pipeline_of_transformers_gives(networks):
                     given = [each["probability"] for each in found]
                     np.testing.assert_allclose(given, scores, rtol=0, atol=1e-5, err_msg=text)
                     tokens = [each["token_str"] for each in other]
-                    shown = [each["word"].replace("▁", "") for each in found]
-                    assert shown == tokens, (kind, text)
+                    assert [each["word"] for each in found] == tokens, (kind, text)
+
+
+@fixtures.needs_transformers
+def test_words_of_sentencepiece_are_what_transformers_computes(networks, tmp_path):
+    """Its tokenizer needs packages of its own, so that it gets ids."""
+    path, text = networks["sentencepiece"], OF_TRANSFORMERS[2]
+    ids, segments, tokenizer = ids_of(path, text)
+    batch = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
+    np.savez(tmp_path / "batch.npz", **{name: np.int32([value]) for name, value in batch.items()})
+    fixtures.transformers("logits", path, tmp_path / "batch.npz", tmp_path / "logits.npz")
+    logits = np.float64(np.load(tmp_path / "logits.npz")["masked_lm_logits"][0])
+    expected = -np.sort(-softmax(logits[ids == tokenizer.mask_id]))[:, :7]
+    (answer,) = Filler(str(path)).fill([text], 7)
+    given = [[each["probability"] for each in found] for found in answer["masks"]]
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)

@@ -22,7 +22,9 @@ from pydantic import (
 from bert_estimator.serving.commands import Text
 from bert_estimator.serving.server.models import Inputs, Opened
 from bert_estimator.system import json_files
+from bert_estimator.tokenization import MASK
 
+_MOST_MASKS = 4096  # in a request
 # The output from which each verb makes results, and what it is good for.
 _RESULTS = {
     "classify": ("probabilities", "classes"),
@@ -160,8 +162,12 @@ class Fill(Body):
     top: Annotated[int, Field(ge=1, le=100)] = 5  # how many words for each
 
     def texts(self, inputs: Inputs) -> list[tuple[Text, int]]:
-        """Returns the texts, each with `top`; raises ValueError as `Predict` does."""
-        return [(text, self.top) for text in _texts(self.instances, inputs, "instances")]
+        """Returns the texts, each with `top`; raises ValueError as `Predict` does, and if they have
+        too many masks, whose answers would fill the memory."""
+        texts = _texts(self.instances, inputs, "instances")
+        if (number := sum("".join(text).count(MASK) for text in texts)) > _MOST_MASKS:
+            raise ValueError(f"instances: {number} {MASK} are more than {_MOST_MASKS}; send fewer")
+        return [(text, self.top) for text in texts]
 
 
 class Embed(Body):

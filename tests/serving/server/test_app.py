@@ -164,6 +164,8 @@ EXAMPLES, FILL = "/v1/models/classes:classify", "/v1/models/vectors:fill"
          "fill: is for models of masked words, not of classification; use :predict"),
         (FILL, {"instances": ["[MASK]"], "top": 0}, 400, "top: Input should be greater than or"),
         (FILL, {"instances": ["[MASK]"], "top": 101}, 400, "top: Input should be less than or"),
+        (FILL, {"instances": ["[MASK]" * 2048, {"text_a": "[MASK]" * 2049, "text_b": ""}]}, 400,
+         "instances: 4097 [MASK] are more than 4096; send fewer"),
         (FILL, {"top": 1}, 400, "instances: Field required"),
         (FILL, {"instances": [{"text": "[MASK]"}]}, 400, "instances[0]: lacks text_a"),
         (FILL, {"instances": ["[MASK]"] * 1025}, 413, "1025 texts are more than 1024; send fewer"),
