@@ -19,12 +19,16 @@ PRESETS = {
 }
 
 # As in google-research/bert, "gelu" is the tanh form. "gelu_erf" is the exact function, which
-# Hugging Face calls "gelu".
-HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
+# Hugging Face calls "gelu". From "silu" on, the names are Hugging Face's.
+HIDDEN_ACTS = (
+    *("gelu", "gelu_erf", "relu", "tanh", "linear"),
+    *("silu", "quick_gelu", "mish", "relu6", "leaky_relu"),
+)
 
 # Beyond these sizes nothing can be built, and the attempt would take hours or all memory.
 _MOST = {"num_hidden_layers": 4096}
 _MOST_OF_OTHERS = 2**31 - 1
+_ABOVE_0 = ("initializer_range", "layer_norm_eps")
 
 # Keys of ALBERT's albert_config.json for variants that it never published, and the only values that
 # the network here has.
@@ -52,7 +56,7 @@ _IGNORED_KEYS = (
 class BertConfig:
     """Holds the sizes of a network, by the keys of google-research/bert's bert_config.json.
 
-    Three keys are not google-research/bert's; without them the network is its BERT.
+    Four keys are not google-research/bert's; without them the network is its BERT.
 
     Attributes:
       classifier_dropout: dropout rate of the head for classes, numbers and tags. google-research's
@@ -61,6 +65,7 @@ class BertConfig:
         ELECTRA); None means hidden_size, without this layer.
       num_hidden_groups: how many layers have weights of their own, which neighbours share (ALBERT);
         None means that no layers share weights.
+      layer_norm_eps: what layer norm adds to the variance.
 
     Raises:
       ValueError: a value is out of its range; the text names the key.
@@ -80,6 +85,7 @@ class BertConfig:
     classifier_dropout: float = 0.1
     embedding_size: int | None = None
     num_hidden_groups: int | None = None
+    layer_norm_eps: float = 1e-12
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -98,7 +104,7 @@ class BertConfig:
                 allowed = f"at most {most}"
             elif "dropout" in field.name and not (is_float and 0 <= value < 1):
                 allowed = "a number, at least 0 and below 1"
-            elif field.name == "initializer_range" and not (is_float and value > 0):
+            elif field.name in _ABOVE_0 and not (is_float and value > 0):
                 allowed = "a number above 0"
             else:
                 continue
@@ -203,8 +209,10 @@ class BertConfig:
         return cls.from_dict(remote.read_json(str(path)), source=str(path))
 
     def to_dict(self) -> dict:
-        """Returns the configuration as a dict of JSON values, without keys that are None."""
-        return {key: v for key, v in dataclasses.asdict(self).items() if v is not None}
+        """Returns the configuration as a dict of JSON values, without keys that are None, and
+        without google-research/bert's layer_norm_eps, which is not a key there."""
+        usual = {"layer_norm_eps": BertConfig.layer_norm_eps}
+        return {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, usual.get(k))}
 
     def to_json_string(self) -> str:
         """Returns the configuration as the text of a bert_config.json."""

@@ -37,7 +37,7 @@ def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tens
         with tf.variable_scope("transform"):
             x = modeling.dense(x, config.embedding_width(), config.initializer_range, "dense")
             x = modeling.activate(config, x)
-            x = modeling.layer_norm(x)
+            x = modeling.layer_norm(x, epsilon=config.layer_norm_eps)
         table = tf.cast(model.get_embedding_table(), x.dtype)
         bias = tf.get_variable(
             "output_bias", [config.vocab_size], tf.float32, initializer=tf.zeros_initializer()

@@ -106,7 +106,7 @@ class BertModel:
                     use_one_hot_embeddings,
                     rows.position_ids,
                 )
-                hidden = layer_norm(total)
+                hidden = layer_norm(total, epsilon=config.layer_norm_eps)
                 if hidden_rate:
                     hidden = dropout(hidden, hidden_rate)
                 # Because of this cast the encoder runs in the compute dtype.
@@ -224,7 +224,7 @@ def transformer_layer(
         if hidden_rate:
             examples = tf.reshape(values, [-1, sequence_length, config.hidden_size])
             values = tf.reshape(dropout(examples, hidden_rate), [-1, config.hidden_size])
-        return layer_norm(values, residual)
+        return layer_norm(values, residual, epsilon=config.layer_norm_eps)
 
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
@@ -321,7 +321,8 @@ def activate(config: BertConfig, x: tf.Tensor) -> tf.Tensor:
     """Applies the activation that the configuration names; returns a tensor of x's shape, dtype.
 
     "gelu" is the tanh form of the Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), and
-    "gelu_erf" is x * Phi(x), which Hugging Face's transformers calls "gelu".
+    "gelu_erf" is x * Phi(x), which Hugging Face's transformers calls "gelu". The others have its
+    names.
     """
     target = kernels.of_graph()
     functions = {
@@ -330,17 +331,23 @@ def activate(config: BertConfig, x: tf.Tensor) -> tf.Tensor:
         "relu": tf.nn.relu,
         "tanh": tf.tanh,
         "linear": tf.identity,
+        "silu": lambda x: x * tf.sigmoid(x),
+        "quick_gelu": lambda x: x * tf.sigmoid(1.702 * x),
+        "mish": lambda x: x * tf.tanh(tf.nn.softplus(x)),
+        "relu6": tf.nn.relu6,
+        "leaky_relu": lambda x: tf.nn.leaky_relu(x, alpha=0.01),
     }
     return functions[config.hidden_act](x)
 
 
-def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
+def layer_norm(*addends: tf.Tensor, epsilon: float = 1e-12) -> tf.Tensor:
     """Normalizes the last dimension of a sum, and scales and shifts it by LayerNorm/gamma and beta.
 
     This is the layer norm of Ba et al., 2016. The statistics and the gradients are float32.
 
     Args:
       *addends: tensors of one shape, [..., H] with a static H, and one dtype.
+      epsilon: what is added to the variance.
 
     Returns:
       A tensor of that shape and dtype.
@@ -350,7 +357,7 @@ def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
         beta = tf.get_variable("beta", [width], tf.float32, tf.zeros_initializer())
         gamma = tf.get_variable("gamma", [width], tf.float32, tf.ones_initializer())
         inputs = [tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta), *addends]
-        return kernels.of_graph().layer_norm(*inputs)
+        return kernels.of_graph().layer_norm(epsilon, *inputs)
 
 
 def _kernel_and_bias(x, units, initializer_range, dtype=None):

@@ -82,6 +82,7 @@ def test_published_keys_the_network_never_read_are_accepted():
         ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob='0.1' must be a number"),
         ({"classifier_dropout": 1.0}, "classifier_dropout=1.0 must be a number, at least 0"),
         ({"initializer_range": 0}, "initializer_range=0 must be a number above 0"),
+        ({"layer_norm_eps": "1e-5"}, "layer_norm_eps='1e-5' must be a number above 0"),
         (
             {"hidden_act": "swish"},
             "hidden_act='swish' is not known; choose one of gelu, gelu_erf, relu",

@@ -16,7 +16,7 @@ BERT, ALBERT, ELECTRA = ARCHITECTURES = ("bert", "albert", "electra")
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
 
 # Two networks whose weights have the same shapes can still differ in these.
-_NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
+_NOT_IN_SHAPES = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 
 # Projects that compute with rounded fractions which layers of an ALBERT share weights. For most
 # numbers of layers and groups, the outcome is the same as here.

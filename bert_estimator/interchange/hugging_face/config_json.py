@@ -33,11 +33,13 @@ _FACTS = ("is_pair", "version_2_with_negative")
 # google-research/bert's "gelu" is the tanh form, transformers' "gelu" the exact form. If
 # transformers has several names for one function, the first of them is written.
 HIDDEN_ACTS = {
-    "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+    "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate", "gelu_fast"),
     "gelu_erf": ("gelu", "gelu_python"),
     "relu": ("relu",),
     "tanh": ("tanh",),
     "linear": ("linear",),
+    "silu": ("silu", "swish"),
+    **{name: (name,) for name in ("quick_gelu", "mish", "relu6", "leaky_relu")},
 }
 
 # What transformers builds if a configuration does not say it, by its model_type.
@@ -74,7 +76,6 @@ _ONLY_ALBERT = ("inner_group_num", "net_structure_type", "gap_size", "num_memory
 # Settings that transformers would let a configuration change, and the values that this project's
 # network is built with.
 _FIXED = {
-    "layer_norm_eps": 1e-12,
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
@@ -126,7 +127,7 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
             "are floats"
         )
     ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
-    known = _DEFAULTS[kind].to_dict()
+    known = {"layer_norm_eps": BertConfig.layer_norm_eps, **_DEFAULTS[kind].to_dict()}
     keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known
     sizes = {**known, **{key: value for key, value in values.items() if key in keys}}
     # null is a value, too: the dropout of the hidden layers.
@@ -237,6 +238,7 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     values = {
         "architectures": [architecture],
         "model_type": kind,
+        "layer_norm_eps": source.config.layer_norm_eps,
         **_FIXED,
         **sizes,
         # transformers' default is another width.

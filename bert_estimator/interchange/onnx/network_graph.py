@@ -27,7 +27,12 @@ OPSET = 12
 _IR_VERSION = 7  # of that opset
 _MOST_BYTES = (1 << 31) - (1 << 24)  # of the weights in a file, which may have 2 GiB
 
-_EPSILON = 1e-12  # of layer norm
+# Activations that are an operation of ONNX.
+_OPERATIONS = {
+    "relu": ("Relu", {}),
+    "tanh": ("Tanh", {}),
+    "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
+}
 # Added to the scores of padding; and an answer's logits there, as in predictions.
 _MASK_ADDER = NO_TOKEN = -10000.0
 
@@ -47,7 +52,7 @@ def make(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Any:
     answer's."""
     check_size(config)
     onnx = runtime.load("onnx")
-    graph = _Graph(onnx, weights)
+    graph = _Graph(onnx, weights, config.layer_norm_eps)
     outputs = _network(graph, config)
     inputs = [graph.described(name, ["B", "F"], "INT64") for name in runtime.INPUTS]
     values = [graph.described(name, shape) for name, shape in graph.shapes.items()]
@@ -68,8 +73,8 @@ def make(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Any:
 class _Graph:
     """The nodes and constants of a graph that is being built."""
 
-    def __init__(self, onnx, weights):
-        self._onnx, self._weights = onnx, weights
+    def __init__(self, onnx, weights, epsilon):
+        self._onnx, self._weights, self._epsilon = onnx, weights, epsilon
         # Each node comes after the nodes that it reads. `shapes` are of the values whose shape ONNX
         # does not infer.
         self.nodes, self.constants, self.shapes = [], {}, {}
@@ -124,7 +129,7 @@ class _Graph:
         centered = self.add("Sub", x, mean)
         square = self.add("Pow", centered, self.number(2))
         variance = self.add("ReduceMean", square, axes=[-1], keepdims=1)
-        deviation = self.add("Sqrt", self.add("Add", variance, self.number(_EPSILON)))
+        deviation = self.add("Sqrt", self.add("Add", variance, self.number(self._epsilon)))
         normalized = self.add("Div", centered, deviation)
         scaled = self.add("Mul", normalized, self.weight(f"{scope}/LayerNorm/gamma"))
         return self.add("Add", scaled, self.weight(f"{scope}/LayerNorm/beta"), output=output)
@@ -203,8 +208,16 @@ def _activation(graph, config, x):
     """Adds the activation that the configuration names; see `modeling.activate`."""
     if config.hidden_act == "linear":
         return x
-    if config.hidden_act in ("relu", "tanh"):
-        return graph.add({"relu": "Relu", "tanh": "Tanh"}[config.hidden_act], x)
+    if config.hidden_act in _OPERATIONS:
+        kind, attributes = _OPERATIONS[config.hidden_act]
+        return graph.add(kind, x, **attributes)
+    if config.hidden_act == "relu6":
+        return graph.add("Clip", x, graph.number(0), graph.number(6))
+    if config.hidden_act == "mish":
+        return graph.add("Mul", x, graph.add("Tanh", graph.add("Softplus", x)))
+    if config.hidden_act in ("silu", "quick_gelu"):
+        factor = graph.number(1 if config.hidden_act == "silu" else 1.702)
+        return graph.add("Mul", x, graph.add("Sigmoid", graph.add("Mul", x, factor)))
     if config.hidden_act == "gelu_erf":
         curve = graph.add("Erf", graph.add("Div", x, graph.number(math.sqrt(2))))
         return graph.add(

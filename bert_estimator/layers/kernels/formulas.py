@@ -3,6 +3,7 @@
 All but `heads` compute in float32, whatever the dtype of their arguments.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,7 +15,6 @@ from bert_estimator.layers import primitives
 # then all scores shift by the same amount, and attention is over all positions, as in BERT.
 _MASK_ADDER = -10000.0
 
-_EPSILON = 1e-12  # of layer norm
 
 # The tanh form of GELU is v * (1 + tanh(u)) / 2, which is v * sigmoid(2 u) with
 # 2 u = v * (LINEAR + CUBIC * v^2). In the lower tail 1 + tanh(u) is 0 in float32, but the sigmoid
@@ -115,15 +115,26 @@ def gelu_erf_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
 
 
-def layer_norm(gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
-    """Normalizes the last dimension of a sum, and scales and shifts it."""
-    total = tf.cast(sum(addends[1:], addends[0]), tf.float32)
-    if addends[0].dtype == tf.float32:
-        mean, variance = tf.nn.moments(total, [-1], keep_dims=True)
-    else:
-        mean, variance = _moments_in_one_pass(total)
-    normalized = tf.nn.batch_normalization(total, mean, variance, beta, gamma, _EPSILON)
-    return tf.cast(normalized, addends[0].dtype)
+def layer_norm(epsilon: float, *inputs: tf.Tensor) -> tf.Tensor:
+    """Normalizes the last dimension of a sum, and scales and shifts it; `inputs` are gamma, beta
+    and the addends."""
+    return layer_norm_with(epsilon)(*inputs)
+
+
+@functools.cache  # a function that is compiled must be the same object in each call
+def layer_norm_with(epsilon: float) -> Callable[..., tf.Tensor]:
+    """Returns `layer_norm` as a function of its tensors."""
+
+    def layer_norm(gamma, beta, *addends):
+        total = tf.cast(sum(addends[1:], addends[0]), tf.float32)
+        if addends[0].dtype == tf.float32:
+            mean, variance = tf.nn.moments(total, [-1], keep_dims=True)
+        else:
+            mean, variance = _moments_in_one_pass(total)
+        normalized = tf.nn.batch_normalization(total, mean, variance, beta, gamma, epsilon)
+        return tf.cast(normalized, addends[0].dtype)
+
+    return layer_norm
 
 
 def _moments_in_one_pass(x):

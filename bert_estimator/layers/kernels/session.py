@@ -192,11 +192,12 @@ def _gelu_erf_gradient(op, gradient, *_):
     return None, primitives.fused(formulas.gelu_erf_slope, op.inputs[1], gradient)
 
 
-def layer_norm(gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
+def layer_norm(epsilon: float, gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
     """Normalizes the last dimension of a sum [..., H], and scales and shifts it."""
+    function = formulas.layer_norm_with(epsilon)
     if _num_elements(addends[0].shape, _USUAL_TOKENS) < _LEAST_OF_LAYER_NORM:
-        return formulas.layer_norm(gamma, beta, *addends)
-    return primitives.fused_both_ways(formulas.layer_norm, gamma, beta, *addends)
+        return function(gamma, beta, *addends)
+    return primitives.fused_both_ways(function, gamma, beta, *addends)
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -54,7 +54,9 @@ def test_what_is_written_is_what_transformers_wrote(model, tmp_path):
         ("gelu_python", "gelu_erf", "gelu"),
         ("gelu_new", "gelu", "gelu_new"),
         ("gelu_pytorch_tanh", "gelu", "gelu_new"),
+        ("gelu_accurate", "gelu", "gelu_new"),
         ("relu", "relu", "relu"),
+        ("swish", "silu", "silu"),
     ],
 )
 def test_activations_are_translated(tmp_path, theirs, ours, written):
@@ -81,7 +83,7 @@ def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05, but the network supports 1e-12 only"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps=0 must be a number above 0"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key', b"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: quantized weights are not s"),
         ({"hidden_size": 15}, "hidden_size=15 is not a multiple of num_attention_heads=2"),

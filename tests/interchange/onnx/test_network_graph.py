@@ -35,6 +35,7 @@ def written(path, model):
     ("changes", "heads", "has_pooler", "outputs"),
     [
         *(({"hidden_act": name}, (), True, [runtime.POOLED]) for name in HIDDEN_ACTS),
+        ({"layer_norm_eps": 0.1}, (), True, [runtime.POOLED]),
         ({}, (CLASSIFIER,), True, [runtime.LOGITS, runtime.POOLED]),
         ({}, (CLASSIFIER,), False, [runtime.LOGITS]),
         ({}, (ANSWER,), True, [*runtime.ENDS, runtime.POOLED]),

@@ -27,6 +27,24 @@ def test_every_configuration_has_its_activation(name):
         assert session.run(modeling.activate(config, x))[0] == 0.0
 
 
+TWINS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_other_activations(name):
+    config = dataclasses.replace(bert_config.BertConfig.preset("tiny", 10), hidden_act=name)
+    x = np.linspace(-9, 9, 601)
+    with tf.Graph().as_default(), tf.Session() as session:
+        y = session.run(modeling.activate(config, tf.constant(x, tf.float32)))
+    np.testing.assert_allclose(y, TWINS[name](x), rtol=1e-5, atol=1e-6)
+
+
 WAYS = {
     "usual": contextlib.nullcontext,
     "portable": primitives.portable,

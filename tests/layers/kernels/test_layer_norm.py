@@ -15,10 +15,10 @@ def values(number, seed=1):
     return [random.normal(0.3, 2.0, [ROWS, WIDTH]) for _ in range(number)]
 
 
-def twin(gamma, beta, gradient, *addends):
+def twin(epsilon, gamma, beta, gradient, *addends):
     """Returns the value, and the gradients of gamma, of beta and of each addend, in float64."""
     total = sum(addends)
-    deviation = np.sqrt(total.var(-1, keepdims=True) + 1e-12)
+    deviation = np.sqrt(total.var(-1, keepdims=True) + epsilon)
     normalized = (total - total.mean(-1, keepdims=True)) / deviation
     scaled = gradient * gamma
     along_itself = (scaled * normalized).mean(-1, keepdims=True)
@@ -29,13 +29,15 @@ def twin(gamma, beta, gradient, *addends):
 
 @pytest.mark.parametrize("least_elements", [0, 10**9])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 0.03)])
-@pytest.mark.parametrize("number", [1, 2])
-def test_values_and_gradients_equal_the_twin(monkeypatch, number, dtype, tolerance, least_elements):
+@pytest.mark.parametrize(("number", "epsilon"), [(1, 1e-12), (2, 1e-12), (2, 0.5)])
+def test_values_and_gradients_equal_the_twin(
+    monkeypatch, number, epsilon, dtype, tolerance, least_elements
+):
     monkeypatch.setattr(kernels, "_LEAST_OF_LAYER_NORM", least_elements)
     with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
         # bfloat16 has 8 bits; these inputs are rounded to it first, for the twin as well.
         gradient, *addends = (tf.cast(v, dtype) for v in values(number + 1))
-        value = layer_norm(*addends)
+        value = layer_norm(*addends, epsilon=epsilon)
         assert value.dtype == dtype and value.shape.as_list() == [ROWS, WIDTH]
         beta, gamma = tf.trainable_variables()
         assert [beta.op.name, gamma.op.name] == ["net/LayerNorm/beta", "net/LayerNorm/gamma"]
@@ -46,7 +48,7 @@ def test_values_and_gradients_equal_the_twin(monkeypatch, number, dtype, toleran
             session.run([gamma.assign(given[0]), beta.assign(given[1])])
             wide = [tf.cast(tensor, tf.float64) for tensor in (gradient, *addends)]
             computed, inputs = session.run([[value, *gradients], wide])
-    for mine, expected in zip(computed, twin(*given, *inputs), strict=True):
+    for mine, expected in zip(computed, twin(epsilon, *given, *inputs), strict=True):
         # Sums over the rows have larger elements.
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(mine.astype(np.float64), expected, atol=tolerance * scale)
@@ -79,7 +81,7 @@ def bfloat16_norm_of(rows, gradient):
 def test_one_pass_over_bfloat16_is_as_exact_as_its_numbers_far_from_zero(mean):
     rows, gradient = values(2)
     rows, value, slope = bfloat16_norm_of(rows + mean, gradient)
-    expected = twin(np.ones(WIDTH), np.zeros(WIDTH), gradient, rows)
+    expected = twin(1e-12, np.ones(WIDTH), np.zeros(WIDTH), gradient, rows)
     for mine, wanted in ((value, expected[0]), (slope, expected[3])):
         np.testing.assert_allclose(mine, wanted, atol=0.03 * max(1.0, np.abs(wanted).max()))
 
