@@ -1,5 +1,6 @@
 """Opening a model: a checkpoint's path, a directory, an archive; here or in remote storage."""
 
+import dataclasses
 import functools
 import glob
 import os
@@ -13,7 +14,7 @@ import zipfile
 from bert_estimator.command_line import run_directory
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hub import reader
-from bert_estimator.interchange.hugging_face import weight_files
+from bert_estimator.interchange.hugging_face import sentence_files, torch_files, weight_files
 from bert_estimator.interchange.onnx import runtime
 from bert_estimator.interchange.source import Source
 from bert_estimator.storage import remote, staging
@@ -26,7 +27,7 @@ _TASK_OF_EXPORT = ("assets.extra", "task.json")
 _ADAPTER = "adapter_config.json"
 
 # TensorFlow reads files, not members of archives: the files with these endings are unpacked.
-_WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".pb")
+_WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".bin", ".pb")
 
 # Of a model in remote storage.
 _NOT_READ = re.compile(r"(.*/)?(events\.out\.tfevents[^/]*|graph\.pbtxt|[^/]*\.meta)|.*/.*")
@@ -42,8 +43,8 @@ def open_source(path: str, choice: str | None = None) -> Source:
     Args:
       path: a TF1 checkpoint without .index (`uncased_L-12_H-768_A-12/bert_model.ckpt`); a directory
         with one checkpoint, such as the directory of a run, or with Hugging Face's config.json and
-        model.safetensors, or with TF Hub's saved_model.pb; or a zip archive of such a directory.
-        Each may be remote, such as gs://bucket/run.
+        model.safetensors or pytorch_model.bin, or with TF Hub's saved_model.pb; or a zip archive of
+        such a directory. Each may be remote, such as gs://bucket/run.
       choice: which checkpoint of a run's directory, as for `tf1_checkpoint.find`.
 
     Raises:
@@ -75,13 +76,9 @@ def open_source(path: str, choice: str | None = None) -> Source:
             f"{path}: there is no such checkpoint. Give the path of a checkpoint without .index or "
             ".data, such as uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive"
         )
-    if os.path.isfile(os.path.join(folder, _ADAPTER)):
-        raise ValueError(
-            f"{path}: holds an adapter ({_ADAPTER}), which changes another model's weights. Have "
-            "PEFT merge it into that model (merge_and_unload), save the model that this returns "
-            "in another directory, and give that directory. If the weights here are merged "
-            f"already, delete {_ADAPTER}"
-        )
+    _check_no_adapter(folder, path)
+    if (inner := sentence_files.folder_of_network(folder)) is not None:
+        return dataclasses.replace(open_source(inner), path=path, **sentence_files.read(folder))
     # The order matters: an export of this project is a SavedModel, which `reader.is_model` takes
     # for a module of TF Hub, and a directory may hold Hugging Face's files beside an ONNX model.
     if weight_files.is_model(folder):
@@ -101,12 +98,23 @@ def open_source(path: str, choice: str | None = None) -> Source:
     prefix = tf1_checkpoint.find(folder, choice)
     if prefix is not None:
         return tf1_checkpoint.open_prefix(prefix, path)
-    bins = glob.glob(os.path.join(glob.escape(folder), "pytorch_model*.bin"))
+    # Last, since torch may be missing, and the others do not need it.
+    if torch_files.is_model(folder):
+        return weight_files.open_directory(folder, path)
     raise ValueError(
-        f"{path}: holds neither a TF1 checkpoint (*.index) nor Hugging Face's model.safetensors "
-        "nor TF Hub's saved_model.pb"
-        + ("; save the model with safe_serialization=True, not as pytorch_model.bin" * bool(bins))
+        f"{path}: holds neither a TF1 checkpoint (*.index) nor Hugging Face's model.safetensors or "
+        "pytorch_model.bin nor TF Hub's saved_model.pb"
     )
+
+
+def _check_no_adapter(folder, path):
+    if os.path.isfile(os.path.join(folder, _ADAPTER)):
+        raise ValueError(
+            f"{path}: holds an adapter ({_ADAPTER}), which changes another model's weights. Have "
+            "PEFT merge it into that model (merge_and_unload), save the model that this returns "
+            "in another directory, and give that directory. If the weights here are merged "
+            f"already, delete {_ADAPTER}"
+        )
 
 
 def unpacked(path: str) -> str:
@@ -144,6 +152,7 @@ def _unpacked_once(path, *_):
     # The directory is another one in the next process: a run's settings must not name it.
     remote.show(folder, remote.shown(path))
     models = {os.path.dirname(f) for f in files if f.endswith((".index", ".safetensors"))}
+    models |= {os.path.dirname(f) for f in files if torch_files.is_file(f)}
     modules = {os.path.dirname(f) for f in files if os.path.basename(f) == "saved_model.pb"}
     # Of TF Hub's modules, the weights lie in a directory within.
     models = modules | {m for m in models if os.path.dirname(m) not in modules}

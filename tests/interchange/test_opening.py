@@ -1,6 +1,10 @@
 """Opening weights wherever they are: paths, directories and archives."""
 
+import json
+import pickle
 import shutil
+import sys
+import types
 import zipfile
 
 import fixtures
@@ -48,10 +52,31 @@ def test_an_adapter_is_not_left_out(tmp_path, has_model):
         open_source(str(folder))
 
 
-def test_a_pickled_model_is_refused_with_the_way_out(tmp_path):
-    (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="save the model with safe_serialization=True, not as"):
-        open_source(str(tmp_path))
+@pytest.mark.parametrize("torch", [None, types.ModuleType("torch")], ids=["missing", "there"])
+def test_what_torch_does_not_read_is_refused_with_the_way_out(tmp_path, monkeypatch, torch):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    if torch is not None:
+        torch.load = lambda path, **_: pickle.loads(b"not a pickle")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    message = "is read by torch, which is not installed: pip install torch; or, where transformers"
+    message = message if torch is None else "torch cannot read it as weights alone"
+    with pytest.raises(ValueError, match=f"^{folder}/pytorch_model.bin: {message}"):
+        open_source(str(folder))
+
+
+def test_a_model_in_a_directory_of_sentence_transformers(tmp_path):
+    """Its first versions kept the network in a directory of its own."""
+    folder = fixtures.changed(tmp_path, "hf_encoder").rename(tmp_path / "0_Transformer")
+    steps = [("0_Transformer", "models.Transformer"), ("1_Pooling", "models.Pooling")]
+    modules = [{"path": path, "type": f"sentence_transformers.{name}"} for path, name in steps]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    source = open_source(str(tmp_path))
+    assert (source.path, source.pooling, source.max_seq_length) == (str(tmp_path), "mean", 20)
+    assert source.shapes == open_source(str(folder)).shapes
 
 
 def test_an_archive_of_two_models(tmp_path):

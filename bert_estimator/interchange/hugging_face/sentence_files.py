@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.interchange.source import Source
-from bert_estimator.system import json_files
+from bert_estimator.system import json_files, paths
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _PROMPTS = "config_sentence_transformers.json"
@@ -40,7 +40,7 @@ def read(folder: str) -> dict[str, Any]:
     if steps == [_POOLING]:
         place = json_files.field(modules[names.index(_POOLING)], "path", str, path)
         pooling = _pooling(os.path.join(folder, place, "config.json"))
-    settings = _read_if_there(folder, _SETTINGS)
+    settings = _read_if_there(folder_of_network(folder) or folder, _SETTINGS)
     length = settings.get("max_seq_length")
     return {
         # A prompt would change every text, which is not done here: it is refused as an unknown
@@ -51,6 +51,20 @@ def read(folder: str) -> dict[str, Any]:
         # The package lower-cases first, and then has the tokenizer do what its own files say.
         **({"do_lower_case": True} if settings.get("do_lower_case") is True else {}),
     }
+
+
+def folder_of_network(folder: str) -> str | None:
+    """Returns the directory within one of sentence-transformers' where its early versions, such as
+    0_Transformer, keep the network; None if it lies in the directory itself."""
+    modules = os.path.join(folder, _MODULES)
+    if not os.path.exists(modules):
+        return None
+    for module in json_files.items(json_files.read(modules, list), dict, modules):
+        place = json_files.field(module, "path", str, modules, default="")
+        name = json_files.field(module, "type", str, modules).rpartition(".")[2]
+        if place and name in _NETWORKS:
+            return paths.inside(folder, place)
+    return None
 
 
 def _pooling(path):

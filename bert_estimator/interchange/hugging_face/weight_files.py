@@ -1,6 +1,7 @@
 """Hugging Face's BERT, ALBERT and ELECTRA: config.json, model.safetensors, vocab.txt.
 
-The vocabulary may be in tokenizer.json, or be SentencePiece's spiece.model (ALBERT).
+The weights may be in pytorch_model.bin, which is not written. The vocabulary may be in
+tokenizer.json, or be SentencePiece's spiece.model (ALBERT).
 
 transformers calls tensors by its modules' attributes, and stores a dense layer's weights as
 [outputs, inputs], while TensorFlow's kernel is [inputs, outputs]. Heads:
@@ -31,6 +32,7 @@ from bert_estimator.interchange.hugging_face import (
     sentence_files,
     special_tokens,
     tokenizer_files,
+    torch_files,
 )
 from bert_estimator.interchange.network_variables import (
     ANSWER,
@@ -101,7 +103,7 @@ def open_directory(folder: str, path: str) -> Source:
     path_of_config = os.path.join(folder, config_json.CONFIG)
     values = config_json.read_json(path_of_config)
     config = config_json.config_of(values, path_of_config)
-    stored_shapes, read_stored = safetensors_files.open_directory(folder)
+    stored_shapes, read_stored = _stored(folder)
     architecture = config_json.model_type(values, path_of_config)
     # Two steps lead to transformers' names of today: `stored` is today's name -> the name in the
     # file. `theirs` is our name -> today's name, for the weights that are there.
@@ -157,6 +159,11 @@ def open_directory(folder: str, path: str) -> Source:
     )
     # What sentence-transformers' files say comes before what the tokenizer's say.
     return dataclasses.replace(source, **sentence_files.read(folder))
+
+
+def _stored(folder):
+    files = safetensors_files if is_model(folder) else torch_files
+    return files.open_directory(folder)
 
 
 def write(
