@@ -69,7 +69,7 @@ def prepare(config):
     records = pretraining_data.prepare(config, network.vocab_size, may_replace=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
     schedule = config.training.schedule()
-    rule = config.training.update_rule(schedule, config.output_dir)
+    rule = config.training.update_rule(schedule, config.output_dir, network)
     estimator = pretraining_job.make_estimator(config, network, rule, cores.master, records)
     # Its `input_fn` gives the estimator the records, to train and to evaluate.
     run = Run(config, directory, estimator)

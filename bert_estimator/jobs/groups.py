@@ -19,6 +19,7 @@ from bert_estimator.storage import remote
 _GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
 BATCH_CHECKS = flags.positive, flags.at_most(_GREATEST_BATCH)
+SHARE = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 
 def _for_one_host(name, value):
@@ -151,6 +152,11 @@ class TrainingFlags:
         flags.rule(lambda rate: 0 < rate <= _GREATEST_RATE, "must be a positive number of 32 bits"),
         heading=flags.COMMON,
     )
+    layerwise_lr_decay: float = flags.field(
+        1.0,
+        "Multiply the learning rate by this factor from each layer to the layer below it.",
+        SHARE,
+    )
     optimizer: str = flags.field(
         "adamw", f"Choose one of {', '.join(OPTIMIZER_NAMES)}.", flags.one_of(OPTIMIZER_NAMES)
     )
@@ -182,22 +188,19 @@ class TrainingFlags:
             if self.optimizer in optimizers and (value := getattr(self, flag)) is not None
         }
 
-    def update_rule(
-        self,
-        schedule: Any,
-        summary_dir: str,
-        rate_scale: Callable[[str], float] | None = None,
-    ) -> Any:
-        """Returns the `update.UpdateRule` of the optimizer, which takes its rates from a schedule;
-        for the other arguments, see `UpdateRule`."""
-        from bert_estimator.model_fns import update
+    def update_rule(self, schedule: Any, summary_dir: str, network: BertConfig) -> Any:
+        """Returns the `update.UpdateRule` of the optimizer for the weights of a network, which
+        takes its rates from a schedule; for `summary_dir`, see `UpdateRule`."""
+        from bert_estimator.model_fns import fine_tuning, update
 
         return update.UpdateRule(
             self.optimizer,
             schedule,
             micro_batch_size=self.micro_batch_size,
             optimizer_options=self.optimizer_options(),
-            rate_scale=rate_scale,
+            rate_scale=fine_tuning.layerwise_rate_scale(
+                self.layerwise_lr_decay, network.num_hidden_layers, network.num_hidden_groups
+            ),
             summary_dir=summary_dir,
         )
 

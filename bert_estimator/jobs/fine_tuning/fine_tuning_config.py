@@ -17,6 +17,7 @@ from bert_estimator.command_line.choices import (
 )
 from bert_estimator.jobs.groups import (
     BATCH_CHECKS,
+    SHARE,
     DataFlags,
     EvaluationFlags,
     OptimizerFlag,
@@ -28,8 +29,6 @@ from bert_estimator.storage import remote
 from bert_estimator.storage.mirror import RESULTS
 from bert_estimator.system import paths
 from bert_estimator.system.errors import GREATEST
-
-_share = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 
 @flags.group(flags.COMMON, may_differ=flags.EVALUATING)
@@ -90,12 +89,7 @@ class EpochFlags(TrainingFlags):
         "Correct the bias of AdamW's moments, which google-research/bert does not.",
     )
     warmup_proportion: float = flags.field(
-        0.1, "Warm up linearly for this share of the training.", _share
-    )
-    layerwise_lr_decay: float = flags.field(
-        1.0,
-        "Multiply the learning rate by this factor from each layer to the layer below it.",
-        _share,
+        0.1, "Warm up linearly for this share of the training.", SHARE
     )
 
     def num_train_steps(self, num_examples: int) -> int:

@@ -341,16 +341,11 @@ class FineTuning(abc.ABC):
 
     def _rule(self):
         """Returns how weights are updated; None without training."""
-        config, network = self.config, self.data.bert_config
+        config = self.config
         if not (config.do_train or config.plan.compile_only):
             return None
-        rate_scale = fine_tuning.layerwise_rate_scale(
-            config.training.layerwise_lr_decay,
-            network.num_hidden_layers,
-            network.num_hidden_groups,
-        )
         schedule = config.training.schedule(len(self.data.train))
-        return config.training.update_rule(schedule, config.output_dir, rate_scale)
+        return config.training.update_rule(schedule, config.output_dir, self.data.bert_config)
 
 
 def network_in_use(config: FineTuningConfig) -> tuple[str, interchange.Source] | None:

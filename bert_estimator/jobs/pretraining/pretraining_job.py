@@ -71,7 +71,8 @@ def _compile_step(config):
             *longest, config.network.precision, packs, lengths, sets
         )
         # Building the input packs its rows, and only then says how full they are.
-        rule = config.training.update_rule(config.training.schedule(), config.output_dir)
+        schedule = config.training.schedule()
+        rule = config.training.update_rule(schedule, config.output_dir, network)
         lowered = make_estimator(config, network, rule).lower(zeros, cores, hosts)
         for filling in fillings:
             print(f"Packed: {filling}")
