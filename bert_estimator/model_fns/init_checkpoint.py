@@ -161,4 +161,7 @@ def _section_of(name):
 @functools.cache  # an evaluation before the training reads the same network
 def _say_new(path, sections):
     names = " and no ".join(f"{SECTIONS[each]} ({each})" for each in sections)
-    tf.logging.info("%s has no %s: what it lacks starts from new weights.", path, names)
+    # Nothing else of it is as large as the vocabulary.
+    tied = ", but for the masked-word head's output weights, which are the word embeddings"
+    tied *= MASKED_LM in sections
+    tf.logging.info("%s has no %s: what it lacks starts from new weights%s.", path, names, tied)

@@ -273,5 +273,7 @@ def test_every_network_of_transformers_starts_every_job(tmp_path, logged, name, 
     lacks = LACKING[name]
     if job != "pretraining":
         lacks = "pooler (bert/pooler)" * ("pooler" in lacks and job != "tagging")
-    said = [f"{path} has no {lacks}: what it lacks starts from new weights."] if lacks else []
+    tied = ", but for the masked-word head's output weights, which are the word embeddings"
+    tied *= "masked-word" in lacks
+    said = [f"{path} has no {lacks}: what it lacks starts from new weights{tied}."] * bool(lacks)
     assert [text for _, text in logged if " has no " in text] == said

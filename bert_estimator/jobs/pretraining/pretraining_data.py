@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import tokenization
+from bert_estimator import interchange, tokenization
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
@@ -102,6 +102,15 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
     # An evaluation of the run's own checkpoints has the vocabulary beside them.
     needs_vocabulary = config.do_train or config.network.init_checkpoint
+    vocab_file, casing = None, next(iter(manifest.casings(records.files)), None)
+    if needs_vocabulary:
+        vocab_file = _vocabulary(config.data.vocab_file, vocab_size, records.files)
+    # Records of google-research/bert do not say it, and are taken for records of the start's.
+    start = config.network.init_checkpoint
+    if start and vocab_file is None and not config.starts_from_stage():
+        with flags.named("init_checkpoint"):
+            source = interchange.open_source(start)
+        vocab_file, casing = source.vocab_file, casing or source.casing
     return PretrainingData(
         train_files,
         eval_files or train_files,
@@ -109,10 +118,8 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
         manifest.digest(records.files),
         manifest.digest(eval_records.files),
         set(records.files).isdisjoint(eval_records.files),
-        _vocabulary(config.data.vocab_file, vocab_size, records.files)
-        if needs_vocabulary
-        else None,
-        next(iter(manifest.casings(records.files)), None),
+        vocab_file,
+        casing,
         next(iter(manifest.vocabularies(records.files)), None),
         token_counts,
         _lengths(config, records) if config.do_train and config.may_pack else None,
