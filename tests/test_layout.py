@@ -107,7 +107,9 @@ ROOMS = {
         "bert_estimator.precision": "command_line",
         "bert_estimator.optimization": "graph",
         "bert_estimator.recipes": "command_line",
-        "input_pipelines": "creation records text tokenization storage command_line system",
+        "input_pipelines": (
+            "creation records text interchange tokenization storage command_line system"
+        ),
         "input_pipelines.embedded": "creation records tasks tokenization command_line system",
         "input_pipelines.tasks": "records text tokenization storage system",
         "input_pipelines.creation": "records text tokenization storage command_line system",
@@ -302,7 +304,7 @@ BUDGETS = {
     "bert_estimator.precision": 120,
     "bert_estimator.optimization": 1720,
     "bert_estimator.recipes": 330,
-    "input_pipelines": 850,
+    "input_pipelines": 930,
     "input_pipelines.embedded": 740,
     "input_pipelines.tasks": 3250,
     "input_pipelines.creation": 1480,
@@ -310,7 +312,7 @@ BUDGETS = {
     "input_pipelines.text": 1490,
     "bert_estimator.legacy": 5130,
     "bert_estimator.tpu": 13410,
-    "bert_estimator.tokenization": 1470,
+    "bert_estimator.tokenization": 1520,
     "bert_estimator.storage": 960,
     "bert_estimator.command_line": 1800,
     "bert_estimator.cluster": 580,
