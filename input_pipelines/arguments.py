@@ -8,6 +8,7 @@ from bert_estimator.command_line import console, flags
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_files, paths
 from bert_estimator.system.termination import Termination
+from bert_estimator.tokenization import Casing
 from input_pipelines.text.documents import TextOptions, find_files
 
 NEEDED = "Flags that are needed"  # a heading of --help; the other flags are below "Flags"
@@ -73,6 +74,9 @@ def parse(config_class: type[Config], argv: list[str]) -> Config:
     values = flags.define(config_class)
     flags.parse(values, argv)
     needed = [flag.name for flag in _needed(config_class)]
+    other = getattr(config_class, "OTHER_NEEDS", None)
+    if other and values[other].value is not None:
+        needed = []
     if missing := [f"--{name}" for name in needed if values[name].value is None]:
         is_needed = "is needed" if len(missing) == 1 else "are needed"
         raise flags.FlagError(f"{', '.join(missing)} {is_needed}; --help lists all flags")
@@ -104,6 +108,22 @@ def check_names_a_file(flag: str, path: str) -> None:
         )
     if os.path.isdir(path) or not path:
         raise ValueError(f"--{flag}={path}: is not a file's name")
+
+
+def vocabulary_of(path: str) -> tuple[str, Casing | None, str | None]:
+    """Returns what --vocab_file names: a vocabulary; or, if it names a network, the vocabulary of
+    the network, how its text is cased, as far as it is known, and the file that says so."""
+    is_network = os.path.isdir(path) or path.endswith(".zip") or os.path.exists(f"{path}.index")
+    if not is_network:
+        return path, None, None
+    console.load_tensorflow()
+    from bert_estimator.interchange import open_source
+
+    with flags.named("vocab_file"):
+        source = open_source(path)
+    rule = "there is no vocabulary beside this network"
+    flags.check(source.vocab_file, "vocab_file", path, rule)
+    return source.vocab_file, source.casing, source.casing_file
 
 
 def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:

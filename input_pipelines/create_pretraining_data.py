@@ -68,7 +68,8 @@ class RecordsConfig:
     vocab_file: str | None = flags.field(
         None,
         "Read the vocabulary from this file: a WordPiece vocabulary (vocab.txt), or a "
-        "SentencePiece model, whose name ends in .model.",
+        "SentencePiece model, whose name ends in .model. Or take the vocabulary and casing of this "
+        "network: a checkpoint, a directory or an archive.",
         heading=arguments.NEEDED,
     )
     casing: arguments.CasingFlags = flags.member(arguments.CasingFlags)
@@ -95,11 +96,12 @@ def create(config: RecordsConfig) -> str:
             f"--output_file={config.output_file}: must be a directory that all machines of "
             "--runner see"
         )
-    make = functools.partial(_create, config)
-    return remote_output.create(config, "output_file", make, config.vocab_file)
+    vocab_file, *known = arguments.vocabulary_of(config.vocab_file)
+    make = functools.partial(_create, flags.changed(config, vocab_file=vocab_file), known)
+    return remote_output.create(config, "output_file", make, vocab_file)
 
 
-def _create(config, output_file, there):
+def _create(config, known, output_file, there):
     """Makes record files on this machine, or for a remote directory with the names `there`; returns
     what `remote_output.create` asks for."""
     input_files = config.texts.files(config.vocab_file)
@@ -116,7 +118,7 @@ def _create(config, output_file, there):
     for path in [*output_files, *held_out]:
         arguments.check_output("output_file", path, [*input_files, vocab_file])
     with flags.named("vocab_file"):
-        tokenizer = open_tokenizer(vocab_file, **flags.values_of(config.casing))
+        tokenizer = open_tokenizer(vocab_file, *flags.values_of(config.casing).values(), *known)
     # Two commands of one output would delete each other's unfinished work.
     with lock.held_for(output_files[0]):
         return _write(config, input_files, vocab_file, tokenizer, output_files, there)
