@@ -81,6 +81,8 @@ class GraphWordPiece:
             raise ValueError("two tokens of the vocabulary have the same hash")
         self._order = np.argsort(hashes)
         self._hashes, self._tokens = hashes[self._order], tokens[self._order]
+        own = list(tokenizer.wordpiece_tokenizer.whole_words.values())
+        self._is_whole = np.isin(np.arange(len(tokens)), own)
         sizes = [len(token.removeprefix(CONTINUATION)) for token in tokenizer.vocab]
         self._longest = min(max(sizes), _MOST_CHARACTERS_OF_A_WORD)
 
@@ -165,6 +167,9 @@ class GraphWordPiece:
             parts = tf.strings.substr(tf.gather(words, word), first, size, unit="UTF8_CHAR")
             prefix = tf.where_v2(first > 0, CONTINUATION, "")
             piece_id = tf.cast(self._lookup(tf.strings.join([prefix, parts])), tf.int64)
+            if self._is_whole.any():  # which the look-up of words has found
+                is_whole = tf.gather(tf.constant(self._is_whole), tf.maximum(piece_id, 0))
+                piece_id = tf.where_v2(is_whole, tf.cast(-1, tf.int64), piece_id)
             # Sizes are compared first, and sizes of one word differ.
             piece_id = tf.where_v2(piece_id >= 0, size * vocab_size + piece_id, -1)
             best = tf.math.unsorted_segment_max(piece_id, word, number)

@@ -5,8 +5,9 @@ Published checkpoints need exactly these tokens, so every step follows google-re
 """
 
 import itertools
+import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from bert_estimator.storage import remote
@@ -17,6 +18,11 @@ from bert_estimator.tokenization.offsets import Piece
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
+
+# A vocabulary with this token lists in it the ids of entries that stand for whole words alone, such
+# as [whole_words:1-3,30522]. Text never becomes the token, since its signs are words of their own.
+WHOLE_WORDS = "[whole_words:"
+_WHOLE_WORDS = re.compile(re.escape(WHOLE_WORDS) + r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*\]")
 
 # Results are cached for this number of distinct words: English text has fewer, and memory stays
 # bounded for endless text. Longer words are not cached, since they hardly occur again, and 2**18
@@ -92,7 +98,28 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
             f"{vocab_file}: its {len(vocab)} lines lack {', '.join(missing)}. A BERT vocabulary "
             f"must have {' '.join(SPECIAL_TOKENS)}; is this a WordPiece vocabulary (vocab.txt)?"
         )
+    whole_words(vocab, f"{vocab_file}: ")
     return vocab
+
+
+def whole_words(vocab: Mapping[str, int], place: str = "") -> dict[str, int]:
+    """Returns token -> id of the entries that a vocabulary's `WHOLE_WORDS` lists; errors begin with
+    `place`."""
+    listed = [token for token in vocab if token.startswith(WHOLE_WORDS)]
+    token_of = {number: token for token, number in vocab.items()} if listed else {}
+    found = {}
+    for token in listed:
+        parts = token[len(WHOLE_WORDS) : -1].split(",") if _WHOLE_WORDS.fullmatch(token) else []
+        for part in parts:
+            first, _, last = part.partition("-")
+            numbers = range(int(first), min(int(last or first), len(vocab)) + 1)
+            found.update((token_of.get(number, CONTINUATION), number) for number in numbers)
+        if not found or any(stands_alone(word[0]) for word in found):  # the sign of "##", too
+            raise ValueError(
+                f"{place}the token {token!r} must list the ids of whole words, as in "
+                f"{WHOLE_WORDS}1-3,7]; `bert-vocabulary --extend` writes it"
+            )
+    return found
 
 
 class _Cache(dict[str, _Result]):
@@ -260,7 +287,8 @@ class BasicTokenizer:
 
 class WordpieceTokenizer:
     """Splits words into the longest pieces of the vocabulary, greedily from the left; pieces inside
-    a word have the prefix `##`, and a word that pieces cannot cover is unknown."""
+    a word have the prefix `##`, and a word that pieces cannot cover is unknown. Of what stands for
+    whole words alone (`whole_words`), no other word gets a piece."""
 
     def __init__(
         self, vocab: dict[str, int], unk_token: str = UNK, max_input_chars_per_word: int = 200
@@ -268,7 +296,9 @@ class WordpieceTokenizer:
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
-        self._longest = max(map(len, vocab), default=0)
+        self.whole_words = whole_words(vocab)
+        self._parts = vocab.keys() - self.whole_words.keys()
+        self._longest = max(map(len, self._parts), default=0)
         self.pieces = _Cache(self._pieces).__getitem__
 
     def tokenize(self, text: str) -> list[str]:
@@ -278,6 +308,8 @@ class WordpieceTokenizer:
     def _pieces(self, word: str) -> tuple[str, ...]:
         if len(word) > self.max_input_chars_per_word:
             return (self.unk_token,)
+        if word in self.whole_words:
+            return (word,)
         pieces: list[str] = []
         start = 0
         while start < len(word):
@@ -286,7 +318,7 @@ class WordpieceTokenizer:
             longest = self._longest - len(prefix)
             for end in range(min(len(word), start + longest), start, -1):
                 piece = prefix + word[start:end]
-                if piece in self.vocab:
+                if piece in self._parts:
                     break
             else:
                 return (self.unk_token,)

@@ -220,12 +220,14 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     """Writes the vocabulary, which `check_vocabulary` allows, and how text meets it; `tokenizer` is
     cased as the vocabulary tells."""
     is_pieces = source.vocab_file.endswith(".model")
-    # An ALBERT is written as it is published, with its SentencePiece model.
-    name = SENTENCE_PIECE if is_pieces else VOCABULARY
-    shutil.copyfile(source.vocab_file, os.path.join(folder, name))
     # If nothing says how text was cased, the vocabulary's capitals and accents do.
     casing = source.casing or tokenizer.casing
     tokenizer = reopen_tokenizer(source.vocab_file, casing)
+    # An ALBERT is written as it is published, with its SentencePiece model.
+    name = SENTENCE_PIECE if is_pieces else VOCABULARY
+    # By vocab.txt alone, transformers would take whole words for the beginnings of others, too.
+    if is_pieces or not tokenizer.wordpiece_tokenizer.whole_words:
+        shutil.copyfile(source.vocab_file, os.path.join(folder, name))
     longest = source.config.max_position_embeddings
     values = {
         "tokenizer_class": "AlbertTokenizer" if is_pieces else _ANY_CLASSES[0],

@@ -9,6 +9,10 @@ characters. Their categories are of Unicode 8, and Python's of Unicode 13 or lat
 private-use characters, and does not know the final sigma (docs/tokens.md lists the differences). So
 a file that is written here holds the classes of characters of the Python that writes it, and says
 with the package's general parts what is done to them.
+
+The package would take an entry of the vocabulary that stands for a whole word alone for the
+beginning of other words, too. So in the file such an entry begins with a character that no text
+has, since it is dropped, and the last thing that is done to a text puts it before these words.
 """
 
 import functools
@@ -21,7 +25,13 @@ from typing import Any
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import CLS, SEP, SPECIAL_TOKENS, UNK, Casing, FullTokenizer
 from bert_estimator.tokenization.casing import case_beside_sigma
-from bert_estimator.tokenization.wordpiece import CONTINUATION, cleaned, is_cjk, is_punctuation
+from bert_estimator.tokenization.wordpiece import (
+    CONTINUATION,
+    cleaned,
+    is_cjk,
+    is_punctuation,
+    whole_words,
+)
 
 FILE = "tokenizer.json"
 WORDPIECE = "WordPiece"
@@ -37,9 +47,10 @@ OTHER_POSITIONS = "tokens would have other position ids: this project pads after
 
 _CASES = {"c": "cased", "i": "ignored"}
 # The classes of characters, in the shape of a file.
-_BLANK = dict.fromkeys(("dropped", "space", "cased", "ignored", "accent", "sign"), "[]")
+_BLANK = dict.fromkeys(("dropped", "space", "cased", "ignored", "accent", "sign", "inner"), "[]")
 # The package decomposes with tables that are older than this character.
 _NEW_DECOMPOSITIONS = "\U00011938"
+_WHOLE = "\u2060"  # before a whole word
 
 
 def read(folder: str) -> dict[str, Any] | None:
@@ -72,6 +83,7 @@ def tokens(values: dict[str, Any], path: str) -> list[str]:
     """Returns the tokens of a WordPiece model, added tokens included, in the order of their ids."""
     ids = dict(json_files.field(values["model"], "vocab", dict, path))
     ids.update(added_tokens(values, path))
+    ids = _without_marks(ids, f"{path}: ")
     token_of = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
     for number in range(len(ids)):
         if number not in token_of:
@@ -80,6 +92,12 @@ def tokens(values: dict[str, Any], path: str) -> list[str]:
         if "\n" in token_of[number]:
             raise ValueError(f"{path}: the token {token_of[number]!r} holds a line end")
     return [token_of[number] for number in range(len(ids))]
+
+
+def _without_marks(ids, place=""):
+    """Returns token -> id without what marks whole words in the file."""
+    plain = {token.removeprefix(_WHOLE) or token: number for token, number in ids.items()}
+    return plain if whole_words(plain, place) else ids
 
 
 def lower_cases(values: dict[str, Any]) -> bool | None:
@@ -176,6 +194,12 @@ def written(tokenizer: FullTokenizer) -> dict[str, Any]:
     single = [_template_token("[CLS]"), _template_text("A", 0), _template_token("[SEP]")]
     pair = [*single, _template_text("B", 1), _template_token("[SEP]", 1)]
     numbers = {token: tokenizer.vocab[token] for token in SPECIAL_TOKENS}
+    casing = tokenizer.do_lower_case, tokenizer.strips_accents
+    words = tokenizer.wordpiece_tokenizer.whole_words
+    decoder = {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True}
+    if words:
+        unmarked = {"type": "Replace", "pattern": {"String": _WHOLE}, "content": ""}
+        decoder = {"type": "Sequence", "decoders": [unmarked, decoder]}
     return {
         "version": "1.0",
         "truncation": None,
@@ -192,7 +216,7 @@ def written(tokenizer: FullTokenizer) -> dict[str, Any]:
             }
             for token, number in sorted(numbers.items(), key=lambda item: item[1])
         ],
-        "normalizer": _normalizer(tokenizer.do_lower_case, tokenizer.strips_accents, _classes()),
+        "normalizer": _normalizer(*casing, _classes(), words),
         "pre_tokenizer": _pre_tokenizer(_classes()),
         "post_processor": {
             "type": "TemplateProcessing",
@@ -203,19 +227,19 @@ def written(tokenizer: FullTokenizer) -> dict[str, Any]:
                 for token in ("[CLS]", "[SEP]")
             },
         },
-        "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
+        "decoder": decoder,
         "model": {
             "type": "WordPiece",
             "unk_token": UNK,
             "continuing_subword_prefix": CONTINUATION,
             "max_input_chars_per_word": tokenizer.wordpiece_tokenizer.max_input_chars_per_word,
-            "vocab": tokenizer.vocab,
+            "vocab": {_WHOLE * (t in words) + t: number for t, number in tokenizer.vocab.items()},
         },
     }
 
 
-def _normalizer(do_lower_case, strips_accents, classes):
-    """Returns the part that cleans text up and cases it."""
+def _normalizer(do_lower_case, strips_accents, classes, words):
+    """Returns the part that cleans text up, cases it, and marks the words that it has."""
     parts = [_replace(classes["dropped"], ""), _replace(classes["space"], " ")]
     if do_lower_case:
         # Python, and so `tokenization`, makes a capital sigma at the end of a word a final one. The
@@ -228,6 +252,12 @@ def _normalizer(do_lower_case, strips_accents, classes):
         for char in _NEW_DECOMPOSITIONS:
             parts.append(_replace(_code(ord(char)), unicodedata.normalize("NFD", char)))
         parts += [{"type": "NFD"}, _replace(classes["accent"], "")]
+    if words:
+        # Words are tried by their first characters.
+        groups = itertools.groupby(sorted(words), lambda word: word[0])
+        ends = (first + "(?:" + "|".join(w[1:] for w in group) + ")" for first, group in groups)
+        inner = classes["inner"]
+        parts.append(_replace(f"(?<!{inner})(?=(?:{'|'.join(ends)})(?!{inner}))", _WHOLE))
     return {"type": "Sequence", "normalizers": parts}
 
 
@@ -249,8 +279,10 @@ def casing_of(whole: dict[str, Any]) -> Casing | None:
     if _shape(whole.get("pre_tokenizer")) != _pre_tokenizer(_BLANK):
         return None
     normalizer = _shape(whole.get("normalizer"))
+    vocab = whole["model"].get("vocab")
+    words = whole_words(_without_marks(vocab)) if isinstance(vocab, dict) else {}
     for lower, strips in itertools.product((False, True), repeat=2):
-        if normalizer == _normalizer(lower, strips, _BLANK):
+        if normalizer == _normalizer(lower, strips, _BLANK, words):
             return Casing(lower, None if strips == lower else strips)
     return None
 
@@ -297,7 +329,9 @@ def _classes() -> dict[str, str]:
             codes["space"].append(code)
         if (case := case_beside_sigma(char)) in _CASES:
             codes[_CASES[case]].append(code)
-    return {name: _class(codes[name]) for name in codes}
+    classes = {name: _class(codes[name]) for name in codes}
+    # What is within words: neither a space nor a sign.
+    return {**classes, "inner": "[^ " + classes["sign"].removeprefix("[")}
 
 
 def _class(codes):
