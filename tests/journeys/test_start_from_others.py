@@ -113,7 +113,8 @@ def test_a_run_begins_with_the_weights_and_the_settings_of_its_start(
     needed |= heads[NEXT_SENTENCE]
     assert run.shapes == needed
     for weight in needed.keys() & source.shapes.keys():
-        np.testing.assert_array_equal(run.read(weight), source.read(weight), weight)
+        # A weight of 0, such as the bias of a unit that is off, may be moved by so small a rate.
+        np.testing.assert_allclose(run.read(weight), source.read(weight), 0, 1e-25, err_msg=weight)
     said = [text for _, text in logged if "what it lacks starts from new weights" in text]
     heads = {"masked-word head": MASKED_LM, "next-sentence head": NEXT_SENTENCE}
     new = [what for what, head in heads.items() if not any(map(in_(head), source.shapes))]

@@ -191,7 +191,7 @@ BAD_ARGUMENTS = {
      ("--output_file=a,a", "--output_file: a file is named twice; name each file once"),
      ("--input_file=none", "--input_file: no file matches 'none'. Give an existing file or g"),
      ("--vocab_file=none", "--vocab_file: none: No such file or directory"),
-     ("--vocab_file=/", "--vocab_file: /: Is a directory"),
+     ("--vocab_file=/", "--vocab_file: /: holds neither a TF1 checkpoint (*.index) nor "),
      ("--vocab_file=/dev/null", "--vocab_file: /dev/null: its 0 lines lack [PAD], [UNK], [CL"),
     ],
     "predict": [

@@ -61,7 +61,7 @@ BAD_FILES = {
         (b'{"vocab_size": 45, "num_hidden_layers": 5000}', ": num_hidden_layers=5000 must be at"),
         (b'{"vocab_size": 45, "hidden_dropout_prob": NaN}', ": hidden_dropout_prob=nan must be"),
         (b'{"vocab_size": 45, "initializer_range": Infinity}', ": initializer_range=inf must be"),
-        (b'{"vocab_size": 45, "more": 1}', ": unknown key 'more'; did you mean 'vocab_size'? Th"),
+        (b'{"vocab_size": 45, "more": 1}', ": unknown key 'more'; did you mean 'layer_norm_eps'?"),
         (b'{"vocab_size": 45, "max_position_embeddings": 2}', "--max_seq_length=16: cannot be m"),
     ],
     ("pretraining", "run_pretraining/manifest.train.tfrecord.json"): [
