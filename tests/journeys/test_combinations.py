@@ -29,6 +29,7 @@ from bert_estimator.tokenization import (
     write_vocab,
 )
 from bert_estimator.tpu.verbs import snapshot
+from bert_estimator.tpu.verbs.checkpoint_saver import CheckpointSaver
 from bert_estimator.tpu.verbs.evaluation import KeptEvaluation
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
@@ -200,7 +201,7 @@ def call_of(place):
         return RunDirectory, "add_metrics", lambda _, record: record["step"] == 6
     if place == "while saving":
         # The saves before it are of steps 0, 2 and 4.
-        return tf.train.Saver, "save", lambda *_, **__: next(counts) == 4
+        return CheckpointSaver, "_save_with", lambda *_: next(counts) == 4
     return KeptEvaluation, "evaluate", lambda *_, **__: next(counts) == 2
 
 

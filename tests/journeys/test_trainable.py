@@ -164,8 +164,8 @@ def test_checkpoints_are_whole(data, tmp_path):
     assert CLASSIFIER.main([f"--output_dir={run}", "--do_eval"]) == 0
     assert metrics_of(run)[-1].items() <= first.items()  # a baseline needs the training's file
     expected = weights_of(variables_of(run, 4))
-    convert([str(run), str(tmp_path / "hf"), "--to=hf"])
-    convert([str(tmp_path / "hf"), str(tmp_path / "tf1"), "--to=tf1"])
+    assert convert(["convert", str(run), str(tmp_path / "hf"), "--to=hf"]) == 0
+    assert convert(["convert", str(tmp_path / "hf"), str(tmp_path / "tf1"), "--to=tf1"]) == 0
     source = open_source(str(tmp_path / "tf1"))
     assert source.shapes.keys() == expected.keys()
     for name, value in expected.items():
