@@ -117,15 +117,22 @@ def class_of(rating: float) -> str:
 def train(
     cache: str, model: str, side: str, data: str, rate: float, seed: int
 ) -> tuple[dict[str, float], list, list]:
-    """Trains once, in a process of its own; returns the scores, what is true, and predictions.
-    `side` is `HERE` or `THERE`, and further flags of its command."""
-    kind = "classification" if data == CLASSES else "regression"
-    own, _, flags = side.partition(" --")
-    flags = [f"--{flag}" for flag in flags.split(" --") if flag]
-    flags += [f"--learning_rate={rate}", "--num_train_epochs=3"]
-    parts = dict(zip(("train", "test"), tables(cache, data), strict=True))
+    """Trains once on data of that name; returns what `fine_tune` returns."""
+    return fine_tune(cache, model, side, tables(cache, data), rate, seed)
+
+
+def fine_tune(
+    cache: str, model: str, side: str, parts: tuple[list, list], rate: float, seed: int
+) -> tuple[dict[str, float], list, list]:
+    """Trains on rows and predicts others, in a process of its own; returns the scores, what is
+    true, and predictions. `side` is `HERE` or `THERE`, and further flags of its command."""
+    true = [label for _, label in parts[1]]
+    kind = "classification" if isinstance(true[0], str) else "regression"
+    own, _, further = side.partition(" --")
+    flags = [f"--learning_rate={rate}", "--num_train_epochs=3"]
+    flags += [f"--{flag}" for flag in further.split(" --") if flag]
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        for name, rows in parts.items():
+        for name, rows in zip(("train", "test"), parts, strict=True):
             with open(f"{folder}/{name}.csv", "w", newline="", encoding="utf-8") as writer:
                 csv.writer(writer).writerows([("text", "label"), *rows])
         if own == HERE:
@@ -141,15 +148,9 @@ def train(
                 kind, "--per_device_train_batch_size=32", "--bf16", "--use_cpu", f"--seed={seed}",
                 f"--output_dir={folder}/run", "--save_strategy=no", "--report_to=none", *flags,
             ]  # fmt: skip
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        minutes = processor_minutes(command)
         with open(f"{folder}/run/test_results.tsv", encoding="utf-8") as reader:
             outputs = [[float(cell) for cell in line.split("\t")] for line in reader]
-    minutes = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 60
-    true = [label for _, label in parts["test"]]
     if kind == "regression":
         predicted = [number for (number,) in outputs]
         scores = {"pearson": statistics.correlation(predicted, true)}
@@ -159,7 +160,18 @@ def train(
         f1 = [2 * right.count(n) / (true.count(n) + predicted.count(n)) for n in LABELS]
         scores = {"accuracy": len(right) / len(true), "macro_f1": statistics.mean(f1)}
     scores = {name: round(score, 4) for name, score in scores.items()}
-    return {**scores, "minutes": round(minutes, 2)}, true, predicted
+    return {**scores, "minutes": minutes}, true, predicted
+
+
+def processor_minutes(command: Sequence[str]) -> float:
+    """Runs a command in the checkout; returns its processor time in minutes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    secs = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return round(secs / 60, 2)
 
 
 class Record:
