@@ -1,0 +1,250 @@
+"""Pretraining goes on with texts of a domain: what that does to its masked words, and to a task.
+
+    python -m benchmarks.your_domain
+
+Network and texts come from `public_record`. The domain is a genre, by default sentences
+of film reviews: the four fifths of its texts that `public_record` trains on, without their ratings.
+The last fifth is held out of all trainings. For each seed,
+
+1. `run_pretraining.py --init_checkpoint` goes on with the domain's texts, once with all weights and
+   once with `--trainable=head`: the published network does not have a head for masked words, so
+   this says what a new head learns by itself;
+2. `run_classifier.py` learns ratings of texts drawn with the seed, from the published network and
+   from the network that has read the domain. The score is Pearson's correlation on the held-out
+   texts.
+
+`--domain editorials` is a control: another domain than the task's. `--own_words=500` adds words to
+the vocabulary first. Each training is a cell of results/your_domain.json, written when it is done;
+another start goes on. Minutes are processor time of the whole command on one core.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks import csv_rows, public_record
+from benchmarks.main_job import ROOT, machine
+from benchmarks.public_record import GENRES
+from bert_estimator.command_line import charts
+
+RESULTS = os.path.join(ROOT, "benchmarks", "results", "your_domain.json")
+PICTURE = os.path.join(ROOT, "docs", "your_domain.svg")
+HEAD, ADAPTED, PUBLISHED = "a new head alone", "all weights", "the published network"
+TRAINABLE = {HEAD: "head", ADAPTED: "all"}  # in pretraining
+ALL = "all"  # labelled texts that are not held out
+RATE = 1e-4  # that `public_record` chose for this network, on tweets
+BATCH, FEWEST_STEPS = 32, 200  # of a fine-tuning, which has three epochs at least
+PRETRAINING_BATCH, LENGTH = 64, 128  # of a batch in texts, of a row in tokens
+
+
+class Domain:
+    """Holds the published network, the texts of a task's genre, and the texts of a domain."""
+
+    def __init__(
+        self, cache: str, model: str, task: str, genres: Sequence[str], num_words: int = 0
+    ):
+        self.labelled, self.held_out = public_record.tables(cache, task)
+        parts = [public_record.tables(cache, genre)[0] for genre in genres]
+        self.texts = sorted({text for part in parts for text, _ in part})
+        self._cache, self._model, self._num_words = cache, model, num_words
+        name = f"{task}-after-{'-'.join(genres)}-{num_words}-words"
+        self._folder = os.path.join(cache, name)
+        self._start = os.path.join(self._folder, "model") if num_words else model
+
+    def records(self) -> dict[str, str]:
+        """Makes what is not there: the network with own words, the records to train on and the
+        held-out records; returns the flags that name the records."""
+        os.makedirs(self._folder, exist_ok=True)
+        held_out = sorted({text for text, _ in self.held_out})
+        names = {"input_file": self.texts, "eval_input_file": held_out}
+        paths = {name: os.path.join(self._folder, name) for name in names}
+        for name, texts in names.items():
+            with open(f"{paths[name]}.txt", "w", encoding="utf-8") as writer:
+                writer.writelines(f"{text}\n\n" for text in texts)  # each is a document
+        if not os.path.exists(self._start):
+            command = [
+                sys.executable, "-m", "input_pipelines.create_vocabulary",
+                f"--extend={self._model}", f"--input_file={paths['input_file']}.txt",
+                f"--num_words={self._num_words}", f"--output_dir={self._start}",
+            ]  # fmt: skip
+            public_record.processor_minutes(command)
+        for path in paths.values():
+            command = [
+                sys.executable, "-m", "input_pipelines.create_pretraining_data", "--objective=mlm",
+                f"--input_file={path}.txt", f"--output_file={path}.tfrecord",
+                f"--vocab_file={self._start}", "--split_sentences=no", f"--max_seq_length={LENGTH}",
+            ]  # fmt: skip
+            if not os.path.exists(f"{path}.tfrecord"):
+                public_record.processor_minutes(command)
+        return {name: f"{path}.tfrecord" for name, path in paths.items()}
+
+    def adapted(self, side: str, epochs: int, seed: int) -> str:
+        """Returns the directory of the network that has read the domain."""
+        return os.path.join(self._folder, f"{TRAINABLE[side]}-{epochs}-epochs-seed-{seed}")
+
+    def pretrain(self, side: str, epochs: int, seed: int) -> dict[str, float]:
+        """Goes on pretraining; returns losses of the held-out texts' masked words, in nats."""
+        steps = max(1, epochs * len(self.texts) // PRETRAINING_BATCH)
+        output = self.adapted(side, epochs, seed)
+        flags = {
+            **self.records(), "init_checkpoint": self._start, "output_dir": output,
+            "trainable": TRAINABLE[side], "random_seed": seed, "use_tpu": True, "pack": True,
+            "precision": "bfloat16", "train_batch_size": PRETRAINING_BATCH, "learning_rate": RATE,
+            "num_train_steps": steps, "num_warmup_steps": steps // 10, "max_seq_length": LENGTH,
+            "save_checkpoints_steps": steps, "eval_batch_size": 64, "max_eval_steps": 1000,
+        }  # fmt: skip
+        command = [f"--{name}={value}" for name, value in flags.items()]
+        minutes = public_record.processor_minutes([sys.executable, "run_pretraining.py", *command])
+        with open(os.path.join(output, "metrics.jsonl"), encoding="utf-8") as reader:
+            first, *_, last = (r for r in map(json.loads, reader) if "eval_masked_lm_loss" in r)
+        losses = {
+            "start": first["eval_masked_lm_loss"],
+            "loss": last["eval_masked_lm_loss"],
+            "unigram": last["eval_unigram_baseline"],
+        }
+        losses = {name: round(loss, 4) for name, loss in losses.items()}
+        return {"steps": steps, **losses, "minutes": minutes}
+
+    def fine_tune(self, model: str | None, number: int, seed: int) -> dict[str, float]:
+        """Learns this many ratings from a network, or from the published network; returns the score
+        of the held-out texts' ratings."""
+        parts = random.Random(seed).sample(self.labelled, number), self.held_out
+        epochs, start = max(3, FEWEST_STEPS * BATCH // number), model or self._model
+        side = f"{public_record.HERE} --num_train_epochs={epochs} --max_seq_length={LENGTH}"
+        return public_record.fine_tune(self._cache, start, side, parts, RATE, seed)[0]
+
+
+class Cells:
+    """Holds the cells of a file of results, and adds cells that are missing."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self.content: dict[str, Any] = {"machine": machine(), "cells": []}
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as reader:
+                self.content = json.load(reader)
+
+    def add(self, key: dict[str, Any], measure: Callable[..., dict], *arguments: Any) -> None:
+        """Measures a cell and writes the file, unless it has the cell."""
+        if any(key.items() <= cell.items() for cell in self.content["cells"]):
+            return
+        cell = {**key, **measure(*arguments)}
+        print(cell, flush=True)
+        self.content["cells"].append(cell)
+        public_record.write(self._path, self.content)
+
+
+def losses_table(cells: Sequence[dict[str, Any]]) -> str:
+    """Returns the table of the masked words of held-out texts."""
+    rows, pretrained = [], [cell for cell in cells if "loss" in cell]
+    for key, own in csv_rows.by_keys(pretrained, "data", "read", "epochs", "side").items():
+        unigram, ends, minutes = (
+            csv_rows.numbers(own, name) for name in ("unigram", "loss", "minutes")
+        )
+        means = (f"{statistics.mean(unigram):.2f}", f"{statistics.mean(minutes):.1f}")
+        rows.append([*key, len(own), means[0], csv_rows.spread(ends), means[1]])
+    heads = "held out | read | epochs | trained | seeds | unigrams | loss in nats | min"
+    return csv_rows.markdown(heads, rows)
+
+
+def scores_table(cells: Sequence[dict[str, Any]]) -> str:
+    """Returns the table of the task; a gain is of two trainings on the same ratings, by seed."""
+    before, after = (
+        csv_rows.by_keys(
+            [cell for cell in cells if "pearson" in cell and cell["side"] == side],
+            *("data", "labels", "read", "epochs")[:number],
+        )
+        for side, number in ((PUBLISHED, 2), (ADAPTED, 4))
+    )
+    rows = []
+    for key, own in after.items():
+        starts = {cell["seed"]: cell["pearson"] for cell in before.get(key[:2], ())}
+        pairs = [(starts[c["seed"]], c["pearson"]) for c in own if c["seed"] in starts]
+        if pairs:
+            columns = [*zip(*pairs, strict=True), [end - start for start, end in pairs]]
+            rows.append([*key, len(pairs), *map(csv_rows.spread, columns)])
+    heads = "ratings of | ratings | read | epochs | seeds | published | after reading | gain"
+    return csv_rows.markdown(heads, rows)
+
+
+def draw(figure: Any, cells: Sequence[dict[str, Any]]) -> None:
+    """Draws the scores over the number of ratings, for each task: dots of seeds, lines of means."""
+    tasks = csv_rows.by_keys([cell for cell in cells if "pearson" in cell], "data")
+    figure.set_figheight(3.5 * len(tasks))
+    panels = figure.subplots(len(tasks), squeeze=False)[:, 0]
+    for axes, ((data,), own) in zip(panels, tasks.items(), strict=True):
+        lines = csv_rows.by_keys(sorted(own, key=lambda cell: cell["labels"]), "side", "read")
+        colours = (charts.ORANGE, *(c for c in charts.COLOURS if c != charts.ORANGE))
+        order = sorted(lines, key=lambda line: line[0] != PUBLISHED)
+        for (side, read), colour in zip(order, colours, strict=False):
+            line = lines[side, read]
+            axes.plot(*_columns(line), ".", color=colour, markersize=4)
+            groups = csv_rows.by_keys(line, "labels").values()
+            means = [[statistics.mean(values) for values in _columns(group)] for group in groups]
+            name = f"after reading {read}" if read else side
+            axes.plot(*zip(*means, strict=True), color=colour, label=name)
+        numbers = sorted({cell["labels"] for cell in own})
+        axes.set_xscale("log")
+        axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
+        axes.minorticks_off()
+        axes.set_xlabel("rated texts to learn from")
+        charts.finish_panel(axes, f"predicted ratings of held-out {data}: Pearson's correlation")
+
+
+def _columns(cells):
+    return [csv_rows.numbers(cells, name) for name in ("labels", "pearson")]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    cache = os.path.join(tempfile.gettempdir(), "public_record")
+    parser.add_argument(
+        "--task", default="films", choices=GENRES, help="take these texts and ratings"
+    )
+    parser.add_argument(
+        "--domain", nargs="+", choices=GENRES, help="read these first, by default --task"
+    )
+    parser.add_argument("--own_words", type=int, default=0, help="add so many to the vocabulary")
+    parser.add_argument("--epochs", type=int, default=5, help="read them so many times")
+    parser.add_argument(
+        "--labels", nargs="+", default=["200", "1000", ALL], help="train on so many ratings"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=range(1, 6), help="use these seeds")
+    parser.add_argument("--cache", default=cache, help="keep the networks and the texts here")
+    parser.add_argument("--results", default=RESULTS, help="keep the cells in this JSON file")
+    parser.add_argument("--picture", default=PICTURE, help="draw the chart into this SVG file")
+    arguments = parser.parse_args(argv)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # as `public_record` does
+    cache, task, epochs = os.path.abspath(arguments.cache), arguments.task, arguments.epochs
+    genres = arguments.domain or [task]
+    num_words = arguments.own_words
+    domain = Domain(cache, public_record.fetch(cache), task, genres, num_words)
+    numbers = [len(domain.labelled) if n == ALL else int(n) for n in arguments.labels]
+    cells = Cells(arguments.results)
+    what = " and ".join(genres) + f" with {num_words} own words" * (num_words > 0)
+    read = {"read": what, "epochs": epochs}
+    for seed in arguments.seeds:
+        for side in TRAINABLE:
+            key = {"side": side, "data": task, **read, "seed": seed}
+            cells.add(key, domain.pretrain, side, epochs, seed)
+        for number, side in itertools.product(numbers, (PUBLISHED, ADAPTED)):
+            own, model = {"read": None, "epochs": None}, None
+            if side == ADAPTED:
+                own, model = read, domain.adapted(side, epochs, seed)
+            key = {"side": side, "data": task, **own, "labels": number, "seed": seed}
+            cells.add(key, domain.fine_tune, model, number, seed)
+    found = cells.content["cells"]
+    with open(arguments.picture, "w", encoding="utf-8") as writer:
+        writer.write(charts.svg(lambda figure: draw(figure, found)))
+    print(f"{losses_table(found)}\n\n{scores_table(found)}")
+
+
+if __name__ == "__main__":
+    main()
