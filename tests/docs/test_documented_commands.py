@@ -31,8 +31,16 @@ RUN_HERE = [
     ("mkdir -p data", ""),
     ("python -m input_pipelines.create_text", ""),
     ("python -m input_pipelines.create_vocabulary", "--vocab_size=80"),
+    (
+        "python -m input_pipelines.create_pretraining_data --input_file=corpus --vocab_file=model",
+        "--max_seq_length=16 --max_predictions_per_seq=4",
+    ),
     ("python -m input_pipelines.create_pretraining_data", "--dupe_factor=1"),
     ("python run_pretraining.py --input_file=data", TINY),
+    (
+        "python run_pretraining.py --init_checkpoint=model --input_file=domain.tfrecord",
+        f"{TINY} --max_seq_length=16 --max_predictions_per_seq=4",
+    ),
     ("python run_pretraining.py --use_tpu --output_dir=runs/cores --export_program=program", TINY),
     ("python -m bert_estimator.tpu.run_program program", ""),
     ("python run_classifier.py --task_name=mrpc", FINE_TUNING),
