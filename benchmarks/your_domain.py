@@ -41,7 +41,7 @@ TRAINABLE = {HEAD: "head", ADAPTED: "all"}  # in pretraining
 ALL = "all"  # labelled texts that are not held out
 RATE = 1e-4  # that `public_record` chose for this network, on tweets
 BATCH, FEWEST_STEPS = 32, 200  # of a fine-tuning, which has three epochs at least
-PRETRAINING_BATCH = 64
+PRETRAINING_BATCH, LENGTH = 64, 128  # of a batch in texts, of a row in tokens
 
 
 class Domain:
@@ -79,7 +79,7 @@ class Domain:
             command = [
                 sys.executable, "-m", "input_pipelines.create_pretraining_data", "--objective=mlm",
                 f"--input_file={path}.txt", f"--output_file={path}.tfrecord",
-                f"--vocab_file={self._start}", "--split_sentences=no",
+                f"--vocab_file={self._start}", "--split_sentences=no", f"--max_seq_length={LENGTH}",
             ]  # fmt: skip
             if not os.path.exists(f"{path}.tfrecord"):
                 public_record.processor_minutes(command)
@@ -97,7 +97,7 @@ class Domain:
             **self.records(), "init_checkpoint": self._start, "output_dir": output,
             "trainable": TRAINABLE[side], "random_seed": seed, "use_tpu": True, "pack": True,
             "precision": "bfloat16", "train_batch_size": PRETRAINING_BATCH, "learning_rate": RATE,
-            "num_train_steps": steps, "num_warmup_steps": steps // 10,
+            "num_train_steps": steps, "num_warmup_steps": steps // 10, "max_seq_length": LENGTH,
             "save_checkpoints_steps": steps, "eval_batch_size": 64, "max_eval_steps": 1000,
         }  # fmt: skip
         command = [f"--{name}={value}" for name, value in flags.items()]
@@ -115,10 +115,10 @@ class Domain:
     def fine_tune(self, model: str | None, number: int, seed: int) -> dict[str, float]:
         """Learns this many ratings from a network, or from the published network; returns the score
         of the held-out texts' ratings."""
-        rows = random.Random(seed).sample(self.labelled, number)
-        side = f"{public_record.HERE} --num_train_epochs={max(3, FEWEST_STEPS * BATCH // number)}"
-        parts, model = (rows, self.held_out), model or self._model
-        return public_record.fine_tune(self._cache, model, side, parts, RATE, seed)[0]
+        parts = random.Random(seed).sample(self.labelled, number), self.held_out
+        epochs, start = max(3, FEWEST_STEPS * BATCH // number), model or self._model
+        side = f"{public_record.HERE} --num_train_epochs={epochs} --max_seq_length={LENGTH}"
+        return public_record.fine_tune(self._cache, start, side, parts, RATE, seed)[0]
 
 
 class Cells:

@@ -61,7 +61,9 @@ def test_both_starts_learn_the_same_ratings(domain, monkeypatch):
     domain.fine_tune(None, 20, 2)
     (published, side, parts), (adapted, *same), (*_, others) = calls
     assert published.endswith(os.path.join(*NETWORK)) and adapted == "adapted"
-    assert same == [side, parts] and side == "this project --num_train_epochs=320"
+    assert (
+        same == [side, parts] and side == "this project --num_train_epochs=320 --max_seq_length=128"
+    )
     assert len(parts[0]) == len(others[0]) == 20 and parts[0] != others[0]
     assert parts[1] == others[1] == domain.held_out
 
@@ -145,7 +147,8 @@ def test_the_page_has_the_figures_and_the_picture_of_the_results():
 
 
 @pytest.mark.slow
-def test_a_network_reads_and_learns(cache):  # noqa: F811
+def test_a_network_reads_and_learns(cache, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(your_domain, "LENGTH", 24)  # the positions of the tiny network
     model = os.path.join(cache, *NETWORK)
     domain = your_domain.Domain(cache, model, "films", ["films"])
     losses = domain.pretrain(your_domain.ADAPTED, 8, 1)

@@ -62,7 +62,7 @@ SCRIPTS = {
         "from tensorflow import contrib\ncontrib.tpu.TPUConfig()"
     ),
     "tf.placeholder() is not compatible with eager execution.": (
-        "import tensorflow as tf\nx = tf.compat.v1.placeholder(tf.float32, [])"
+        "import tensorflow.compat.v1 as tf\ntf.placeholder(tf.float32, [])"
     ),
     "The Session graph is empty. Add operations to the graph before calling run().": (
         "import tensorflow as tf\ntf.compat.v1.Session().run(tf.constant(1.0))"
