@@ -209,8 +209,11 @@ class BertConfig:
         return cls.from_dict(remote.read_json(str(path)), source=str(path))
 
     def to_dict(self) -> dict:
-        """Returns the configuration as a dict of JSON values, without keys that are None, and
-        without google-research/bert's layer_norm_eps, which is not a key there."""
+        """Returns the configuration as a dict of JSON values.
+
+        Keys that are None are left out, and google-research/bert's layer_norm_eps, which has no key
+        there.
+        """
         usual = {"layer_norm_eps": BertConfig.layer_norm_eps}
         return {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, usual.get(k))}
 

@@ -21,7 +21,11 @@ PASSES = {"dynamic": 1, "static": 10}
 masks without it."""
 _MOST_PASSES = 10_000
 # Settings that could not be chosen at first -> the values that stand for what was done then.
-_LATER = {"objective": (MLM_NSP, MLM_SOP), "across_documents": (False,)}
+_LATER = {
+    "objective": (MLM_NSP, MLM_SOP),
+    "across_documents": (False,),
+    "word_segmenter": (None, ""),
+}
 
 
 @flags.group()
@@ -121,16 +125,14 @@ class CreationSettings:
         return self.masking_unit or (WORD if self.do_whole_word_mask else TOKEN)
 
     def described(self) -> dict[str, Any]:
-        """Returns the settings as manifests and the names of unfinished work have them: as earlier
-        versions did, if nothing was asked for that these did not know."""
+        """Returns name -> value of the settings that are not as they had to be at first, so that
+        records and unfinished work of earlier versions count as records of these settings."""
         values = dataclasses.asdict(self)
-        settings = {n: value for n, value in values.items() if value not in _LATER.get(n, ())}
-        segmenter = settings.pop("word_segmenter") or None
-        settings["do_whole_word_mask"], settings["masking_unit"] = self.unit == WORD, self.unit
+        values["do_whole_word_mask"], values["masking_unit"] = self.unit == WORD, self.unit
         # Earlier versions of this program do not know these masks, and refuse records without it.
-        is_new = self.unit == SPAN or segmenter
-        del settings["do_whole_word_mask" if is_new else "masking_unit"]
-        return settings | ({"word_segmenter": segmenter} if segmenter else {})
+        is_new = self.unit == SPAN or self.word_segmenter
+        del values["do_whole_word_mask" if is_new else "masking_unit"]
+        return {n: value for n, value in values.items() if value not in _LATER.get(n, ())}
 
     # A message begins with the setting's name, so that a command can put -- before it.
     def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
