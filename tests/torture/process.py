@@ -128,16 +128,23 @@ class Run:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def children(self):
-        """Returns the ids of the processes that it has started, such as workers."""
+    def workers(self):
+        """Returns the ids of the processes that it has started."""
         path = f"/proc/{self.pid}/task/{self.pid}/children"
         with contextlib.suppress(OSError), open(path, encoding="ascii") as reader:
-            return [int(pid) for pid in reader.read().split()]
+            # Python starts its tracker of semaphores again, which prints what it then lacks.
+            return [pid for pid in map(int, reader.read().split()) if not _is_tracker(pid)]
         return []
 
     def printed(self):
         with open(self.log, encoding="utf-8", errors="replace") as reader:
             return reader.read()
+
+
+def _is_tracker(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8") as reader:
+        return "multiprocessing.resource_tracker" in reader.read()
+    return False
 
 
 def _be_run(scenario, data, output_dir, output, blow, cluster, news):

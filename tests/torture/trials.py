@@ -188,12 +188,12 @@ class Trial:
         end = time.monotonic() + generator.uniform(0, whole.secs)
         while run.poll() is None and time.monotonic() < end:
             time.sleep(0.005)
-        children = run.children()
-        if not children:
+        workers = run.workers()
+        if not workers:
             self._notes.append("no worker")
             return None if run.wait() == 0 else f"It ended with {run.code}: see {run.log}"
         with contextlib.suppress(ProcessLookupError):
-            os.kill(generator.choice(children), signal.SIGKILL)
+            os.kill(generator.choice(workers), signal.SIGKILL)
         self._notes.append("a worker killed")
         code, text = run.wait(), run.printed()
         if code not in (0, 1) or "Traceback" in text:
