@@ -12,6 +12,7 @@ other networks say some of them. What a difference means depends on the use:
 import dataclasses
 import filecmp
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from bert_estimator.jobs.groups import NetworkFlags, network_of_run
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Casing
+from bert_estimator.tokenization.wordpiece import WHOLE_WORDS
 
 Facts = dict[str, Any]  # what is not known is left out
 
@@ -37,7 +39,8 @@ _OF_TRAINING = (
     "initializer_range",
 )
 _OF_TEXT = (*Casing._fields, "vocabulary")
-# Tokens of this kind wait for other names; the network has not learned anything of them.
+# Tokens of this kind, and rows without tokens, wait for other names; the network has not learned
+# anything of them.
 _UNUSED = "[unused"
 
 # How a network that is used differs from what is asked, in words; the others are like `_LEARNED`.
@@ -247,9 +250,11 @@ def _is_another_file(theirs, ours):
 
 def first_difference(theirs: str, ours: str) -> tuple[int, str, str] | None:
     """Returns (id, token, token) of the first token that two vocabularies do not share, or None."""
-    pairs = zip(_tokens_of(theirs), _tokens_of(ours), strict=False)
-    for number, (token, other) in enumerate(pairs):
-        if token != other and not token.startswith(_UNUSED):
+    learned = itertools.chain(_tokens_of(theirs), itertools.repeat(f"{_UNUSED}]"))
+    for number, (token, other) in enumerate(zip(learned, _tokens_of(ours), strict=False)):
+        # Words that this token lists have rows in the network that was extended, and only there.
+        is_extended = other.startswith(WHOLE_WORDS)
+        if token != other and (is_extended or not token.startswith(_UNUSED)):
             return number, token, other
     return None
 

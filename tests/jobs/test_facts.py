@@ -219,6 +219,34 @@ def test_a_vocabulary_that_begins_alike_is_another_one(tmp_path, tokens):
         check(source, TASK, str(tmp_path / "vocab.txt"))
 
 
+PLACES = [*SPECIAL_TOKENS, "[unused0]", "[unused1]", "a"]
+EXTENDED = [*SPECIAL_TOKENS, "[whole_words:6]", "foo", "a"]
+TWICE = [*SPECIAL_TOKENS, "[whole_words:6,8]", "foo", "a", "more"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "difference"),
+    [
+        (PLACES, EXTENDED, (5, "[unused0]", "[whole_words:6]")),
+        (PLACES, [*PLACES, "foo", "[whole_words:8]"], (9, "[unused]", "[whole_words:8]")),
+        (EXTENDED, TWICE, (5, "[whole_words:6]", "[whole_words:6,8]")),
+        (EXTENDED, PLACES, (5, "[whole_words:6]", "[unused0]")),
+        (EXTENDED, EXTENDED, None),
+        (PLACES, [*SPECIAL_TOKENS, "foo", "[unused1]", "a"], None),
+        (PLACES, [*PLACES, "foo"], None),
+        (PLACES, PLACES[:-1], None),
+        (PLACES, [*PLACES[:-1], "b"], (7, "a", "b")),
+    ],
+)
+def test_words_that_extend_a_vocabulary_are_those_of_the_extended_network(
+    tmp_path, theirs, ours, difference
+):
+    files = [str(tmp_path / "theirs.txt"), str(tmp_path / "ours.txt")]
+    for file, tokens in zip(files, (theirs, ours), strict=True):
+        write_vocab(tokens, file)
+    assert facts.first_difference(*files) == difference
+
+
 def test_pretraining_leaves_a_model_dir_that_it_refuses_as_it_was(tmp_path, capsys, model):
     PRETRAINING.write_data(tmp_path)
     for _ in range(2):
