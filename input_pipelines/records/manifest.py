@@ -284,11 +284,12 @@ def casings(record_files: Sequence[str]) -> set[Casing]:
     return {manifest.casing for _, manifest in read_manifests_of(record_files).values()}
 
 
-def objectives(record_files: Sequence[str]) -> set[str]:
-    """Returns what records were made for, of `choices.OBJECTIVES`, by the manifests of the
-    files."""
-    made_for = set()
-    for path, manifest in read_manifests_of(record_files).values():
+def objectives(record_files: Sequence[str]) -> set[str | None]:
+    """Returns what records were made for, of `choices.OBJECTIVES`, by the manifests of the files;
+    None for files without a manifest."""
+    listed = read_manifests_of(record_files)
+    made_for = {None} if len(listed) < len(record_files) else set()
+    for path, manifest in listed.values():
         # Records of pairs do not name it, as before it could be chosen.
         swaps = not manifest.creation.get("random_next_sentence", True)
         pairs = choices.MLM_SOP if swaps else choices.MLM_NSP

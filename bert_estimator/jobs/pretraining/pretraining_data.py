@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, tokenization
 from bert_estimator.cluster import hosts
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import MLM, MLM_NSP
 from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
 from bert_estimator.interchange import network_files
@@ -84,8 +84,8 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
                 flag, eval_files = "input_file", manifest.find_held_out(records.files)
             token_counts = manifest.token_frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config.data, vocab_size, flag, eval_files) if eval_files else records
-    objective = _objective(config.data.objective, "input_file", records.files)
-    _objective(objective, flag, eval_records.files)
+    objective = _objective(config, "input_file", records.files)
+    _objective(config, flag, eval_records.files, objective)
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
     # What one set of records holds out may be in another, which is trained on; a named file is the
     # choice of the user.
@@ -142,18 +142,28 @@ def _make_embedded(config, may_replace):
         )
 
 
-def _objective(asked, flag, record_files):
-    """Returns the objective that is asked for, or else what the records of a flag were made for;
-    raises FlagError if they do not have labels of sentences for it."""
+def _objective(config, flag, record_files, trained=None):
+    """Returns the objective that is asked for, or else what is trained, or else what the records of
+    a flag were made for; raises FlagError if they do not have labels of sentences for it."""
     with flags.named(flag):
-        made_for = sorted(manifest.objectives(record_files))
-    # Records without a manifest, such as google-research/bert's, may have labels of either kind.
-    objective = asked or (made_for or [MLM_NSP])[-1]
+        made_for = manifest.objectives(record_files)
+    # Records without a manifest, such as google-research/bert's, may have labels of either kind. A
+    # run that is evaluated has said what its own records have, and not what others have.
+    asked, sources = config.data.objective, config.sources
+    is_said = asked and not (sources["objective"] == provenance.RUN != sources[flag])
+    others = ""
+    if None in made_for and not is_said:
+        others = f" (files without a manifest for {MLM_NSP}, unless --objective says otherwise)"
+        made_for.add(MLM_NSP)
+    made_for = sorted(made_for - {None})
+    objective = asked or trained or (made_for or [MLM_NSP])[-1]
     rule = (
-        f"the records of --{flag} were made for {' and '.join(made_for)}; give --objective={MLM}, "
-        f"for which any records do, or make all by create_pretraining_data --objective={objective}"
+        f"the records of --{flag} were made for {' and '.join(made_for)}{others}; give "
+        f"--objective={MLM}, for which any records do, or make all by create_pretraining_data "
+        f"--objective={objective}"
     )
-    flags.check(objective == MLM or {*made_for} <= {objective}, "objective", asked, rule)
+    is_allowed = objective == MLM or {*made_for} <= {objective}
+    flags.check(is_allowed, "objective", asked or trained, rule)
     return objective
 
 
@@ -162,7 +172,7 @@ def objective_to_compile(config: PretrainingConfig) -> str:
     files = config.data.input_file
     with flags.named("input_file"):
         files = record_reader.find_record_files(files) if files else []
-    return _objective(config.data.objective, "input_file", files)
+    return _objective(config, "input_file", files)
 
 
 def lengths_to_compile(

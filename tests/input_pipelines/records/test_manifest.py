@@ -66,7 +66,7 @@ def test_a_manifest_of_an_earlier_version_names_no_vocabulary(tmp_path):
 )
 def test_what_records_were_made_for(tmp_path, creation, expected):
     path, files = tmp_path / "manifest.a.tfrecord.json", [str(tmp_path / "a.tfrecord")]
-    assert manifests.objectives(files) == set()
+    assert manifests.objectives(files) == {None}
     manifests.write_manifest(dataclasses.replace(MANIFEST, creation=creation), str(path))
     assert manifests.objectives(files) == {expected}
 
