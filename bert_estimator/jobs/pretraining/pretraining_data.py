@@ -95,17 +95,18 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
         _say_which_words_are_whole(records.files)
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
-    # An evaluation of the run's own checkpoints has the vocabulary beside them.
-    needs_vocabulary = config.do_train or config.network.init_checkpoint
-    vocab_file, casing = None, next(iter(manifest.casings(records.files)), None)
-    if needs_vocabulary:
-        vocab_file = _vocabulary(config.data.vocab_file, vocab_size, records.files)
-    # Records of google-research/bert do not say it, and are taken for records of the start's.
     start = config.network.init_checkpoint
+    # An evaluation of the run's own checkpoints has the vocabulary beside them.
+    vocab_file, casing = None, next(iter(manifest.casings(both)), None)
+    if config.do_train or start:
+        vocab_file = _vocabulary(config.data.vocab_file, vocab_size, both)
+    # Records of google-research/bert do not say it, and are taken for records of the start's.
     if start and vocab_file is None and not config.starts_from_stage():
         with flags.named("init_checkpoint"):
             source = interchange.open_source(start)
         vocab_file, casing = source.vocab_file, casing or source.casing
+        rule = "has another vocabulary than the records; name theirs with --vocab_file"
+        flags.check(_made(both, vocab_file), "init_checkpoint", start, rule)
     return PretrainingData(
         train_files,
         eval_files or train_files,
@@ -115,7 +116,7 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
         set(records.files).isdisjoint(eval_records.files),
         vocab_file,
         casing,
-        next(iter(manifest.vocabularies(records.files)), None),
+        next(iter(manifest.vocabularies(both)), None),
         token_counts,
         _lengths(config, records) if config.do_train and config.may_pack else None,
         objective,
@@ -250,19 +251,20 @@ def _check_one_vocabulary(flag, value, files, others):
 
 def _vocabulary(vocab_file, vocab_size, record_files):
     """Returns the path of the vocabulary to keep with the run, or None if it is not known."""
-    if vocab_file is None:
-        with flags.named("input_file"):
-            return manifest.find_vocabulary(record_files)
-    with flags.named("vocab_file"):
-        size = tokenization.reopen_tokenizer(vocab_file, tokenization.Casing(True)).vocab_size
-        tokenization.check_rows(vocab_file, size, vocab_size)
-    flags.check(
-        manifest.vocabularies(record_files) <= {manifest.sha256_of_file(vocab_file)},
-        "vocab_file",
-        vocab_file,
-        "is not the vocabulary that the records were made with; give that one, or leave it out",
-    )
-    return vocab_file
+    with flags.named("vocab_file" if vocab_file else "input_file"):
+        found = vocab_file or manifest.find_vocabulary(record_files)
+        if found:
+            size = tokenization.reopen_tokenizer(found, tokenization.Casing(True)).vocab_size
+            tokenization.check_rows(found, size, vocab_size)
+    rule = "is not the vocabulary that the records were made with; give that one, or leave it out"
+    flags.check(_made(record_files, found), "vocab_file", vocab_file, rule)
+    return found
+
+
+def _made(record_files, vocab_file):
+    """Returns whether a vocabulary made records, as far as manifests say; None is not known."""
+    made_with = manifest.vocabularies(record_files) if vocab_file else set()
+    return not made_with or made_with == {manifest.sha256_of_file(vocab_file)}
 
 
 def _open(flags_of_records, vocab_size, flag, files):
