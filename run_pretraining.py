@@ -66,7 +66,7 @@ def prepare(config):
     job_estimator.agree(config, cores)
     config = config.fitted(cores)
     is_new = not directory.holds_checkpoint()
-    records = pretraining_data.prepare(config, network.vocab_size, may_replace=is_new)
+    records = pretraining_data.prepare(config, network.vocab_size, is_new=is_new)
     config = config.packed(records.lengths and records.lengths.token_share)
     config = flags.changed(config, objective=records.objective)
     schedule = config.training.schedule()

@@ -26,6 +26,8 @@ from input_pipelines.records import (
     unmasked_records,
 )
 
+_MOST_PADDING = 127  # rows without tokens: sizes are rounded up to multiples of 8, 64 or 128
+
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingData:
@@ -69,12 +71,12 @@ class PretrainingData:
         )
 
 
-def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> PretrainingData:
-    """Finds the records of a configuration, or makes records of the embedded corpus, which replace
-    records made with other settings if it `may_replace` them."""
+def prepare(config: PretrainingConfig, vocab_size: int, is_new: bool) -> PretrainingData:
+    """Finds the records of a configuration, or makes records of the embedded corpus, which for a
+    new run replace records made with other settings."""
     train_files, eval_files = config.data.input_file, config.data.eval_input_file
     if config.embedded:
-        made = _make_embedded(config, may_replace)
+        made = _make_embedded(config, is_new)
         train_files, eval_files = made.train_files, made.held_out_files
     records = _open(config.data, vocab_size, "input_file", train_files)
     flag, token_counts = "eval_input_file", None
@@ -96,6 +98,8 @@ def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pr
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
     start = config.network.init_checkpoint
+    if is_new and not start:
+        _check_rows(config.network.bert_config_file, vocab_size, both)
     # An evaluation of the run's own checkpoints has the vocabulary beside them.
     vocab_file, casing = None, next(iter(manifest.casings(both)), None)
     if config.do_train or start:
@@ -265,6 +269,17 @@ def _made(record_files, vocab_file):
     """Returns whether a vocabulary made records, as far as manifests say; None is not known."""
     made_with = manifest.vocabularies(record_files) if vocab_file else set()
     return not made_with or made_with == {manifest.sha256_of_file(vocab_file)}
+
+
+def _check_rows(bert_config_file, vocab_size, record_files):
+    """Checks that a network from scratch has no more rows for tokens than padding would add."""
+    for path, made in manifest.read_manifests_of(record_files).values():
+        rule = (
+            f"the network's vocab_size is {vocab_size}, but the records have {made.vocab_size} "
+            f"tokens, as {path} says. Give a file with that number, or at most {_MOST_PADDING} more"
+        )
+        is_padded = vocab_size - made.vocab_size <= _MOST_PADDING
+        flags.check(is_padded, "bert_config_file", bert_config_file, rule)
 
 
 def _open(flags_of_records, vocab_size, flag, files):

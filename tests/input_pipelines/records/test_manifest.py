@@ -252,7 +252,7 @@ def test_pretraining_begins_with_a_warning(tmp_path, vocab_file, caplog, monkeyp
     if evaluated:  # The user's own choice of records to evaluate on.
         flags.append(f"--eval_input_file={tmp_path}/more/data/{evaluated}")
     (config,) = pretraining_config.resolve(["x", f"--output_dir={tmp_path}/run", *flags])
-    pretraining_data.prepare(config, 50, may_replace=False)
+    pretraining_data.prepare(config, 50, is_new=False)
     warned = "The training records do not hold out the same documents" in caplog.text
     assert warned == (evaluated is None)
 
