@@ -157,6 +157,9 @@ def _extend(config):
         tokenizer = source.open_tokenizer()
         rule = "has a SentencePiece model; words can be added to WordPiece (vocab.txt) alone"
         flags.check(isinstance(tokenizer, FullTokenizer), "extend", config.extend, rule)
+    to = HUGGING_FACE if source.format == HUGGING_FACE else TF1
+    with flags.named("output_dir"):
+        conversion.check(source, target, to)  # before a long text is read
     counts, left_out = collections.Counter(), ""
     if input_file:
         sentences, chosen = _sentences(config, files)
@@ -172,7 +175,7 @@ def _extend(config):
     vocab_file = os.path.join(staging.temporary_folder(), "vocab.txt")
     made = extended(source, tokenizer, words, vocab_file)
     with flags.named("output_dir"):
-        conversion.convert(made, target, HUGGING_FACE if source.format == HUGGING_FACE else TF1)
+        conversion.convert(made, target, to)
     rows = made.config.vocab_size - source.config.vocab_size
     summary = (
         f"{target}: {config.extend} with {len(words)} further words, such as "

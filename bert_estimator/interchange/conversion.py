@@ -30,10 +30,8 @@ WRITERS = {
 _TOLERANCE = 1e-5
 
 
-def convert(source: Source, target: str, to: str) -> dict[str, float]:
-    """Writes a model in another format to an empty or new directory, and compares the written files
-    with the source; returns output -> greatest absolute difference of the logits on a fixed
-    batch."""
+def check(source: Source, target: str, to: str) -> None:
+    """Raises ValueError if `convert` cannot write this model there."""
     if paths.is_remote(target):
         raise ValueError(f"{target}: must be a directory of this machine; copy it there afterwards")
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
@@ -41,12 +39,20 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     # TensorFlow reads such a path as a pattern of several files.
     if to != HUGGING_FACE:
         paths.check_no_pattern(target, f"{target}: ")
-    left_out = names_left_out(source, to)
-    tokenizer = source.open_tokenizer()
+    names_left_out(source, to)  # for its errors
     # The weights are in memory several times when the copy is compared with the source, so this is
     # checked before any weight is read.
     needed = memory_needed.of_conversion(source.config)
     memory_needed.check(needed, source.path, "convert it on a machine with more memory")
+
+
+def convert(source: Source, target: str, to: str) -> dict[str, float]:
+    """Writes a model in another format to an empty or new directory, and compares the written files
+    with the source; returns output -> greatest absolute difference of the logits on a fixed
+    batch."""
+    check(source, target, to)
+    left_out = names_left_out(source, to)
+    tokenizer = source.open_tokenizer()
     weights = {name: source.read(name) for name in source.shapes if name not in left_out}
     for name, value in weights.items():
         if value.dtype != np.float32:
