@@ -97,18 +97,20 @@ def create(config: RecordsConfig) -> str:
             "--runner see"
         )
     vocab_file, *known = arguments.vocabulary_of(config.vocab_file)
+    source = None
+    if config.settings.word_segmenter:
+        from input_pipelines.text import segmenters  # only now, since it loads NumPy
+
+        with flags.named("word_segmenter"):
+            source = segmenters.source_file(config.settings.word_segmenter)
     make = functools.partial(_create, flags.changed(config, vocab_file=vocab_file), known)
-    return remote_output.create(config, "output_file", make, vocab_file)
+    others = [*map(remote_output.hash_of, (vocab_file, source)), known[0]]
+    return remote_output.create(config, "output_file", make, others)
 
 
 def _create(config, known, output_file, there):
     """Makes record files on this machine, or for a remote directory with the names `there`; returns
     what `remote_output.create` asks for."""
-    if config.settings.word_segmenter:
-        from input_pipelines.text import segmenters  # only now, since it loads NumPy
-
-        with flags.named("word_segmenter"):
-            segmenters.open_segmenter(config.settings.word_segmenter)
     input_files = config.texts.files(config.vocab_file)
     output_files = _output_files(output_file.split(","), config.num_shards, there)
     with flags.named("vocab_file"):

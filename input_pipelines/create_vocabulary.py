@@ -157,9 +157,6 @@ def _extend(config):
         tokenizer = source.open_tokenizer()
         rule = "has a SentencePiece model; words can be added to WordPiece (vocab.txt) alone"
         flags.check(isinstance(tokenizer, FullTokenizer), "extend", config.extend, rule)
-    to = HUGGING_FACE if source.format == HUGGING_FACE else TF1
-    with flags.named("output_dir"):
-        conversion.check(source, target, to)  # before a long text is read
     counts, left_out = collections.Counter(), ""
     if input_file:
         sentences, chosen = _sentences(config, files)
@@ -169,6 +166,9 @@ def _extend(config):
     else:
         with flags.named("words"):
             words = own_words.read(config.words, tokenizer)
+    to = HUGGING_FACE if source.format == HUGGING_FACE else TF1
+    with flags.named("output_dir"):
+        conversion.check(source, target, to)  # before a long text is read
     rule = "does not have a word that the vocabulary cuts into pieces"
     flag = "input_file" if input_file else "words"
     flags.check(words, flag, input_file or config.words, rule)

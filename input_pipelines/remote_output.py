@@ -37,7 +37,7 @@ def create(
     config: Any,
     flag: str,
     make: Callable[[str, list[str] | None], tuple[str, list[str]]],
-    vocab_file: str | None = None,
+    others: Any = None,
 ) -> str:
     """Makes files, and uploads them if they are to be in remote storage; returns a summary.
 
@@ -47,6 +47,7 @@ def create(
       make: function of the output, as paths of this machine, and of the names of the files that the
         remote directory holds (None if the output is not remote). It makes the files, and returns
         a summary in words and their paths.
+      others: what the files depend on besides flags and text, such as hashes of small files.
     """
     values = flags.values_of(config)
     output = values[flag]
@@ -60,7 +61,7 @@ def create(
             there = remote.names(directory)
             folder = stack.enter_context(_staged(output, directory))
         files = os.path.join(folder, _FILES)
-        identity = _identity(values, vocab_file)
+        identity = _identity(values, others)
         made = _made(folder, identity)
         if made is None:
             summary, made_files = make(",".join(os.path.join(files, name) for name in names), there)
@@ -136,7 +137,7 @@ def _size(folder):
     return sum(os.path.getsize(file) for file in files)
 
 
-def _identity(values: dict[str, Any], vocab_file: str | None) -> str:
+def _identity(values: dict[str, Any], others: Any) -> str:
     """Returns a hash of all that the files of a command depend on."""
     given = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
     with named("input_file"):
@@ -147,18 +148,17 @@ def _identity(values: dict[str, Any], vocab_file: str | None) -> str:
             else [os.path.abspath(path), _version(path)]
             for path in texts
         ]
-    # The text counts by sizes and times, since a hash would read all of it; the small vocabulary by
-    # its hash.
-    described = [__version__, sorted(given.items()), versions, _hash_of(vocab_file)]
+    # The text counts by sizes and times, since a hash would read all of it.
+    described = [__version__, sorted(given.items()), versions, others]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
 
 
-def _hash_of(vocab_file):
-    """Returns a hash of a vocabulary; None if it cannot be read, which `make` reports."""
-    if vocab_file is None:
+def hash_of(path: str | None) -> str | None:
+    """Returns a hash of a file; None if it cannot be read, which `make` reports, or for None."""
+    if path is None:
         return None
     try:
-        with open(remote.local(vocab_file), "rb") as reader:
+        with open(remote.local(path), "rb") as reader:
             return hashlib.sha256(reader.read()).hexdigest()
     except (OSError, remote.StorageError):
         return None

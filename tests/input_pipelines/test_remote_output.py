@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import bucket
+import fixtures
 import forked
 import kills
 import locked
@@ -22,6 +23,7 @@ from bert_estimator.system import paths
 from input_pipelines import create_pretraining_data, create_text, create_vocabulary
 from input_pipelines.creation import pools, pretraining_records, stages
 from input_pipelines.records.pretraining_features import open_pretraining_records
+from input_pipelines.text import segmenters
 
 
 @pytest.fixture(autouse=True)
@@ -323,6 +325,31 @@ def test_a_change_of_what_is_read_is_noticed(
         assert command(kind, target, *given) == 0
         assert command(kind, f"{target}-fresh", *given) == 0
         assert contents(target) == contents(f"{target}-fresh")
+
+
+def test_a_change_of_the_segmenter_or_of_the_casing_is_noticed(
+    url, command, monkeypatch, tmp_path, vocab_file
+):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    cutter, network = tmp_path / "cutter_for_a_bucket.py", tmp_path / "network"
+    shutil.copytree(fixtures.TF1, network)
+    shutil.copyfile(vocab_file, network / "vocab.txt")
+    task, of_words = network / "task.json", ["--masking_unit=word"]
+    of_words.append("--word_segmenter=cutter_for_a_bucket:cut")
+    changes = {
+        cutter: (of_words, "cut = str.split\n", "def cut(text):\n    return [text]\n"),
+        task: ([f"--vocab_file={network}"], '{"do_lower_case": true}', '{"do_lower_case": false}'),
+    }
+    for path, (given, before, after) in changes.items():
+        path.write_text(before)
+        kill_before_the_upload(command, monkeypatch, "static", f"{url}/{path.name}", *given)
+        path.write_text(after)
+        # The same command is another process.
+        sys.modules.pop("cutter_for_a_bucket", None)
+        segmenters.open_segmenter.cache_clear()
+        for name in (path.name, f"{path.name}-fresh"):
+            assert command("static", f"{url}/{name}", *given) == 0
+        assert contents(f"{url}/{path.name}") == contents(f"{url}/{path.name}-fresh")
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
