@@ -30,9 +30,11 @@ from bert_estimator.tokenization import (
 )
 from input_pipelines import arguments, remote_output
 from input_pipelines.text import document_filter
-from input_pipelines.text.documents import read_pieces, total_bytes
+from input_pipelines.text.documents import TextOptions, read_pieces, total_bytes
 
 _LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
+# Defaults of flags that the other half of the command refuses.
+_OF_TRAINING, _NUM_WORDS = {"vocab_size": 30522, "model_type": "wordpiece"}, 500
 
 
 @flags.group()
@@ -46,15 +48,15 @@ class VocabularyConfig:
     vocab_file: str | None = flags.field(
         None, "Write the vocabulary to this file.", heading=arguments.NEEDED
     )
-    vocab_size: int = flags.field(
-        30522,
-        "Make this number of tokens, the special tokens included.",
+    vocab_size: int | None = flags.field(
+        None,
+        f"Make so many tokens (default: {_OF_TRAINING['vocab_size']}), special tokens included.",
         flags.rule(lambda value: 0 < value <= _LARGEST, f"must be from 1 to {_LARGEST}"),
     )
-    model_type: str = flags.field(
-        "wordpiece",
+    model_type: str | None = flags.field(
+        None,
         "Train a WordPiece vocabulary (wordpiece: vocab.txt), or a unigram or byte-pair (bpe) "
-        "model of SentencePiece (.model).",
+        "model of SentencePiece (.model) (default: wordpiece).",
         flags.one_of(("wordpiece", "unigram", "bpe")),
     )
     extend: str | None = flags.field(
@@ -64,9 +66,9 @@ class VocabularyConfig:
         flags.check_checkpoint,
     )
     output_dir: str | None = flags.field(None, "Write the network of --extend into this directory.")
-    num_words: int = flags.field(
-        500,
-        "Add this number of words of --input_file: the words that save most pieces.",
+    num_words: int | None = flags.field(
+        None,
+        f"Add so many words of --input_file (default: {_NUM_WORDS}), which save most pieces.",
         flags.positive,
     )
     words: str | None = flags.field(
@@ -81,8 +83,11 @@ def create(config: VocabularyConfig) -> str:
     """Creates the vocabulary that the flags ask for; returns a summary in words."""
     if config.extend is not None:
         return _extend(config)
-    for name in ("output_dir", "words"):
-        flags.check(getattr(config, name) is None, name, getattr(config, name), "needs --extend")
+    rule = "needs --extend; add it, or leave this flag out"
+    for name in ("output_dir", "words", "num_words"):
+        flags.check(getattr(config, name) is None, name, getattr(config, name), rule)
+    given = {name: getattr(config, name) or default for name, default in _OF_TRAINING.items()}
+    config = flags.changed(config, **given)
     return remote_output.create(config, "vocab_file", functools.partial(_create, config))
 
 
@@ -139,13 +144,17 @@ def _sentences(config, files):
 
 def _extend(config):
     """Writes the network of --extend with further words; returns a summary in words."""
-    input_file, target = config.texts.input_file, config.output_dir
+    input_file, target, values = config.texts.input_file, config.output_dir, flags.values_of(config)
     flags.check(target, "output_dir", target, "is needed with --extend")
-    for name in ("vocab_file", "do_lower_case", "strip_accents"):
-        value = flags.values_of(config)[name]
-        flags.check(value is None, name, value, "is the network's with --extend; leave it out")
+    for name in ("vocab_file", *_OF_TRAINING, "do_lower_case", "strip_accents"):
+        rule = "is the network's with --extend; leave it out"
+        flags.check(values[name] is None, name, values[name], rule)
     rule = "with --extend, give either this flag or --words"
     flags.check((input_file is None) != (config.words is None), "input_file", input_file, rule)
+    of_text = {**flags.values_of(TextOptions()), "num_words": None} if config.words else {}
+    for name, default in of_text.items():
+        rule = "is for the text of --input_file; leave it out with --words"
+        flags.check(values[name] == default, name, values[name], rule)
     files = config.texts.files() if input_file else []
     console.load_tensorflow()
     from bert_estimator.interchange import conversion, open_source
@@ -157,18 +166,18 @@ def _extend(config):
         tokenizer = source.open_tokenizer()
         rule = "has a SentencePiece model; words can be added to WordPiece (vocab.txt) alone"
         flags.check(isinstance(tokenizer, FullTokenizer), "extend", config.extend, rule)
+    to = HUGGING_FACE if source.format == HUGGING_FACE else TF1
+    with flags.named("output_dir"):
+        conversion.check(source, target, to)  # before a long text is read
     counts, left_out = collections.Counter(), ""
     if input_file:
         sentences, chosen = _sentences(config, files)
         counts = count_words(sentences, tokenizer.do_lower_case, tokenizer.strips_accents).words
-        words = own_words.worthwhile(counts, tokenizer, config.num_words)
+        words = own_words.worthwhile(counts, tokenizer, config.num_words or _NUM_WORDS)
         left_out = document_filter.in_words(chosen.left_out)
     else:
         with flags.named("words"):
             words = own_words.read(config.words, tokenizer)
-    to = HUGGING_FACE if source.format == HUGGING_FACE else TF1
-    with flags.named("output_dir"):
-        conversion.check(source, target, to)  # before a long text is read
     rule = "does not have a word that the vocabulary cuts into pieces"
     flag = "input_file" if input_file else "words"
     flags.check(words, flag, input_file or config.words, rule)
