@@ -21,6 +21,7 @@ from bert_estimator.serving.commands import Text
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.tokenization import MASK
 from bert_estimator.tokenization.sentencepiece_tokenizer import WORD_START
+from bert_estimator.tokenization.wordpiece import WHOLE_WORDS
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
 
@@ -59,6 +60,9 @@ class Filler(Embedder):
     def __init__(self, path: str, *arguments: Any, is_needed: bool = True, **options: Any):
         self._is_needed, self.fills = is_needed, True
         super().__init__(path, *arguments, **options)
+        # The network may have more rows than the vocabulary has tokens, and one lists words.
+        tokens = self._tokenizer.convert_ids_to_tokens(range(self._tokenizer.vocab_size))
+        self._words = np.flatnonzero([not t.startswith(WHOLE_WORDS) for t in tokens])
 
     def fill(self, texts: Sequence[Text], top: int | Sequence[int] = TOP) -> list[dict[str, Any]]:
         """Finds the most probable words for each `[MASK]` of texts.
@@ -173,13 +177,11 @@ class Filler(Embedder):
 
     def _best(self, logs, top):
         """Returns the most probable words of log probabilities [V]."""
-        # The network may have more rows than the vocabulary has tokens.
-        known = logs[: self._tokenizer.vocab_size]
-        best = np.argsort(-known, kind="stable")[:top]
+        best = self._words[np.argsort(-logs[self._words], kind="stable")[:top]]
         tokens = self._tokenizer.convert_ids_to_tokens(best.tolist())
         return [
             {"word": token.removeprefix(WORD_START) or token, "probability": float(probability)}
-            for token, probability in zip(tokens, np.exp(known[best]), strict=True)
+            for token, probability in zip(tokens, np.exp(logs[best]), strict=True)
         ]
 
     def _check_weights(self):

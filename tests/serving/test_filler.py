@@ -242,6 +242,21 @@ def test_a_part_of_the_head_is_missed(tmp_path, heads, lacks):
     assert not Filler(str(tmp_path / "tf1"), is_needed=False).fills
 
 
+def test_the_token_that_lists_words_is_not_proposed(tmp_path):
+    """The other words keep their probabilities, and as many as asked for are listed."""
+    folder, path = shutil.copytree(fixtures.TF1, tmp_path / "model"), str(fixtures.TF1)
+    tokens = (folder / "vocab.txt").read_text().splitlines()
+    (expected,) = Filler(path).fill(["[MASK]"], 99)[0]["masks"]
+    words = [each["word"] for each in expected if not each["word"].startswith("[")]
+    listing = f"[whole_words:{tokens.index(words[1])}]"
+    tokens[tokens.index(words[0])] = listing
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    expected = [each for each in expected if each["word"] != words[0]]
+    for number in (1, 5, 99):
+        (found,) = Filler(str(folder)).fill(["[MASK]"], number)[0]["masks"]
+        assert found == expected[:number]
+
+
 def test_rows_without_a_token_are_not_proposed(tmp_path):
     folder = shutil.copytree(fixtures.TF1, tmp_path / "model")
     tokens = (folder / "vocab.txt").read_text().splitlines()
