@@ -27,7 +27,7 @@ _SHOWN = 60  # characters of a text in a message
 @functools.cache
 def open_segmenter(name: str) -> Callable[[str], Iterable[str]]:
     """Returns jieba's segmenter, or the function that `module:function` names; raises ValueError if
-    it cannot be imported."""
+    it cannot be imported, or is not a function."""
     if name == "jieba":
         return _open_jieba()
     module, _, function = name.partition(":")
@@ -37,9 +37,12 @@ def open_segmenter(name: str) -> Callable[[str], Iterable[str]]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        return getattr(importlib.import_module(module), function)
+        segment = getattr(importlib.import_module(module), function)
     except Exception as error:  # a module of the user may raise any
         raise ValueError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(segment):
+        raise ValueError(f"{name} is not a function, but {segment!r:.60}; name a function of texts")
+    return segment
 
 
 def source_file(name: str) -> str | None:

@@ -218,6 +218,13 @@ def test_a_function_that_does_not_cut(
     assert not list((tmp_path / "a").glob("x.tfrecord"))
 
 
+def test_what_is_not_a_function_is_refused_before_the_text_is_read(data, tmp_path, capsys):
+    segmenter = "NOT_A_FUNCTION"
+    assert create(data, tmp_path / "a", "uncased", "--masking_unit=word", segmenter=segmenter) == 2
+    said = f"--word_segmenter: word_cutters:{segmenter} is not a function, but 3; name a function"
+    assert f"create_pretraining_data: {said}" in capsys.readouterr().err
+
+
 def test_long_lines_are_cut_between_words(data, tmp_path):
     """A paragraph without marks of sentences is cut, but not inside of a word."""
     (tmp_path / "long").mkdir()

@@ -120,7 +120,6 @@ def test_an_iterator_will_do(wordpiece):
         ("with_a_loss", r" is \['使用'\]; it must be a list of the text's words, with all char"),
         ("as_numbers", ": TypeError: .*expected str instance, int found"),
         ("as_nothing", ": TypeError: 'NoneType' object is not iterable"),
-        ("NOT_A_FUNCTION", ": TypeError: 'int' object is not callable"),
         ("failing", ": KeyError: 'a word that is not known'"),
     ],
 )
@@ -138,6 +137,9 @@ def test_functions_that_do_not_cut(wordpiece, name, message):
         ("word_cutters:", "'word_cutters:' must be jieba, or"),
         ("no_such_module:cut", "no_such_module:cut cannot be imported: ModuleNotFoundError: No"),
         ("word_cutters:no_function", "cannot be imported: AttributeError: module 'word_cutters' "),
+        ("word_cutters:NOT_A_FUNCTION", "^word_cutters:NOT_A_FUNCTION is not a function, but 3; n"),
+        ("os:sep", "^os:sep is not a function, but '/'; name a function of texts"),
+        ("os:environ", r"^os:environ is not a function, but environ.{53}; name"),
     ],
 )
 def test_names_of_nothing(name, message):
