@@ -276,7 +276,13 @@ def test_an_evaluation_alone_takes_the_objective_of_its_run(data, tmp_path, fini
 
     of_pairs, of_words = (f"--eval_input_file={data / kind}" for kind in ("mlm_nsp", "mlm"))
     assert "next-sentence loss" in evaluate(whole)
+    # The curves are of what the run learns.
+    kept = metrics_of(whole)
     assert "sentence" not in evaluate(whole, "--objective=mlm")
+    assert metrics_of(whole) == kept and "eval_next_sentence_accuracy" in kept[-1]
+    (whole / "metrics.jsonl").unlink()
+    assert "masked-LM loss" in evaluate(whole, "--objective=mlm")
+    assert not (whole / "metrics.jsonl").exists()
     error = evaluate(whole, of_words)
     assert "--objective=mlm_nsp: the records of --eval_input_file were made for mlm; " in error
     assert "sentence" not in evaluate(whole, of_words, "--objective=mlm")
@@ -291,6 +297,29 @@ def test_an_evaluation_alone_takes_the_objective_of_its_run(data, tmp_path, fini
     error = evaluate(tmp_path / "new", *start, "--objective=mlm_nsp")
     assert "lacks the next-sentence head (cls/seq_relationship), so it cannot be evalua" in error
     assert "add --do_train, or --objective=mlm" in error
+
+
+def test_an_evaluation_knows_its_run_s_records_alone(data, tmp_path, finished, capsys):
+    """Other records without a manifest have labels of next sentences, unless a flag says more."""
+    folder = shutil.copytree(finished("mlm_sop"), tmp_path / "run")
+    network = f"--bert_config_file={folder}/bert_config.json"
+    foreign = data / "foreign" / "train.tfrecord"
+    for flags in ([f"--eval_input_file={foreign}"], [f"--input_file={foreign}", network]):
+        flags = [f"--output_dir={folder}", "--do_eval", *flags]
+        assert PRETRAINING.main(flags) == 2
+        flag = flags[2].partition("=")[0]
+        said = f"--objective=mlm_sop: the records of {flag} were made for mlm_nsp (files without"
+        assert said in capsys.readouterr().err
+        assert PRETRAINING.main([*flags, "--objective=mlm_sop"]) == 0
+        assert "sentence-order loss" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_s_own_records_are_what_it_was_told(data, tmp_path, capsys):
+    folder = run(data, tmp_path / "run", "foreign", objective="mlm_sop")
+    capsys.readouterr()
+    assert PRETRAINING.main([f"--output_dir={folder}", "--do_eval"]) == 0
+    assert "sentence-order loss" in capsys.readouterr().out
 
 
 def test_objectives_follow_each_other(data, tmp_path, finished, logged):

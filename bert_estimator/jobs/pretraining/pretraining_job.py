@@ -185,7 +185,7 @@ class Pretraining:
         what = "Held-out text" if self.data.is_held_out else "Training text"
         # The directory may have evaluations of other networks if it has no checkpoint.
         is_own = self.run.network_read_alone() is None
-        first = self.directory.evaluations()[0] if is_own else None
+        first = next(iter(self.directory.evaluations()), None) if is_own else None
         print(_scores(what, self.config.data.objective, evaluation_record(results), first))
 
     def input_fn(
@@ -215,7 +215,10 @@ class Pretraining:
     def _evaluate(self, checkpoint=None):
         """Evaluates a checkpoint, by default the newest; returns the metrics."""
         results = self.run.evaluate(self.input_fn(False), self._eval_steps(), checkpoint)
-        self.directory.add_evaluation(results)
+        # The curves are of what the run learns: another objective has other losses.
+        learnt = recorded_settings(self.directory.path).get("objective")
+        if learnt in (None, self.config.data.objective):
+            self.directory.add_evaluation(results)
         return results
 
     def _evaluate_and_log(self):
