@@ -40,6 +40,8 @@ def extended(
 
     shapes = {n: [rows, *s[1:]] if n in _OF_TOKENS else s for n, s in source.shapes.items()}
     config = dataclasses.replace(source.config, vocab_size=rows)
+    # The further words could change what a vocabulary tells of its casing.
+    casing = (source.casing or tokenizer.casing)._asdict()
     return dataclasses.replace(
-        source, config=config, vocab_file=vocab_file, shapes=shapes, read=read
+        source, config=config, vocab_file=vocab_file, shapes=shapes, read=read, **casing
     )

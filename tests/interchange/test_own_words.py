@@ -12,8 +12,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tokenizers
 from commands import MAINS
-from tiny_run import pretraining_flags
+from tiny_run import classifier_flags, pairs, pretraining_flags, write_pairs
 
+import run_classifier
 import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import Source, open_source
@@ -21,13 +22,16 @@ from bert_estimator.interchange.hugging_face import tokenizer_json
 from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
 from bert_estimator.interchange.weights import logits_of
 from bert_estimator.serving.graph_wordpiece import GraphWordPiece
+from bert_estimator.system import memory
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
     BasicTokenizer,
     FullTokenizer,
+    casing,
     own_words,
     write_vocab,
 )
+from input_pipelines import create_vocabulary
 
 GOLDENS = pathlib.Path(__file__).parent.parent / "tokenization" / "goldens" / "tokens.json"
 NASTY = json.loads(GOLDENS.read_text(encoding="ascii"))
@@ -48,15 +52,15 @@ KINDS = {
 }
 
 
-def write_network(folder, to, heads, rows=None, hidden_act="gelu_erf", **facts):
-    """Writes a network of two layers over `TOKENS`."""
+def write_network(folder, to, heads, rows=None, hidden_act="gelu_erf", tokens=TOKENS, **facts):
+    """Writes a network of two layers over tokens."""
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
     sizes |= {"num_hidden_layers": 2, "max_position_embeddings": 24, "layer_norm_eps": 1e-5}
-    config = BertConfig(vocab_size=rows or len(TOKENS), hidden_act=hidden_act, **sizes)
+    config = BertConfig(vocab_size=rows or len(tokens), hidden_act=hidden_act, **sizes)
     weights = fixtures.random_weights(config, heads)
     folder.mkdir()
     vocab_file = str(folder.parent / "words.txt")
-    write_vocab(TOKENS, vocab_file)
+    write_vocab(tokens, vocab_file)
     shapes = {name: list(value.shape) for name, value in weights.items()}
     facts = {"do_lower_case": True, "vocab_file": vocab_file, "kind": None, **facts}
     source = Source(str(folder), to, shapes, weights.get, config=config, **facts)
@@ -141,9 +145,7 @@ def test_an_extended_network_is_extended_pretrained_and_converted(tmp_path):
     newer = open_source(str(tmp_path / "newer"))
     vocab = FullTokenizer(newer.vocab_file).wordpiece_tokenizer.whole_words
     assert list(vocab) == ["foo", "zap", "abc", "hello"]
-    records = [f"--vocab_file={tmp_path}/newer", f"--output_file={tmp_path}/train.tfrecord"]
-    records += [f"--input_file={tmp_path}/text.txt", "--max_seq_length=16"]
-    assert MAINS["records"](["records", *records, "--max_predictions_per_seq=4"]) == 0
+    write_records(tmp_path, tmp_path / "newer")
     flags = {"init_checkpoint": tmp_path / "newer", "bert_config_file": None, "train_batch_size": 2}
     flags |= {"num_train_steps": 1, "num_warmup_steps": 0, "learning_rate": 1e-30}
     flags = pretraining_flags(tmp_path, tmp_path / "run", do_train=True, **flags)
@@ -156,6 +158,67 @@ def test_an_extended_network_is_extended_pretrained_and_converted(tmp_path):
         for weight in newer.shapes:
             np.testing.assert_array_equal(source.read(weight), newer.read(weight), weight)
     assert after.config.vocab_size + 1 == newer.config.vocab_size
+
+
+def write_records(folder, vocab_file):
+    flags = [f"--vocab_file={vocab_file}", f"--output_file={folder}/train.tfrecord"]
+    flags += [f"--input_file={folder}/text.txt", "--max_seq_length=16"]
+    assert MAINS["records"](["records", *flags, "--max_predictions_per_seq=4"]) == 0
+
+
+@pytest.mark.parametrize("to", ["tf1", "hf"])
+@pytest.mark.parametrize("verb", ["do_train", "do_eval", "classifier"])
+def test_the_network_that_was_not_extended_is_refused(tmp_path, capsys, verb, to):
+    """Its rows of the words are as many, but nobody has made them of the pieces."""
+    network = write_network(tmp_path / "network", to, KINDS["pretraining"])
+    (tmp_path / "words.list").write_text("foo\n")
+    before, after = extended(tmp_path, network, f"--words={tmp_path}/words.list")
+    assert before.config == after.config
+    changes = {"init_checkpoint": network, "bert_config_file": None}
+    if verb == "classifier":
+        write_pairs(tmp_path / "train.tsv", pairs(9, 1))
+        changes |= {"vocab_file": after.vocab_file, "eval_file": None, "do_train": True}
+        code = run_classifier.main(["", *classifier_flags(tmp_path, tmp_path / "run", **changes)])
+    else:
+        write_records(tmp_path, tmp_path / "new")
+        flags = pretraining_flags(tmp_path, tmp_path / "run", **changes, **{verb: True})
+        code = run_pretraining.main(["", *flags])
+    said = capsys.readouterr().err
+    assert code == 2, said
+    flag = "vocab_file" if verb == "classifier" else "input_file"
+    assert f"--{flag}: {network} was trained with the vocabulary " in said
+    assert "whose token 1 is '[unused0]', and " in said and "has '[whole_words:2]' there." in said
+
+
+def test_pretraining_goes_on_with_rows_of_padding(tmp_path, capsys):
+    rows = len(TOKENS) + 8
+    network = write_network(tmp_path / "network", "hf", KINDS["pretraining"], rows=rows)
+    (tmp_path / "text.txt").write_text(TEXT)
+    write_records(tmp_path, network)
+    changes = {"init_checkpoint": network, "bert_config_file": None, "num_train_steps": 2}
+    for others in ({"do_train": True, "do_eval": True}, {"do_eval": True}):
+        flags = {**changes, **others, "num_warmup_steps": 0, "train_batch_size": 2}
+        flags = pretraining_flags(tmp_path, tmp_path / "run", **flags)
+        assert run_pretraining.main(["", *flags]) == 0
+        assert "unigram baseline of the same tokens" in capsys.readouterr().out
+    run = open_source(str(tmp_path / "run"))
+    assert run.config.vocab_size == run.shapes["bert/embeddings/word_embeddings"][0] == rows
+    assert FullTokenizer(run.vocab_file).vocab_size == len(TOKENS)
+
+
+def test_further_words_do_not_change_the_casing(tmp_path):
+    """Nothing beside the network says it: the capitals of its vocabulary tell."""
+    capitals = [*"ABCDEF", *(f"{letter}x" for letter in "ABCDEF")]
+    others = [*LETTERS, *(f"##{x}" for x in LETTERS), *(x + y for x in LETTERS[:9] for y in "stop")]
+    tokens = [*SPECIAL_TOKENS, *capitals, *others]
+    network = write_network(tmp_path / "network", "tf1", (), tokens=tokens, do_lower_case=None)
+    words = [x + y + x for x in LETTERS for y in LETTERS]
+    (tmp_path / "words.list").write_text("\n".join(words))
+    before, after = extended(tmp_path, network, f"--words={tmp_path}/words.list")
+    assert before.casing is None and casing.is_cased(tokens)
+    assert not casing.is_cased(list(FullTokenizer(after.vocab_file).vocab))
+    for source in (before, after):
+        assert source.open_tokenizer().tokenize("Ax as") == ["Ax", "as"]
 
 
 @pytest.mark.parametrize("casing", [(True, None), (False, None), (True, False), (False, True)])
@@ -205,6 +268,18 @@ def test_other_programs_match_whole_words_alone(tmp_path, casing):
         (["--words=W", "--extend=none"], "--extend=none: there is no such checkpoint. Give the"),
         (["--words=W", "--extend=T"], "--extend: T: is not a zip archive."),
         (["--words=W", "--num_words=0"], "--num_words=0: must be positive"),
+        (["--words=W", "--vocab_size=9"], "--vocab_size=9: is the network's with --extend; leave"),
+        (["--input_file=T", "--model_type=bpe"], "--model_type=bpe: is the network's with --exten"),
+        (
+            ["--words=W", "--num_words=9"],
+            "--num_words=9: is for the text of --input_file; leave it",
+        ),
+        (
+            ["--words=W", "--min_words=9"],
+            "--min_words=9: is for the text of --input_file; leave it",
+        ),
+        (["--words=W", "--text_field=a"], "--text_field=a: is for the text of --input_file; leav"),
+        (["--words=W", "--document_per_file"], "--document_per_file=True: is for the text of --in"),
     ],
 )
 def test_what_cannot_be_is_said(tmp_path, monkeypatch, capsys, flags, message):
@@ -218,11 +293,42 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch, capsys, flags, message):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("taken", "taken: exists already; choose another target, or remove it"),
+        ("ram://a/b", "ram://a/b: must be a directory of this machine; copy it there afterwards"),
+        ("a?", "a?: has the character ?, with which TensorFlow takes"),
+    ],
+)
+def test_the_target_is_checked_before_the_text_is_read(
+    tmp_path, monkeypatch, capsys, target, message
+):
+    monkeypatch.chdir(tmp_path)
+    write_network(tmp_path / "network", "tf1", ())
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setattr(create_vocabulary, "count_words", None)
+    assert extend("network", target, "--input_file=text.txt") == 2
+    assert f"vocabulary: --output_dir: {message}" in capsys.readouterr().err
+
+
+def test_so_is_the_memory_of_the_machine(tmp_path, monkeypatch, capsys):
+    network = write_network(tmp_path / "network", "hf", ())
+    (tmp_path / "text.txt").write_text(TEXT)
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 1000)
+    monkeypatch.setattr(create_vocabulary, "count_words", None)
+    assert extend(network, tmp_path / "new", f"--input_file={tmp_path}/text.txt") == 2
+    assert "convert it on a machine with more memory" in capsys.readouterr().err
+
+
 def test_what_needs_extend_and_sentencepiece(tmp_path, capsys):
     (tmp_path / "text.txt").write_text(TEXT)
     flags = [f"--input_file={tmp_path}/text.txt", f"--vocab_file={tmp_path}/a.model"]
-    assert MAINS["vocabulary"](["vocabulary", *flags, "--output_dir=x"]) == 2
-    assert "--output_dir=x: needs --extend" in capsys.readouterr().err
+    for flag in ("--output_dir=x", "--num_words=3"):
+        assert MAINS["vocabulary"](["vocabulary", *flags, flag]) == 2
+        said = f"{flag}: needs --extend; add it, or leave this flag out"
+        assert said in capsys.readouterr().err
     flags += ["--model_type=unigram", "--vocab_size=18"]
     assert MAINS["vocabulary"](["vocabulary", *flags]) == 0
     network = write_network(tmp_path / "network", "tf1", (), rows=18)
