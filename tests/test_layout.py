@@ -304,7 +304,7 @@ BUDGETS = {
     "bert_estimator.precision": 120,
     "bert_estimator.optimization": 1720,
     "bert_estimator.recipes": 330,
-    "input_pipelines": 930,
+    "input_pipelines": 940,
     "input_pipelines.embedded": 740,
     "input_pipelines.tasks": 3250,
     "input_pipelines.creation": 1620,
