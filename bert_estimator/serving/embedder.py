@@ -118,6 +118,7 @@ class Embedder:
         self.long_texts = _long_texts(long_texts, doc_stride, source, self.max_seq_length)
         self.width = self._config.hidden_size * (1 if self.pooling == "pooled" else len(layers))
         self.batch_size = batch_size
+        self.most_windows: int | None = None  # of a call; a server sets it
         self.num_cut = 0
         step = memory_needed.Computation(batch_size, self.max_seq_length)
         needed = memory_needed.of_running(source.config, step)
@@ -139,6 +140,7 @@ class Embedder:
         """
         commands.check_list(texts)
         features = self._features(texts)
+        commands.check_windows(len(features), len(texts), self.most_windows)
         vectors = np.zeros([len(features), self.width], np.float32)
         for numbers, feed in self._batches(features):
             vectors[numbers] = self._session.run(self._vectors, feed)

@@ -80,16 +80,19 @@ class Opened(NamedTuple):
         return name if name.isdecimal() else "1"
 
 
-def open_model(path: str, batch_size: int, **vectors: Any) -> Opened:
+def open_model(
+    path: str, batch_size: int, most_windows: int | None = None, **vectors: Any
+) -> Opened:
     """Opens an exported model or a fine-tuned run, as `Predictor` does, or else a network, as
     `Embedder` does with the arguments `vectors`, and has it answer a text."""
     directory = _with_task(path)
     kind = directory and _kind_of(directory)
     if kind is None:  # an ONNX model of a network without a task has a task.json without a kind
-        model = _vectors(directory or path, batch_size, vectors)
+        model = _vectors(directory or path, batch_size, most_windows, vectors)
     else:
         predictor = open_predictor(directory, batch_size)
         is_of_answers = isinstance(predictor, AnswerPredictor)
+        predictor.most_windows = most_windows
         model = _answers(predictor) if is_of_answers else _predictions(predictor)
     # The first call is slow, since TensorFlow prepares the graph, and it shows whether the model
     # works. A newer model is not put in the place of the old one before that.
@@ -158,7 +161,9 @@ def _opened(predictor, inputs, outputs, labels, answer):
     )
 
 
-def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
+def _vectors(
+    path: str, batch_size: int, most_windows: int | None, options: dict[str, Any]
+) -> Opened:
     # Loaded only now: exported models do without the network's code.
     from bert_estimator.serving.filler import Filler
 
@@ -174,6 +179,8 @@ def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
         ) from None
 
     def fill(asked):
+    embedder.most_windows = most_windows
+
         return embedder.fill([text for text, _ in asked], [top for _, top in asked])
 
     return Opened(
