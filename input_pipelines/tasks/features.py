@@ -99,7 +99,8 @@ class Features(_FlatIds):
         self._first_lengths = np.array(first_lengths, np.int64)
         self._owners = np.array(owners, np.int32)  # [W], the number of each window's text
         of_text = np.bincount(self._owners, self.lengths, self.num_texts)
-        self._weights = np.float32(self.lengths / of_text[self._owners])
+        num_windows = len(self) / max(self.num_texts, 1)  # of a text, in the mean
+        self._weights = np.float32(self.lengths / of_text[self._owners] * num_windows)
 
     def digest(self) -> bytes:
         """Returns a hash of ids, segments and labels."""
@@ -135,7 +136,8 @@ class Features(_FlatIds):
         least the longest example's (None for max_seq_length): [B, F], and [B] for `unique_ids` (the
         numbers) and `is_real_example`; `label_ids` if labels are known. If long texts are read in
         windows, these have numbers, and there are `text_numbers` and float32 `window_weights`, each
-        window's share of its text's tokens. The number -1 gives a padding of zeros."""
+        window's share of its text's tokens, scaled to a mean of 1 over all windows. The number -1
+        gives a padding of zeros."""
         features, numbers, _ = self._batch(numbers, length or self.max_seq_length)
         mask, is_real = features["input_mask"], features["is_real_example"]
         in_second = np.arange(mask.shape[1]) >= self._first_lengths[numbers][:, np.newaxis]

@@ -96,8 +96,10 @@ def test_features_of_windows():
     assert batch["text_numbers"].tolist() == [0, 1, 1, 1, 2, 0]
     assert batch["label_ids"].tolist() == [1, 0, 0, 0, 1, 0]
     assert batch["unique_ids"].tolist() == [0, 1, 2, 3, 4, -1]
-    expected = np.float32([1, 8 / 22, 8 / 22, 6 / 22, 1, 0])
-    np.testing.assert_array_equal(batch["window_weights"], expected)
+    # The shares of the texts' tokens, times the windows of a text in the mean.
+    expected = np.array([1, 8 / 22, 8 / 22, 6 / 22, 1, 0]) * 5 / 3
+    np.testing.assert_allclose(batch["window_weights"], expected, rtol=1e-6)
+    assert np.mean(batch["window_weights"][:5]) == pytest.approx(1)
     assert batch["window_weights"].dtype == np.float32
     parts = list(features.by_text(iter("abcde")))
     assert [rows for rows, _ in parts] == [["a"], ["b", "c", "d"], ["e"]]
