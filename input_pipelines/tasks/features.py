@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks.examples import Example
-from input_pipelines.tasks.long_texts import CUT, HEAD_TAIL, WINDOWS, LongTexts
+from input_pipelines.tasks.long_texts import CUT, HEAD_TAIL, WINDOWS, LongTexts, is_shorter_cut
 from input_pipelines.tasks.tag_files import Sentence
 
 _Row = TypeVar("_Row")
@@ -81,7 +81,7 @@ class Features(_FlatIds):
         long_texts: LongTexts = _USUAL,
     ):
         self.max_seq_length, self.num_texts = max_seq_length, len(examples)
-        self.num_cut = 0  # examples that are longer
+        self.num_cut = self.num_lost = 0  # examples that are longer; that windows do not cover
         self._long_texts = long_texts
         # int32 [T], float32 for regression, int32 [T, L] for multi_label.
         self.labels = None
@@ -118,6 +118,8 @@ class Features(_FlatIds):
             HEAD_TAIL: "their middles are cut",
             WINDOWS: f"they are read in {len(self) - self.num_texts + self.num_cut} windows",
         }[choice]
+        if self.num_lost and choice == WINDOWS:
+            done += f", without the end of the shorter text of {self.num_lost} pairs"
         return (
             f"{self.num_cut} of {self.num_texts} texts ({share:.1%}) are longer than "
             f"{self.max_seq_length} tokens (--max_seq_length)"
@@ -170,7 +172,9 @@ class Features(_FlatIds):
             tokenizer.encode(example.text_b) if is_pair else [],
         )
         room = self.max_seq_length - (3 if is_pair else 2)
-        self.num_cut += sum(map(len, texts)) > room
+        lengths = list(map(len, texts))
+        self.num_cut += sum(lengths) > room
+        self.num_lost += is_shorter_cut(*lengths, room)
         for first, second in self._long_texts.sequences(*texts, room):
             first = [tokenizer.cls_id, *first, tokenizer.sep_id]
             yield first, [*second, tokenizer.sep_id] if is_pair else []
