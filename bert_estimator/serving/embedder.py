@@ -351,13 +351,14 @@ def _long_texts(choice, doc_stride, source, max_seq_length):
     """Returns what is read of longer texts."""
     if choice not in (None, *LONG_TEXTS):
         raise ValueError(f"long_texts={choice!r}: must be one of {', '.join(LONG_TEXTS)}")
-    choice, stride = choice or source.long_texts or CUT, doc_stride or source.doc_stride
+    choice = choice or source.long_texts or CUT
+    stride = source.doc_stride if doc_stride is None else doc_stride
     if doc_stride is not None and choice != WINDOWS:
         raise ValueError(f"doc_stride={doc_stride!r}: is for long_texts='windows'")
-    if doc_stride is not None and not 1 <= doc_stride <= max_seq_length - 2:
+    # The network's own stride may be too long for windows of another length.
+    if choice == WINDOWS and stride is not None and not 1 <= stride <= max_seq_length - 2:
         raise ValueError(
-            f"doc_stride={doc_stride!r}: must be from 1 to {max_seq_length - 2}, the tokens of a "
-            "window"
+            f"doc_stride={stride!r}: must be from 1 to {max_seq_length - 2}, the tokens of a window"
         )
     return LongTexts(choice, stride)
 

@@ -49,6 +49,7 @@ class Classification(FineTuning):
             # The stride is of this choice.
             if config.data.long_texts == recorded and config.sources.get("doc_stride") not in said:
                 config = flags.changed(config, doc_stride=used[1].doc_stride)
+        config.data.check_stride()
         return config
 
     def model_fn(
