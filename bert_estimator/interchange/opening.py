@@ -156,6 +156,9 @@ def _unpacked_once(path, *_):
     modules = {os.path.dirname(f) for f in files if os.path.basename(f) == "saved_model.pb"}
     # Of TF Hub's modules, the weights lie in a directory within.
     models = modules | {m for m in models if os.path.dirname(m) not in modules}
+    # Early versions of sentence-transformers keep the network in a directory within, too.
+    homes = {os.path.dirname(f) for f in files if os.path.basename(f) == sentence_files.MODULES}
+    models = {p if (p := os.path.dirname(m)) in homes else m for m in models}
     # A run's directory has its best checkpoint and its exported models within.
     models = sorted(models - {m for m in models for run in models if _is_part(m, run)})
     if len(models) > 1:
@@ -211,8 +214,13 @@ def _copy_of_directory(url, choice, state):
     # other files say which checkpoint this is.
     copy = remote.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
     prefix = checkpoint_wanted(copy, choice)
+    # Early versions of sentence-transformers keep the network in a directory within.
+    inner = sentence_files.folder_of_network(copy)
+    within = inner and os.path.join(os.path.relpath(inner, copy), "")
     for file in files:
-        if _DATA.fullmatch(file) and _is_read(file) and (prefix is None or _is_of(prefix, file)):
+        is_data = _DATA.fullmatch(file) and _is_read(file)
+        is_inner = inner and file.startswith(within) and _is_read(file.removeprefix(within))
+        if is_inner or (is_data and (prefix is None or _is_of(prefix, file))):
             remote.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
     return copy
 

@@ -15,10 +15,10 @@ Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids
     tagging          int32 [B, F], the number of the label at the first piece of each word
 
 If long texts are read in windows, an example is a window, and there are `text_numbers` int32 [B],
-the number of its text, and `window_weights` float32 [B], its share of the text's tokens. For
-tagging there are `label_mask` int32 [B, F], 1 at the first pieces of words; and for evaluation
-`continues_sentence` int32 [B], 1 if the window goes on with the sentence of the window that has the
-number before.
+the number of its text, and `window_weights` float32 [B], its share of the text's tokens, scaled to
+a mean of 1 over all windows of the task. For tagging there are `label_mask` int32 [B, F], 1 at the
+first pieces of words; and for evaluation `continues_sentence` int32 [B], 1 if the window goes on
+with the sentence of the window that has the number before.
 
 The head is google-research/bert's: `output_weights` [L, H], `output_bias` [L] on the pooled first
 token (Devlin et al., 2018, section 4.1), or for tagging on the last layer's output of each piece
@@ -66,8 +66,6 @@ class Head:
 
     COUNTED: ClassVar[tuple[str, ...]] = ("label_ids",)  # features that an evaluation needs
     USES_POOLER: ClassVar[bool] = True
-    # The least by which losses are divided, the sum of the weights of a batch that has an example.
-    LEAST_SUM: ClassVar[float] = 1.0
 
     def input_of(self, model: modeling.BertModel) -> tf.Tensor:
         """Returns what the logits are computed from: [B, ..., H] in the compute dtype."""
@@ -76,6 +74,10 @@ class Head:
     def weights_of(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns float32 [B, ...]: 1 for each label that counts, and 0 for padding."""
         return update.example_weights(features)
+
+    def counts_of(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns float32 [B, ...], whose sum over a batch divides its losses in training."""
+        return self.weights_of(features)
 
     def is_one_of_several(self) -> bool:
         """Returns whether each label is one of L, so that the softmax tells its probabilities."""
@@ -125,15 +127,19 @@ class WindowsHead(Head):
     """Says what the windows of a text predict: the mean of their logits, weighted by their tokens.
 
     In training each window has the label of its text, and the text's windows count as one example
-    together. So training lowers a bound of what is evaluated: cross-entropy and squared error are
-    convex, so that the loss of the mean is at most the mean of the losses (Jensen).
+    together: their weights are 1 in the mean over all windows of the task, and the number of
+    windows of a batch divides its losses. So training lowers a bound of what is evaluated:
+    cross-entropy and squared error are convex, so that the loss of the mean is at most the mean of
+    the losses (Jensen).
     """
 
     COUNTED: ClassVar[tuple[str, ...]] = ("label_ids", "text_numbers", "window_weights")
-    LEAST_SUM: ClassVar[float] = 1e-6
 
     def weights_of(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         return super().weights_of(features) * features["window_weights"]
+
+    def counts_of(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        return super().weights_of(features)
 
     def count(
         self,
@@ -314,24 +320,24 @@ def _class_weights(head, features):
 
 def _loss_fn(network, head, features, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
-    weights = head.weights_of(features)
-    num_labelled = update.global_sum(weights, head.LEAST_SUM)
+    counts = head.counts_of(features)
+    num_labelled = update.global_sum(counts)
     total = num_labelled
     if head.class_weights is not None:  # their sum may be below 1, and may be 0
-        total = tpu.cross_replica_sum(tf.reduce_sum(weights * _class_weights(head, features)))
+        total = tpu.cross_replica_sum(tf.reduce_sum(counts * _class_weights(head, features)))
     dropout_of = network.dropout_of(features, step)
 
     def loss_fn(micro_features, first_row):
         logits = _logits(network, head, micro_features, dropout_of(first_row))
         label_ids = micro_features["label_ids"]
-        micro_weights = head.weights_of(micro_features)
-        losses = _losses(head, logits, label_ids, head.label_smoothing) * micro_weights
-        loss = tf.reduce_sum(losses * _class_weights(head, micro_features))
+        losses = _losses(head, logits, label_ids, head.label_smoothing)
+        weights = head.weights_of(micro_features) * _class_weights(head, micro_features)
+        loss = tf.reduce_sum(losses * weights)
         loss = tf.math.divide_no_nan(loss, total)
         if not head.is_one_of_several():
             return loss, {}
         correct = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), label_ids)
-        correct = tf.reduce_sum(tf.cast(correct, tf.float32) * micro_weights)
+        correct = tf.reduce_sum(tf.cast(correct, tf.float32) * head.counts_of(micro_features))
         return loss, {"accuracy": correct / num_labelled}
 
     return loss_fn

@@ -119,11 +119,11 @@ def _summed(gradient, variable, shards):
     return optimization.Part(shards.sum_part(gradient, axis), axis, shards)
 
 
-def global_sum(values: tf.Tensor, least: float = 1.0) -> tf.Tensor:
-    """Sums a tensor's elements over the global batch; the result is at least `least`."""
+def global_sum(values: tf.Tensor) -> tf.Tensor:
+    """Sums a tensor's elements over the global batch; the result is at least 1."""
     # Losses are divided by this sum. If no word or example of a batch counts, its loss is 0, not
     # NaN.
-    return tf.maximum(tpu.cross_replica_sum(tf.reduce_sum(values)), least)
+    return tf.maximum(tpu.cross_replica_sum(tf.reduce_sum(values)), 1.0)
 
 
 def global_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,13 @@ import numpy as np
 
 from bert_estimator.command_line.choices import QUESTION_ANSWERING
 from bert_estimator.serving import exported_model
-from bert_estimator.serving.commands import BATCH_SIZE, Text, check_list, example_of
+from bert_estimator.serving.commands import (
+    BATCH_SIZE,
+    Text,
+    check_list,
+    check_windows,
+    example_of,
+)
 from bert_estimator.serving.task_model import TaskPredictor
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Prediction
@@ -62,6 +68,7 @@ class AnswerPredictor(TaskPredictor):
             self._doc_stride,
             self.max_query_length,
         )
+        check_windows(len(windows), len(questions), self.most_windows)
         # Windows are made and answers are searched by the code of training and prediction.
         outputs = self._model.run(windows, self.batch_size)
         logits = list(zip(*map(outputs.get, exported_model.ENDS), strict=True))

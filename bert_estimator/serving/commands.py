@@ -40,6 +40,20 @@ def check_list(texts: Sequence[Text]) -> None:
         raise ValueError("texts is a single string; give a list of texts")
 
 
+class TooManyWindowsError(ValueError):
+    """Long texts are read in too many windows; the message says how many."""
+
+
+def check_windows(num_windows: int, num_texts: int, most: int | None) -> None:
+    """Raises TooManyWindowsError if texts have more windows than `most`; None allows any number."""
+    # Texts that are computed together, without being long, may be more than that.
+    if most is not None and num_windows > max(most, num_texts):
+        raise TooManyWindowsError(
+            f"the texts are read in {num_windows} windows, which are more than {most}; send fewer "
+            "or shorter texts"
+        )
+
+
 def example_of(number: int, text: Text, is_pair: bool, what: str) -> Example:
     """Returns a text or a pair of texts as an example without a label; `number` and `what`, which
     the text must be, are for errors."""

@@ -118,6 +118,7 @@ class Embedder:
         self.long_texts = _long_texts(long_texts, doc_stride, source, self.max_seq_length)
         self.width = self._config.hidden_size * (1 if self.pooling == "pooled" else len(layers))
         self.batch_size = batch_size
+        self.most_windows: int | None = None  # of a call; a server sets it
         self.num_cut = 0
         step = memory_needed.Computation(batch_size, self.max_seq_length)
         needed = memory_needed.of_running(source.config, step)
@@ -139,6 +140,7 @@ class Embedder:
         """
         commands.check_list(texts)
         features = self._features(texts)
+        commands.check_windows(len(features), len(texts), self.most_windows)
         vectors = np.zeros([len(features), self.width], np.float32)
         for numbers, feed in self._batches(features):
             vectors[numbers] = self._session.run(self._vectors, feed)
@@ -349,13 +351,14 @@ def _long_texts(choice, doc_stride, source, max_seq_length):
     """Returns what is read of longer texts."""
     if choice not in (None, *LONG_TEXTS):
         raise ValueError(f"long_texts={choice!r}: must be one of {', '.join(LONG_TEXTS)}")
-    choice, stride = choice or source.long_texts or CUT, doc_stride or source.doc_stride
+    choice = choice or source.long_texts or CUT
+    stride = source.doc_stride if doc_stride is None else doc_stride
     if doc_stride is not None and choice != WINDOWS:
         raise ValueError(f"doc_stride={doc_stride!r}: is for long_texts='windows'")
-    if doc_stride is not None and not 1 <= doc_stride <= max_seq_length - 2:
+    # The network's own stride may be too long for windows of another length.
+    if choice == WINDOWS and stride is not None and not 1 <= stride <= max_seq_length - 2:
         raise ValueError(
-            f"doc_stride={doc_stride!r}: must be from 1 to {max_seq_length - 2}, the tokens of a "
-            "window"
+            f"doc_stride={stride!r}: must be from 1 to {max_seq_length - 2}, the tokens of a window"
         )
     return LongTexts(choice, stride)
 

@@ -55,7 +55,7 @@ def _arguments(argv):
 def _lines_of(args):
     if not args.texts:
         return commands.lines_of(args.input_file)
-    lines = b"\n".join(os.fsencode(text).replace(b"\n", b" ") for text in args.texts)
+    lines = b"".join(os.fsencode(text).replace(b"\n", b" ") + b"\n" for text in args.texts)
     return contextlib.nullcontext(io.BufferedReader(io.BytesIO(lines)))
 
 

@@ -126,6 +126,7 @@ class Predictor(TaskPredictor):
         of_text = examples, self._tokenizer, self.max_seq_length
         is_tagging = self.kind == "tagging"
         features = TagFeatures(*of_text) if is_tagging else Features(*of_text, self.long_texts)
+        commands.check_windows(len(features), len(examples), self.most_windows)
         outputs = self._model.run(features, self.batch_size)
         # A long text may have several windows; what they say comes together again.
         if is_tagging:

@@ -44,6 +44,7 @@ class TaskPredictor:
         if exported_model.is_checkpoint(self.export_dir):
             from bert_estimator.serving import checkpoint_model as opener
         self._model = opener.open_session(self.export_dir, self._task, batch_size)
+        self.most_windows: int | None = None  # of a call; a server sets it
         self.num_cut = 0
         # `+=` of several threads would lose counts.
         self._counting = threading.Lock()

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.tasks.examples import Example
-from input_pipelines.tasks.long_texts import CUT, HEAD_TAIL, WINDOWS, LongTexts
+from input_pipelines.tasks.long_texts import CUT, HEAD_TAIL, WINDOWS, LongTexts, is_shorter_cut
 from input_pipelines.tasks.tag_files import Sentence
 
 _Row = TypeVar("_Row")
@@ -81,7 +81,7 @@ class Features(_FlatIds):
         long_texts: LongTexts = _USUAL,
     ):
         self.max_seq_length, self.num_texts = max_seq_length, len(examples)
-        self.num_cut = 0  # examples that are longer
+        self.num_cut = self.num_lost = 0  # examples that are longer; that windows do not cover
         self._long_texts = long_texts
         # int32 [T], float32 for regression, int32 [T, L] for multi_label.
         self.labels = None
@@ -99,7 +99,8 @@ class Features(_FlatIds):
         self._first_lengths = np.array(first_lengths, np.int64)
         self._owners = np.array(owners, np.int32)  # [W], the number of each window's text
         of_text = np.bincount(self._owners, self.lengths, self.num_texts)
-        self._weights = np.float32(self.lengths / of_text[self._owners])
+        num_windows = len(self) / max(self.num_texts, 1)  # of a text, in the mean
+        self._weights = np.float32(self.lengths / of_text[self._owners] * num_windows)
 
     def digest(self) -> bytes:
         """Returns a hash of ids, segments and labels."""
@@ -117,6 +118,8 @@ class Features(_FlatIds):
             HEAD_TAIL: "their middles are cut",
             WINDOWS: f"they are read in {len(self) - self.num_texts + self.num_cut} windows",
         }[choice]
+        if self.num_lost and choice == WINDOWS:
+            done += f", without the end of the shorter text of {self.num_lost} pairs"
         return (
             f"{self.num_cut} of {self.num_texts} texts ({share:.1%}) are longer than "
             f"{self.max_seq_length} tokens (--max_seq_length)"
@@ -135,7 +138,8 @@ class Features(_FlatIds):
         least the longest example's (None for max_seq_length): [B, F], and [B] for `unique_ids` (the
         numbers) and `is_real_example`; `label_ids` if labels are known. If long texts are read in
         windows, these have numbers, and there are `text_numbers` and float32 `window_weights`, each
-        window's share of its text's tokens. The number -1 gives a padding of zeros."""
+        window's share of its text's tokens, scaled to a mean of 1 over all windows. The number -1
+        gives a padding of zeros."""
         features, numbers, _ = self._batch(numbers, length or self.max_seq_length)
         mask, is_real = features["input_mask"], features["is_real_example"]
         in_second = np.arange(mask.shape[1]) >= self._first_lengths[numbers][:, np.newaxis]
@@ -168,7 +172,9 @@ class Features(_FlatIds):
             tokenizer.encode(example.text_b) if is_pair else [],
         )
         room = self.max_seq_length - (3 if is_pair else 2)
-        self.num_cut += sum(map(len, texts)) > room
+        lengths = list(map(len, texts))
+        self.num_cut += sum(lengths) > room
+        self.num_lost += is_shorter_cut(*lengths, room)
         for first, second in self._long_texts.sequences(*texts, room):
             first = [tokenizer.cls_id, *first, tokenizer.sep_id]
             yield first, [*second, tokenizer.sep_id] if is_pair else []

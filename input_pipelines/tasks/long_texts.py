@@ -7,7 +7,8 @@
 3. `windows` reads all, in windows that overlap, the first of which is what `cut` reads. What a
    network says of them is averaged, with their tokens as weights.
 
-Of a pair, `windows` moves on in the longer text, beside the same tokens of the shorter text.
+Of a pair, `windows` moves on in the longer text, beside the same tokens of the shorter text, whose
+end is cut if both texts are longer than about half of what fits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,12 @@ def kept(first: int, second: int, room: int) -> tuple[int, int]:
     `_truncate_seq_pair`)."""
     second = min(second, max(room // 2, room - first))
     return min(first, room - second), second
+
+
+def is_shorter_cut(first: int, second: int, room: int) -> bool:
+    """Returns whether the shorter of two texts, in which windows do not move on, loses tokens."""
+    num_first, num_second = kept(first, second, room)
+    return num_second < second if first > second else num_first < first
 
 
 def _ends(ids, number):

@@ -52,15 +52,32 @@ def test_an_adapter_is_not_left_out(tmp_path, has_model):
         open_source(str(folder))
 
 
-@pytest.mark.parametrize("torch", [None, types.ModuleType("torch")], ids=["missing", "there"])
-def test_what_torch_does_not_read_is_refused_with_the_way_out(tmp_path, monkeypatch, torch):
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (
+            None,
+            "is read by torch, which is not installed: pip install torch; or, where transformer",
+        ),
+        (
+            "1.13.1",
+            "is read by torch 2.6 or newer, but this is 1.13.1: pip install --upgrade torch",
+        ),
+        ("2.5.1+cu121", r"is read by torch 2.6 or newer, but this is 2.5.1\+cu121: pip install"),
+        ("2.6.0", "torch cannot read it as weights alone"),
+        ("2.13.0a0+git1", "torch cannot read it as weights alone"),
+    ],
+)
+def test_what_torch_does_not_read_is_refused_with_the_way_out(
+    tmp_path, monkeypatch, version, message
+):
+    torch = version and types.ModuleType("torch")
     folder = fixtures.changed(tmp_path, "hf_encoder")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     if torch is not None:
+        torch.__version__ = version
         torch.load = lambda path, **_: pickle.loads(b"not a pickle")
     monkeypatch.setitem(sys.modules, "torch", torch)
-    message = "is read by torch, which is not installed: pip install torch; or, where transformers"
-    message = message if torch is None else "torch cannot read it as weights alone"
     with pytest.raises(ValueError, match=f"^{folder}/pytorch_model.bin: {message}"):
         open_source(str(folder))
 

@@ -309,9 +309,10 @@ def test_a_converted_network_reads_long_texts_as_its_training_did(
         back = open_source(str(tmp_path / "back"))
         assert (back.long_texts, back.doc_stride) == (WINDOWS, STRIDE)
     dev = data / "classification-dev.jsonl"
-    main("--do_predict", f"--init_checkpoint={target}", f"--predict_file={dev}",
-         f"--output_dir={tmp_path / 'answers'}")  # fmt: skip
-    np.testing.assert_allclose(results(tmp_path / "answers"), found, rtol=0, atol=1e-5)
+    for flags in ([], ["--long_texts=windows"]):  # of which the network has the stride
+        main("--do_predict", f"--init_checkpoint={target}", f"--predict_file={dev}",
+             f"--output_dir={tmp_path / 'answers'}", *flags)  # fmt: skip
+        np.testing.assert_allclose(results(tmp_path / "answers"), found, rtol=0, atol=1e-5)
     embedders = [Embedder(str(path)) for path in (folder, target)]
     assert {embedder.long_texts for embedder in embedders} == {LongTexts(WINDOWS, STRIDE)}
     vectors = [embedder(texts_of(data, "classification")) for embedder in embedders]

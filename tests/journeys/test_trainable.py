@@ -121,6 +121,51 @@ def test_every_way_computes_the_same(script, trainable, data, tmp_path):
         assert losses[way] == pytest.approx(losses["session"], rel=1e-4)
 
 
+SHARED = {"num_hidden_groups": 1, "embedding_size": 8}
+SPLIT = {"use_tpu": True, "tpu_name": "rehearse:2", "num_cores_per_replica": 2}
+
+
+@pytest.mark.parametrize(
+    ("script", "network", "trainable"),
+    [
+        (PRETRAINING, SHARED, "head"),
+        pytest.param(CLASSIFIER, SHARED, "head", marks=pytest.mark.slow),
+        pytest.param(PRETRAINING, {}, "last:1", marks=pytest.mark.slow),
+        pytest.param(CLASSIFIER, {}, "head", marks=pytest.mark.slow),
+        pytest.param(SQUAD, {}, "last:1", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_shared_layers_and_cores_that_share_a_network(script, network, trainable, data, tmp_path):
+    path = tmp_path / "bert_config.json"
+    config = json.loads((data[script.name] / "bert_config.json").read_text())
+    path.write_text(json.dumps({**config, **network}))
+    changes = {"bert_config_file": path, "trainable": trainable, "optimizer": "lars"}
+    changes["learning_rate"] = 0.05
+    one = trained(script, data, tmp_path / "one", **changes)
+    check_what_is_trained(script, trainable, variables_of(tmp_path / "one", 0), one)
+    two = trained(script, data, tmp_path / "two", **changes, **SPLIT)
+    check_what_is_trained(script, trainable, variables_of(tmp_path / "two", 0), two)
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_an_exported_program_trains_the_same(data, tmp_path, capsys):
+    from bert_estimator.tpu import run_program
+
+    changes = {"trainable": "head", "optimizer": "lars", "learning_rate": 0.05}
+    trained(PRETRAINING, data, tmp_path / "run", **changes, use_tpu=False)
+    program = {"export_program": tmp_path / "program", **SPLIT, "num_cores_per_replica": 1}
+    flags = flags_of(PRETRAINING, data, tmp_path / "out", **changes, **program, do_train=None)
+    assert PRETRAINING.main(flags) == 0
+    capsys.readouterr()
+    argv = ["run_program", str(tmp_path / "program"), "--steps=2", "--tpu_name=rehearse:2"]
+    assert run_program.main(argv) == 0
+    first = float(re.search(r"loss: (\S+) at the first step", capsys.readouterr().out)[1])
+    assert first == pytest.approx(training_metrics(tmp_path / "run")[0]["loss"], rel=1e-5)
+
+
 def test_head_first_and_then_all(data, tmp_path, capsys):
     head, both = tmp_path / "head", tmp_path / "all"
     first = trained(CLASSIFIER, data, head, trainable="head")

@@ -256,6 +256,18 @@ def test_arguments_of_other_types_are_named(arguments, message):
         Embedder(ENCODER, **arguments)
 
 
+def test_the_stride_of_a_network_does_not_suit_every_length(tmp_path):
+    path = fixtures.changed(tmp_path, "hf_encoder")
+    config = json.loads((path / "config.json").read_text())
+    own = {"class": config["architectures"][0], "long_texts": "windows", "doc_stride": 10}
+    config["bert_estimator"] = own
+    (path / "config.json").write_text(json.dumps(config))
+    assert Embedder(str(path), max_seq_length=12).long_texts.doc_stride == 10
+    assert Embedder(str(path), max_seq_length=11, long_texts="cut").long_texts.choice == "cut"
+    with pytest.raises(ValueError, match=r"^doc_stride=10: must be from 1 to 9, the tokens of a"):
+        Embedder(str(path), max_seq_length=11)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

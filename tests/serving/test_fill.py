@@ -39,6 +39,15 @@ def test_texts_of_the_command_line(capsys):
         assert found[0]["probability"] == pytest.approx(others[0]["probability"], abs=1e-6)
 
 
+@pytest.mark.parametrize("texts", [[""], ["word1 [MASK]", ""], ["", ""], ["", "word1 [MASK]"]])
+def test_an_empty_text_is_a_text(capsys, texts):
+    code, answers, _ = run(capsys, *texts)
+    assert code == 1 and len(answers) == len(texts)
+    for number, (text, answer) in enumerate(zip(texts, answers, strict=True), 1):
+        said = "" if text else f"line {number}: does not have [MASK], in capitals"
+        assert answer.get("error", "").startswith(said) and bool(text) == ("masks" in answer)
+
+
 @pytest.mark.parametrize("way", ["file", "standard input"])
 def test_lines_and_those_that_cannot_be_answered(capsys, tmp_path, monkeypatch, way):
     (tmp_path / "texts").write_bytes(LINES)

@@ -364,6 +364,13 @@ def test_masks_stand_in_any_script(networks, kind):
     check_fills(Filler(str(networks[kind])), networks[kind], OF_TRANSFORMERS)
 
 
+def test_a_piece_after_a_mask_begins_a_word(networks):
+    """What follows is split as if a space came before, as transformers' AlbertTokenizer does it."""
+    filler = Filler(str(networks["sentencepiece"]))
+    spaced = filler.fill(["dog [MASK] .", "a [MASK] b"])
+    assert filler.fill(["dog[MASK].", "a[MASK]b"]) == spaced
+
+
 @fixtures.needs_transformers
 def test_words_are_what_the_pipeline_of_transformers_gives(networks):
     with fixtures.transformers_answering("pipelines") as ask:

@@ -1,7 +1,9 @@
 """Vectors of networks that come with sentence-transformers' files: as these files ask for them."""
 
 import json
+import pathlib
 import shutil
+import zipfile
 
 import fixtures
 import numpy as np
@@ -12,6 +14,7 @@ from bert_estimator.interchange import conversion, opening
 from bert_estimator.serving import embed
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.server import models
+from bert_estimator.storage import remote
 
 ENCODER = fixtures.DATA / "hf_encoder"
 TEXTS = ["word1 word2", ("word5 word6", "word7"), " ".join(f"word{i % 35}" for i in range(40))]
@@ -191,6 +194,47 @@ def test_the_files_are_copied_from_remote_storage():
     read = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "config.json"]
     assert all(map(opening._is_read, read))
     assert not any(map(opening._is_read, ["1_Pooling/a.bin", "onnx/model.onnx", "a/b/config.json"]))
+
+
+def early(tmp_path, pooling, *further):
+    """Writes a directory as early versions of the package did, with the network within."""
+    path = pathlib.Path(model(tmp_path, pooling, *further))
+    inner = path / "0_Transformer"
+    inner.mkdir()
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        (path / name).rename(inner / name)
+    modules = json.loads((path / "modules.json").read_text())
+    modules[0]["path"] = inner.name
+    (path / "modules.json").write_text(json.dumps(modules))
+    return path
+
+
+@pytest.mark.parametrize("way", ["directory", "zip", "zip of the directory", "remote"])
+def test_a_network_in_a_directory_within_keeps_its_pooling(tmp_path, way):
+    folder = early(tmp_path, modes("cls_token"), "Normalize")
+    path = str(folder)
+    if way.startswith("zip"):
+        at = tmp_path if way == "zip of the directory" else folder
+        inner = {tmp_path: folder.name, folder: "."}[at]
+        path = shutil.make_archive(str(tmp_path / "archive"), "zip", at, inner)
+    if way == "remote":
+        path = f"ram:/{tmp_path}/model"
+        for file in filter(pathlib.Path.is_file, folder.rglob("*")):
+            remote.upload(str(file), f"{path}/{file.relative_to(folder)}")
+    embedder = Embedder(path)
+    assert (embedder.pooling, embedder.is_normalized) == ("cls", True)
+    expected = normalized(Embedder(str(ENCODER), "cls")(TEXTS))
+    np.testing.assert_allclose(embedder(TEXTS), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+@pytest.mark.parametrize("within", ["0_Transformer", ""])
+def test_a_step_with_weights_is_not_another_model_of_an_archive(tmp_path, name, within):
+    archive = tmp_path / "archive.zip"
+    with zipfile.ZipFile(archive, "w") as writer:
+        for file in ("modules.json", f"{within}/{name}".lstrip("/"), f"2_Dense/{name}"):
+            writer.writestr(f"m/{file}", "")
+    assert opening.unpacked(str(archive)).endswith("/m")
 
 
 @pytest.mark.parametrize("further", [[], ["Normalize"]])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import run_directory
 from bert_estimator.interchange import network_files, network_variables
 from bert_estimator.interchange.source import ALBERT, GOOGLE, TF1, Source, check_layer_groups
@@ -132,6 +133,13 @@ def write(
     architecture = network_variables.architecture_of_tf1_names(source)
     if architecture == ALBERT:
         check_layer_groups(source.config, GOOGLE, source.path)
+    if source.config.layer_norm_eps != BertConfig.layer_norm_eps:
+        tf.logging.warning(
+            "%s: the code of google-research does not read layer_norm_eps=%g, and computes another "
+            "network, with 1e-12; this project reads it.",
+            source.path,
+            source.config.layer_norm_eps,
+        )
     network_files.write(folder, source)
     values = {
         network_variables.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)

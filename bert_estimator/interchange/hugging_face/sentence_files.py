@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.interchange.source import Source
 from bert_estimator.system import json_files, paths
 
-_MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
+MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _PROMPTS = "config_sentence_transformers.json"
 _NETWORKS = ("Transformer", "BERT")
 _POOLING, _NORMALIZE = "Pooling", "Normalize"
@@ -26,7 +26,7 @@ _MODE = "pooling_mode"
 
 def read(folder: str) -> dict[str, Any]:
     """Returns what the files say, as fields of `Source`; an empty dict without modules.json."""
-    path = os.path.join(folder, _MODULES)
+    path = os.path.join(folder, MODULES)
     if not os.path.exists(path):
         return {}
     modules = json_files.items(json_files.read(path, list), dict, path)
@@ -56,7 +56,7 @@ def read(folder: str) -> dict[str, Any]:
 def folder_of_network(folder: str) -> str | None:
     """Returns the directory within one of sentence-transformers' where its early versions, such as
     0_Transformer, keep the network; None if it lies in the directory itself."""
-    modules = os.path.join(folder, _MODULES)
+    modules = os.path.join(folder, MODULES)
     if not os.path.exists(modules):
         return None
     for module in json_files.items(json_files.read(modules, list), dict, modules):
@@ -116,7 +116,7 @@ def write(folder: str, source: Source) -> None:
     length = source.max_seq_length or source.config.max_position_embeddings
     os.mkdir(os.path.join(folder, steps[1][0]))
     for name, values in (
-        (_MODULES, modules),
+        (MODULES, modules),
         (os.path.join(steps[1][0], "config.json"), pooling),
         (_SETTINGS, {"max_seq_length": length, "do_lower_case": False}),
     ):

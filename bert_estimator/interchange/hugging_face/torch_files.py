@@ -3,6 +3,7 @@
 import fnmatch
 import glob
 import os
+import re
 import zipfile
 from collections.abc import Callable
 
@@ -47,6 +48,12 @@ def _load(path):
             "transformers is, open the model with its class and write model.safetensors with "
             'save_pretrained("NEW_DIRECTORY")'
         ) from None
+    # Before 2.6, such a file may have torch run code of its own (CVE-2025-32434).
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 6):
+        raise ValueError(
+            f"{path}: is read by torch 2.6 or newer, but this is {torch.__version__}: pip install "
+            "--upgrade torch"
+        )
     # Files of torch before 1.6 are not zip archives; the others are read as tensors are needed.
     options = {"map_location": "cpu", "weights_only": True, "mmap": zipfile.is_zipfile(path)}
     try:

@@ -142,7 +142,7 @@ class ExampleFlags(TextFlags):
     )
 
     def check_long_texts(self, is_given: Callable[[str], bool]) -> None:
-        """Raises FlagError if a task does not have long texts, or windows would not overlap."""
+        """Raises FlagError if a task does not have long texts, or --doc_stride is not used."""
         is_tagging = self.task_kind == "tagging" or self.task_name in EMBEDDED_TAGGING_TASKS
         rule = (
             "is for texts; a long sentence of tagged words is split, and none of its words is lost"
@@ -152,9 +152,13 @@ class ExampleFlags(TextFlags):
         is_used, stride = self.long_texts == "windows", self.doc_stride
         rule = "is for --long_texts=windows; add it, or leave this out"
         flags.check(is_used or not is_given("doc_stride"), "doc_stride", stride, rule)
-        room = self.max_seq_length - 2
+
+    def check_stride(self) -> None:
+        """Raises FlagError if windows would not overlap; max_seq_length is the network's."""
+        room, stride = self.max_seq_length - 2, self.doc_stride
         rule = f"must be at most {room}, the tokens of a window: windows would not overlap"
-        flags.check(not is_used or (stride or 0) <= room, "doc_stride", stride, rule)
+        overlap = self.long_texts != "windows" or (stride or 0) <= room
+        flags.check(overlap, "doc_stride", stride, rule)
 
 
 @flags.group(flags.TASKS, may_differ=True)
@@ -180,6 +184,9 @@ class ClassificationConfig(FineTuningConfig):
         self._check_flags_that_are_read()
         super().check()
         self.data.check_long_texts(self.is_given)
+        # Without training, the network may say the length, and is opened later.
+        if self.do_train or self.plan.compile_only or self.is_given("max_seq_length"):
+            self.data.check_stride()
         self.check_network_and_hosts()
 
     def _check_choices(self):

@@ -42,11 +42,15 @@ class Classification(FineTuning):
         """Returns the configuration of a run, which without training also reads long texts as the
         network's training did."""
         config = super().completed(config)
-        is_said = config.sources.get("long_texts") in (provenance.FLAG, provenance.RUN)
-        if is_said or (used := network_in_use(config)) is None or used[1].long_texts is None:
-            return config
-        stride = used[1].doc_stride
-        return flags.changed(config, long_texts=used[1].long_texts, doc_stride=stride)
+        used, said = network_in_use(config), (provenance.FLAG, provenance.RUN)
+        if used is not None and (recorded := used[1].long_texts) is not None:
+            if config.sources.get("long_texts") not in said:
+                config = flags.changed(config, long_texts=recorded)
+            # The stride is of this choice.
+            if config.data.long_texts == recorded and config.sources.get("doc_stride") not in said:
+                config = flags.changed(config, doc_stride=used[1].doc_stride)
+        config.data.check_stride()
+        return config
 
     def model_fn(
         self, network: fine_tuning.NetworkBuilder, rule: update.UpdateRule | None

@@ -90,7 +90,7 @@ def _serve(args, vectors):
         from bert_estimator.serving.server import models
 
         def open_one(path):
-            return models.open_model(path, args.batch_size, **vectors)
+            return models.open_model(path, args.batch_size, args.max_texts, **vectors)
 
         def open_models(report):
             return [

@@ -31,6 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from bert_estimator import __version__
+from bert_estimator.serving.commands import TooManyWindowsError
 from bert_estimator.serving.server import bodies
 from bert_estimator.serving.server.batcher import Batch, QueueFullError
 from bert_estimator.serving.server.models import VECTORS, ServedModel
@@ -54,8 +55,8 @@ or `question` and `context`. If the server has a token, a request has the header
 Bearer TOKEN`."""
 _ERROR = """`{"error": "a sentence"}`. 400: the request is wrong. 401: the token is missing. 403: it
 calls this machine by another name. 404: no such model, version or path. 405: the path has another
-method. 408: the body did not arrive. 413: too many texts or bytes. 429: the queue is full. 500: the
-model failed. 503: the server is about to end."""
+method. 408: the body did not arrive. 413: too many texts, windows or bytes. 429: the queue is full.
+500: the model failed. 503: the server is about to end."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -63,7 +64,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Limits(NamedTuple):
     """Says what is refused."""
 
-    max_texts: int = 1024  # of a request
+    max_texts: int = 1024  # of a request; their windows are counted where they are computed
     max_body_bytes: int = 8 << 20  # of a request
 
 
@@ -481,6 +482,8 @@ def _error_of(error: Exception) -> Response:
         status, message, headers = error.status_code, error.detail, error.headers
     elif isinstance(error, QueueFullError):
         status, message, headers = 429, str(error), {"Retry-After": "1"}
+    elif isinstance(error, TooManyWindowsError):
+        status, message = 413, str(error)
     elif isinstance(error, ValueError):
         status, message = 400, str(error)
     else:

@@ -80,15 +80,19 @@ class Opened(NamedTuple):
         return name if name.isdecimal() else "1"
 
 
-def open_model(path: str, batch_size: int, **vectors: Any) -> Opened:
+def open_model(
+    path: str, batch_size: int, most_windows: int | None = None, **vectors: Any
+) -> Opened:
     """Opens an exported model or a fine-tuned run, as `Predictor` does, or else a network, as
-    `Embedder` does with the arguments `vectors`, and has it answer a text."""
+    `Embedder` does with the arguments `vectors`, and has it answer a text; the long texts of a call
+    are read in at most so many windows."""
     directory = _with_task(path)
     kind = directory and _kind_of(directory)
     if kind is None:  # an ONNX model of a network without a task has a task.json without a kind
-        model = _vectors(directory or path, batch_size, vectors)
+        model = _vectors(directory or path, batch_size, most_windows, vectors)
     else:
         predictor = open_predictor(directory, batch_size)
+        predictor.most_windows = most_windows
         is_of_answers = isinstance(predictor, AnswerPredictor)
         model = _answers(predictor) if is_of_answers else _predictions(predictor)
     # The first call is slow, since TensorFlow prepares the graph, and it shows whether the model
@@ -158,7 +162,9 @@ def _opened(predictor, inputs, outputs, labels, answer):
     )
 
 
-def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
+def _vectors(
+    path: str, batch_size: int, most_windows: int | None, options: dict[str, Any]
+) -> Opened:
     # Loaded only now: exported models do without the network's code.
     from bert_estimator.serving.filler import Filler
 
@@ -172,6 +178,8 @@ def _vectors(path: str, batch_size: int, options: dict[str, Any]) -> Opened:
             f"{disk_files.in_words(error)}. Nor does {path} hold an exported model, such as "
             "run_classifier.py --do_export makes, or a fine-tuned run"
         ) from None
+
+    embedder.most_windows = most_windows
 
     def fill(asked):
         return embedder.fill([text for text, _ in asked], [top for _, top in asked])
@@ -237,14 +245,16 @@ class ServedModel:
         # before the model: what is copied meanwhile makes a difference.
         self._served = self._seen = self._look_into()
         self._trouble = ""  # with what was seen last, until it is said
-        self.opened = open_one(path)
-        # A newer model gets a new batcher: what was accepted for the model before is still answered
+        # A newer model gets new batchers: what was accepted for the model before is still answered
         # by that model. So there may be several batchers at a time.
-        self.batcher = self._new_batcher(self.opened.answer)
-        self.batchers = [self.batcher]
+        self.batchers: list[Batcher] = []
+        self._install(open_one(path))
+
+    def _install(self, opened):
+        self.opened, self.batcher = opened, self._new_batcher(opened.answer)
         # What fills in words is a network for vectors, which is not replaced.
-        self.filler = self.opened.fill and self._new_batcher(self.opened.fill)
-        self.batchers += [self.filler] if self.filler else []
+        self.filler = opened.fill and self._new_batcher(opened.fill)
+        self.batchers += [self.batcher, self.filler] if self.filler else [self.batcher]
 
     async def look(self) -> None:
         """Opens the newest model of the directory if it is not the open one, which answers until
@@ -289,8 +299,7 @@ class ServedModel:
 
     async def _replace(self, opened):
         old, old_batcher = self.opened, self.batcher
-        self.opened, self.batcher = opened, self._new_batcher(opened.answer)
-        self.batchers.append(self.batcher)
+        self._install(opened)
         self._say(f"version {opened.version} is served now")
         # New requests go to the new batcher from here on. The old model is closed when nothing is
         # computed with it.

@@ -96,8 +96,10 @@ def test_features_of_windows():
     assert batch["text_numbers"].tolist() == [0, 1, 1, 1, 2, 0]
     assert batch["label_ids"].tolist() == [1, 0, 0, 0, 1, 0]
     assert batch["unique_ids"].tolist() == [0, 1, 2, 3, 4, -1]
-    expected = np.float32([1, 8 / 22, 8 / 22, 6 / 22, 1, 0])
-    np.testing.assert_array_equal(batch["window_weights"], expected)
+    # The shares of the texts' tokens, times the windows of a text in the mean.
+    expected = np.array([1, 8 / 22, 8 / 22, 6 / 22, 1, 0]) * 5 / 3
+    np.testing.assert_allclose(batch["window_weights"], expected, rtol=1e-6)
+    assert np.mean(batch["window_weights"][:5]) == pytest.approx(1)
     assert batch["window_weights"].dtype == np.float32
     parts = list(features.by_text(iter("abcde")))
     assert [rows for rows, _ in parts] == [["a"], ["b", "c", "d"], ["e"]]
@@ -162,3 +164,22 @@ def test_what_task_json_says():
     assert LongTexts(WINDOWS).recorded() == {"long_texts": WINDOWS}
     assert LongTexts(WINDOWS, 3).recorded() == {"long_texts": WINDOWS, "doc_stride": 3}
     assert long_texts.spans(10, 4, 2) == [(0, 4), (2, 4), (4, 4), (6, 4)]
+
+
+def test_pairs_whose_shorter_text_is_cut_are_counted_and_said():
+    """Beside three special tokens there is room for 5, of which a text may leave 2 to the other."""
+    ends = [([1, 2, 3, 4], [5, 6, 7]), ([1, 2, 3, 4], TEN), ([1, 2, 3, 4], [5, 6, 7, 8])]
+    whole = [
+        ([5, 6, 7], [1, 2, 3, 4]),
+        ([1, 2], TEN),
+        (TEN, [1, 2]),
+        ([1, 2, 3], [4, 5]),
+        (TEN, []),
+        ([1], [2]),
+    ]
+    examples = [(text(*first), text(*second), 1) for first, second in ends + whole]
+    features = features_of(LongTexts(WINDOWS), *examples, (text(*TEN), None, 0))
+    said = "windows, without the end of the shorter text of 3 pairs (--long_texts=windows)"
+    assert features.describe_cuts().endswith(said)
+    for choice in (CUT, HEAD_TAIL):
+        assert "pairs" not in features_of(LongTexts(choice), *examples).describe_cuts()

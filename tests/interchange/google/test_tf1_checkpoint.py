@@ -102,3 +102,13 @@ def test_weights_that_float32_does_not_hold_are_refused(tmp_path, dtype):
     )
     with pytest.raises(ValueError, match=message):
         source.read("bert/pooler/dense/bias")
+
+
+@pytest.mark.parametrize("eps", [1e-12, 1e-5])
+def test_a_layer_norm_that_google_s_code_does_not_compute_is_said(tmp_path, caplog, eps):
+    source = fixtures.changed(tmp_path, "hf_encoder")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "layer_norm_eps": eps}))
+    conversion.convert(open_source(str(source)), str(tmp_path / "tf1"), "tf1")
+    said = "the code of google-research does not read layer_norm_eps=1e-05, and computes another"
+    assert (said in caplog.text) == (eps != 1e-12)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from toy import wait_until
 
+from bert_estimator.serving import commands
 from bert_estimator.serving.server import app, bodies
 
 until = functools.partial(wait_until, secs=20)
@@ -221,6 +222,20 @@ def test_limits(client):
     with contextlib.closing(connection):  # the length is not known in advance
         connection.request("POST", CLASSES, iter([long[:1000], long]), encode_chunked=True)
         assert connection.getresponse().status == 413
+
+
+def test_the_windows_of_texts_are_limited_too():
+    def answer(texts):
+        sizes = [len(text) for text in texts]
+        commands.check_windows(sum(sizes), len(texts), 4)
+        return [served.label_of(text) for text in texts]
+
+    with served.server({"classes": served.opened()._replace(answer=answer)}) as client:
+        assert client.post(CLASSES, {"instances": ["ab", "c"]})[0] == 200
+        assert client.post(CLASSES, {"instances": ["a"] * 5})[0] == 200
+        message = "the texts are read in 5 windows, which are more than 4; send fewer or shorter te"
+        status, body = client.post(CLASSES, {"instances": ["abcd", "e"]})
+        assert status == 413 and body["error"].startswith(message)
 
 
 def test_the_page(client):

@@ -9,6 +9,8 @@ import tensorflow as tf
 from fixtures import DATA
 from task_runs import ASKED, KINDS, SINGLE, train, write_data
 
+from bert_estimator.command_line.choices import QUESTION_ANSWERING
+from bert_estimator.serving.commands import TooManyWindowsError
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.filler import Filler
@@ -59,6 +61,29 @@ def check(value, expected, name):
         np.testing.assert_allclose(
             value, np.squeeze(expected) if name == "number" else expected, atol=1e-5
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "long", "flags"),
+    [
+        pytest.param("classification", ("w1 " * 60, "w2"), ["--long_texts=windows"]),
+        pytest.param("tagging", "w1 " * 60, [], marks=pytest.mark.slow),
+        pytest.param(QUESTION_ANSWERING, ("w1", "w1 " * 60), [], marks=pytest.mark.slow),
+        (models.VECTORS, "word1 " * 60, []),
+    ],
+)
+def test_windows_are_counted_before_they_are_computed(data, kind, long, flags):
+    if kind == models.VECTORS:
+        model = models.open_model(str(DATA / "hf_encoder"), 2, 2, long_texts="windows")
+    else:
+        model = models.open_model(train(data, data / f"long {kind}", kind, *flags), 2, 2)
+    short = ("w1", "w2") if isinstance(long, tuple) else "w1"
+    assert len(model.answer([short] * 3)) == 3  # they may come from several requests
+    with pytest.raises(
+        TooManyWindowsError, match=r"are read in \d+ windows, which are more than 2"
+    ):
+        model.answer([short, long])
+    model.close()
 
 
 @pytest.mark.slow

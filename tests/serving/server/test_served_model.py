@@ -30,7 +30,7 @@ class Models:
     """Opens exported models that answer a text with their version, once its gate is open."""
 
     def __init__(self):
-        self.opened, self.closed, self.gates = [], [], {}
+        self.opened, self.closed, self.gates, self.fill = [], [], {}, None
 
     def __call__(self, path):
         path = models._with_task(path)
@@ -49,7 +49,7 @@ class Models:
 
         self.opened.append(version)
         return http_served.opened(answer=lambda text: {"label": version}, directory=path)._replace(
-            answer=answer, close=lambda: self.closed.append(version)
+            answer=answer, close=lambda: self.closed.append(version), fill=self.fill
         )
 
 
@@ -82,6 +82,21 @@ def test_a_newer_export_is_served_as_soon_as_its_copy_is_whole(tmp_path, capsys)
         assert await model.batcher(["a"]) == ["6 x"]
         assert (opens.opened, opens.closed) == (["5", "6"], ["5"])
         assert capsys.readouterr().err == "serve: m: version 6 is served now.\n"
+
+    serving(tmp_path, body)
+
+
+def test_a_newer_model_may_fill_in_words(tmp_path):
+    """An ONNX model of a network without a task may come after a classifier."""
+    write(tmp_path / "export" / "5")
+
+    async def body(model, opens):
+        assert model.filler is None
+        write(tmp_path / "export" / "6")
+        opens.fill = lambda texts: [f"filled {text}" for text in texts]
+        await model.look()
+        assert await model.filler(["a"]) == ["filled a"]
+        assert len(model.batchers) == 2
 
     serving(tmp_path, body)
 
