@@ -11,8 +11,13 @@ In a `model_fn`:
     train_op = optimizer.apply_gradients(zip(clipped, variables), global_step)
 """
 
-from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
-from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm, clipping_scale
+from bert_estimator.optimization.chain import ChainOptimizer
+from bert_estimator.optimization.gradients import (
+    accumulate,
+    clip_by_global_norm,
+    clipping_scale,
+    to_dense_float32,
+)
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,
