@@ -10,15 +10,10 @@ Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head,
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
-from bert_estimator.layers.kernels import formulas, masks, session
+from bert_estimator.layers.kernels import formulas, masks
 
-bias_add, gelu, gelu_erf, layer_norm = (
-    session.bias_add,
-    session.gelu,
-    session.gelu_erf,
-    session.layer_norm,
-)
-gather = session.gather
+bias_add, gather, gelu = formulas.bias_add, formulas.gather, formulas.gelu
+gelu_erf, layer_norm = formulas.gelu_erf, formulas.layer_norm
 
 # A table with at most so many rows is looked up by comparisons.
 _FEW_ROWS = 4
