@@ -298,6 +298,7 @@ def _attend(
     probs = target.softmax(logits)
     mask = drop(probs) if drop else None
     dropped = dropout_lib.masked(probs, mask, value.dtype)
+    # The means of the values, weighted by `dropped`; what follows them is for their gradient alone.
     return target.means(dropped, value, scores, logits, probs, mask)
 
 

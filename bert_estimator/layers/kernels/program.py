@@ -3,8 +3,6 @@
 A TPU stores tensors in tiles of 8 by 128 elements. Tiles whose last dimension is D, the size of a
 head, which is 64, would be half empty, and to avoid them the compiler moves whole tensors to and
 fro. So in attention the positions come last, where the product itself puts them.
-
-Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
 """
 
 import tensorflow.compat.v1 as tf
@@ -74,7 +72,7 @@ def means(
 
 
 # The gradient of the logits has two terms; see `session.py`. Here the softmax gives the first and
-# the context the second, and XLA computes both in the product that gives the weights' gradient.
+# the context the second, and XLA computes both in the product that gives the gradient of `dropped`.
 
 
 @tf.RegisterGradient("BertEstimatorSoftmax")

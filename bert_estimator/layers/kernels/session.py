@@ -4,8 +4,6 @@ As single operations, each of which reads and writes whole tensors, they would t
 a training step on a CPU. So on large tensors, several of them are one compiled pass, forward and
 for the gradient. On small tensors one computation saves less in a whole training than the second or
 more that every session takes to compile it.
-
-Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
 """
 
 import functools
@@ -79,19 +77,19 @@ def means(
     return tf.transpose(context, [0, 2, 1, 3])
 
 
-# The gradient of the logits is probs * (g - sum(probs * g)), with the gradient g of the weights and
-# a sum over T. The sum needs all of g, so g, which is as large as the weights, would be written
-# once and read twice. But it equals the sum over D of the context times its gradient: dropout's
-# factors are in both (Dao et al., 2022, "FlashAttention", appendix B.2).
+# The gradient of the logits is probs * (g - sum(probs * g)), with the gradient g of probs and a sum
+# over T. The sum needs all of g, so g, which is as large as probs, would be written once and read
+# twice. But the sum equals the sum over D of the context times its gradient: dropout's factors are
+# in both (Dao et al., 2022, "FlashAttention", appendix B.2).
 
 
 @tf.RegisterGradient("BertEstimatorAttention")
 def _attention_gradient(op, gradient, *_):
     _, scores, value, dropped, context, probs, *mask = op.inputs
-    weights_gradient = tf.matmul(gradient, value, transpose_b=True)
+    dropped_gradient = tf.matmul(gradient, value, transpose_b=True)
     value_gradient = tf.matmul(dropped, gradient, transpose_a=True)
     function = _scores_gradient_in(scores.dtype)
-    tensors = (probs, weights_gradient, context, gradient, *mask)
+    tensors = (probs, dropped_gradient, context, gradient, *mask)
     scores_gradient = _fused_if_large(_LEAST_SCORES, function, *tensors)
     return None, scores_gradient, value_gradient, *[None] * (len(op.inputs) - 3)
 
@@ -100,11 +98,11 @@ def _attention_gradient(op, gradient, *_):
 def _scores_gradient_in(dtype):
     """Returns a function that computes the gradient of the scores in float32, and casts it."""
 
-    def scores_gradient(probs, weights_gradient, context, context_gradient, *mask):
+    def scores_gradient(probs, dropped_gradient, context, context_gradient, *mask):
         if mask:
-            probs_gradient = masks.mask_and_scale_to(tf.float32)(weights_gradient, *mask)
+            probs_gradient = masks.mask_and_scale_to(tf.float32)(dropped_gradient, *mask)
         else:
-            probs_gradient = tf.cast(weights_gradient, tf.float32)
+            probs_gradient = tf.cast(dropped_gradient, tf.float32)
         products = tf.cast(context, tf.float32) * tf.cast(context_gradient, tf.float32)
         sums = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
         return tf.cast(probs * (probs_gradient - sums), dtype)
