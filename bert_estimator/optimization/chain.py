@@ -1,6 +1,6 @@
 """ChainOptimizer: an optimizer as a chain of small pieces, with the interface of TF1's optimizers.
 
-`apply_gradients` sees all variables of a step. It collects how each is updated (`_Update`),
+`apply_gradients` sees all variables of a step. It collects how each is updated (`_Target`),
 computes all new values, and assigns them. Read `_run` first: it runs the pieces, directly or
 within a function that all variables of a kind share. `_traced` returns new values, and `_in_place`
 writes them where the old ones are.
@@ -156,21 +156,21 @@ class ChainOptimizer(tf.train.Optimizer):
             if global_step is not None:
                 # The number of this update, counted from 1, before anything increments the step.
                 number = tf.cast(global_step.read_value() + 1, tf.float32)
-            updates = [self._update(_dense_like(v, gradient), v) for gradient, v in pairs]
-            computed = tf.group(*map(_as_computed, [*(u.gradient for u in updates), *after]))
+            targets = [self._target(_dense_like(v, gradient), v) for gradient, v in pairs]
+            computed = tf.group(*map(_as_computed, [*(t.gradient for t in targets), *after]))
             self.trust_ratios, assigned = {}, []
-            for update in updates:
-                operations, reports = _applied(update, number, scale, computed)
+            for target in targets:
+                operations, reports = _applied(target, number, scale, computed)
                 if "trust_ratio" in reports:
-                    self.trust_ratios[update.name] = reports["trust_ratio"]
+                    self.trust_ratios[target.name] = reports["trust_ratio"]
                 assigned += operations
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
                 return global_step.assign_add(1, read_value=False)
 
-    def _update(self, gradient, variable):
-        """Returns the `_Update` of a variable, whose slots are created at their first use."""
+    def _target(self, gradient, variable):
+        """Returns the `_Target` of a variable, whose slots are created at their first use."""
         name, shape = name_of(variable), tuple(variable.shape.as_list())
         pieces = tuple(piece for piece in (piece.of(name) for piece in self._pieces) if piece)
         slots = {k: self._slot(variable, k, slot) for k, slot in _slots_of(pieces, shape).items()}
@@ -182,7 +182,7 @@ class ChainOptimizer(tf.train.Optimizer):
             variable = shards.hold_part(variable, axis)
         rate = self._learning_rate(name) if callable(self._learning_rate) else self._learning_rate
         rate = tf.cast(rate, tf.float32)
-        return _Update(name, pieces, gradient, variable, slots, rate, math.prod(shape), shards)
+        return _Target(name, pieces, gradient, variable, slots, rate, math.prod(shape), shards)
 
     def slot_bytes(self, shape: tuple[int, ...]) -> int:
         """Returns the bytes of the slots of a variable of a shape that no piece leaves alone."""
@@ -226,8 +226,8 @@ class ChainOptimizer(tf.train.Optimizer):
         return list(self._slot_variables.values())
 
 
-class _Update(NamedTuple):
-    """Holds what a step does to a variable, or to this core's part of it."""
+class _Target(NamedTuple):
+    """Holds a variable, or this core's part of it, and what a step updates it with."""
 
     name: str  # of the variable
     pieces: tuple[Piece, ...]
@@ -251,41 +251,41 @@ class _Subtract(Piece):
 _SUBTRACT = _Subtract()
 
 
-def _applied(update, number, scale, computed):
+def _applied(target, number, scale, computed):
     """Returns operations that update a variable and its slots once `computed` has run, and the
     pieces' reports by name."""
-    pieces = (*update.pieces, _SUBTRACT)
-    others = update.rate, number, scale
-    if _is_compiled(update):
-        handles = [update.variable.handle, *(slot.handle for slot in update.slots.values())]
-        specs = _specs(update.gradient, *others, *handles)
-        shape, dtype = tuple(update.variable.shape.as_list()), update.variable.dtype.base_dtype
+    pieces = (*target.pieces, _SUBTRACT)
+    others = target.rate, number, scale
+    if _is_compiled(target):
+        handles = [target.variable.handle, *(slot.handle for slot in target.slots.values())]
+        specs = _specs(target.gradient, *others, *handles)
+        shape, dtype = tuple(target.variable.shape.as_list()), target.variable.dtype.base_dtype
         function = _in_place(pieces, shape, dtype, specs)
         with tf.control_dependencies([computed]):
-            done, reports = function(update.gradient, *others, *handles)
+            done, reports = function(target.gradient, *others, *handles)
         return [done.op], reports
-    value = tf.cast(_read(update.variable), tf.float32)
-    slots = {name: tf.cast(_read(slot), tf.float32) for name, slot in update.slots.items()}
-    if update.shards or tf.executing_eagerly():
-        total = [update.shards.sum] if update.shards else []
-        value, new = _run(pieces, update.size, update.gradient, value, slots, *others, *total)
+    value = tf.cast(_read(target.variable), tf.float32)
+    slots = {name: tf.cast(_read(slot), tf.float32) for name, slot in target.slots.items()}
+    if target.shards or tf.executing_eagerly():
+        total = [target.shards.sum] if target.shards else []
+        value, new = _run(pieces, target.size, target.gradient, value, slots, *others, *total)
     else:
         # TensorFlow takes much longer to make an operation from Python than to run a small one. A
         # step of BERT-base updates 206 variables of few kinds: all updates of a kind are calls of
         # one function, which is traced once.
-        tensors = update.gradient, value, *others, *slots.values()
-        value, new = _traced(pieces, update.size, tuple(slots), _specs(*tensors))(*tensors)
-    return _assign(update, value, new, computed), new
+        tensors = target.gradient, value, *others, *slots.values()
+        value, new = _traced(pieces, target.size, tuple(slots), _specs(*tensors))(*tensors)
+    return _assign(target, value, new, computed), new
 
 
-def _is_compiled(update):
+def _is_compiled(target):
     # A piece that takes parts sums apart from what else it computes. A reference variable has no
     # handle.
     return (
-        update.size >= LEAST_ELEMENTS
-        and all(piece.takes_parts for piece in update.pieces)
-        and not (update.shards or tf.executing_eagerly() or in_xla_program())
-        and hasattr(update.variable, "handle")
+        target.size >= LEAST_ELEMENTS
+        and all(piece.takes_parts for piece in target.pieces)
+        and not (target.shards or tf.executing_eagerly() or in_xla_program())
+        and hasattr(target.variable, "handle")
     )
 
 
@@ -371,12 +371,12 @@ def _in_place(pieces, shape, dtype, specs):
         return tf.function(run, autograph=False).get_concrete_function(*specs)
 
 
-def _assign(update, new_value, new, computed):
+def _assign(target, new_value, new, computed):
     """Returns operations that assign a variable and its slots, once `computed` has run."""
-    targets = [(slot, new[name]) for name, slot in update.slots.items() if name in new]
-    targets.append((update.variable, tf.cast(new_value, update.variable.dtype.base_dtype)))
+    pairs = [(slot, new[name]) for name, slot in target.slots.items() if name in new]
+    pairs.append((target.variable, tf.cast(new_value, target.variable.dtype.base_dtype)))
     # Each variable waits for its own new values only, so these can be freed as soon as they are
     # assigned. If it waited for all variables, three more copies of the model would be alive at
     # once.
-    with tf.control_dependencies([computed, *[value for _, value in targets]]):
-        return [target.assign(value, read_value=False) for target, value in targets]
+    with tf.control_dependencies([computed, *[value for _, value in pairs]]):
+        return [stored.assign(value, read_value=False) for stored, value in pairs]
