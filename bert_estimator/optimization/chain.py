@@ -327,6 +327,7 @@ def _traced(pieces, size, slot_names, specs):
 def _in_place(pieces, shape, dtype, specs):
     """Returns a function of (gradient, rate, number, scale, handle of a variable, *handles of its
     slots) that updates them, and returns a scalar and the pieces' reports by name."""
+    # At first, skip this function: it computes what `_traced` does, with less traffic to memory.
     # XLA writes what a computation assigns where the old value was, if nothing else holds that. A
     # computation ends before a piece that sums, with the addends of each sum. TensorFlow adds them,
     # and the next computation begins with the piece.
@@ -345,6 +346,9 @@ def _in_place(pieces, shape, dtype, specs):
         given = read(handle, shape, dtype), {k: read(slots[k], *slots_of[k]) for k in slots}, rate
         update, new = _run(stage, size, update, *given, number, scale, lambda _: next(sums))
 
+        # What the next piece sums, only the piece knows. So it runs here as well, for this alone:
+        # `ask` keeps the addends of each sum, which are returned, and gives NaN as the sum. What it
+        # makes of NaN is dropped. The next computation runs it with the true sums.
         def ask(addends):
             asked.append(addends)
             return tf.constant(math.nan)  # for a sum that depends on another, see `Piece`
