@@ -308,7 +308,7 @@ BUDGETS = {
     "input_pipelines.embedded": 740,
     "input_pipelines.tasks": 3250,
     "input_pipelines.creation": 1620,
-    "input_pipelines.records": 2710,
+    "input_pipelines.records": 2850,
     "input_pipelines.text": 1560,
     "bert_estimator.legacy": 5130,
     "bert_estimator.tpu": 13410,
