@@ -72,8 +72,8 @@ def prepare(config):
     schedule = config.training.schedule()
     rule = config.training.update_rule(schedule, config.output_dir, network)
     estimator = pretraining_job.make_estimator(config, network, rule, cores.master, records)
-    # Its `input_fn` gives the estimator the records, to train and to evaluate.
     run = Run(config, directory, estimator)
+    # `Pretraining.make_input_fn` gives the estimator the records, to train and to evaluate.
     pretraining = pretraining_job.Pretraining(config, network, rule, records, run)
     pretraining.check()
     return pretraining

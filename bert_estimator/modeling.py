@@ -93,7 +93,7 @@ class BertModel:
         inputs = _checked(config, input_ids, *features, sequence_starts)
         self._position_ids, self._sequence_starts = position_ids, sequence_starts
         is_packed = sequence_starts is not None
-        rows = inputs.computed_rows() if is_packed else inputs
+        rows = inputs.computed_rows() if is_packed else inputs  # all rows, unless they are packed
 
         # A default name would be made unique in each call; with a given name, calls under reuse
         # open the same scope.
@@ -166,7 +166,7 @@ class BertModel:
         """Returns the last layer's output at the first token of each sequence, [S, H]."""
         if self._sequence_starts is None:
             return kernels.of_graph().first_token(self.get_sequence_output())
-        return tf.gather(self._tokens, self._sequence_starts)
+        return tf.gather(self._tokens, self._sequence_starts)  # packed rows only
 
     def get_all_encoder_layers(self) -> list[tf.Tensor]:
         """Returns the outputs of all layers in order, each [B, F, H] in the compute dtype."""
@@ -195,7 +195,7 @@ class _Inputs(NamedTuple):
         return self if number is None else _Inputs(*(feature[:number] for feature in self))
 
     def with_empty_rows(self, values: tf.Tensor, computed: "_Inputs") -> tf.Tensor:
-        """Returns values [tokens of the computed rows, n] as [B, F, n], with zeros for the rest."""
+        """Returns values [computed tokens, n] as [B, F, n]; empty rows, if packed, are zeros."""
         values = tf.reshape(values, [-1, length_of(self.input_ids), values.shape.as_list()[1]])
         if computed is self:
             return values
@@ -298,6 +298,7 @@ def _attend(
     probs = target.softmax(logits)
     mask = drop(probs) if drop else None
     dropped = dropout_lib.masked(probs, mask, value.dtype)
+    # The means of the values, weighted by `dropped`; what follows them is for their gradient alone.
     return target.means(dropped, value, scores, logits, probs, mask)
 
 

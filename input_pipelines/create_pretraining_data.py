@@ -26,7 +26,8 @@ from bert_estimator.tokenization import open_tokenizer, unknown_warning
 from input_pipelines import arguments, remote_output
 from input_pipelines.creation.pools import BeamPool, WorkerPool, available_cores
 from input_pipelines.creation.settings import PASSES, CreationSettings
-from input_pipelines.text import document_filter, record_names
+from input_pipelines.records import record_names
+from input_pipelines.text import document_filter
 from input_pipelines.text.documents import no_text, split_files, total_bytes
 
 _MOST_SHARDS = 99_999

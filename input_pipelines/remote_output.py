@@ -27,7 +27,8 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.flags import named
 from bert_estimator.storage import reading, remote, staging
 from bert_estimator.system import disk_files, json_files, paths
-from input_pipelines.text import documents, record_names
+from input_pipelines.records import record_names
+from input_pipelines.text import documents
 
 _FILES, _OUTPUT, _MADE = "files", "output", "made.json"
 _WITHOUT_EFFECT = ("num_workers",)  # on the files

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,6 +69,13 @@ def length_of(tensor: tf.Tensor) -> int | tf.Tensor:
     """Returns the sequence length of a tensor [B, F, ...]; a scalar tensor if it is not static."""
     static = tensor.shape.as_list()[1]
     return tf.shape(tensor)[1] if static is None else static
+
+
+def num_elements(shape: tf.TensorShape, usual: int) -> int:
+    """Returns how many elements a tensor has, if the first dimension is `usual` where it is
+    unknown; 0 if another dimension is unknown."""
+    first, *others = shape.as_list()
+    return 0 if None in others else math.prod([usual if first is None else first, *others])
 
 
 def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:

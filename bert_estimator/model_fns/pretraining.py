@@ -11,9 +11,9 @@ Without `next_sentence_labels`, masked words alone are trained and evaluated: th
 head of sentences, and its pooler stays as it was at the start. With labels of ALBERT's sentence
 order, which stand in the same feature, the same head learns that.
 
-If rows are packed (`input_pipelines.records.packed_rows`), the words to predict are not of examples
-but of the core: `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` are [M], and the
-positions are places among the tokens of all rows.
+If rows are packed (`input_pipelines.records.packed_rows`), the M words to predict are not of
+examples but of the core: `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` are [M],
+and the positions are places among the tokens of all rows.
 """
 
 import functools
@@ -191,7 +191,7 @@ def _loss_fn(make_model, precision, features, random_seed, step):
             is_right = tf.equal(tensors[f"{part}_predictions"], tensors[_PARTS[part]])
             sums[f"{part}_accuracy"] = share(is_right, part)
         loss = sums["masked_lm_loss"]
-        return loss + sums["next_sentence_loss"] if "next_sentence" in totals else loss, sums
+        return (loss + sums["next_sentence_loss"] if "next_sentence" in totals else loss), sums
 
     return loss_fn
 

@@ -96,7 +96,7 @@ def _accumulate(loss_fn, features, micro_batch_size, batch_size, is_trained):
     """Calls `optimization.accumulate`, also for packed rows, whose number is not the batch's."""
     if "sequence_starts" not in features or micro_batch_size is None:
         return optimization.accumulate(loss_fn, features, micro_batch_size, is_trained)
-    # A micro-batch is then some of the rows, see `input_pipelines.records.packed_rows`.
+    # Packed rows only: a micro-batch is some of them, see `input_pipelines.records.packed_rows`.
     num_micro_batches = max(1, batch_size // micro_batch_size)
 
     def split(tensor):

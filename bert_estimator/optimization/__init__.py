@@ -6,13 +6,17 @@ In a `model_fn`:
     schedule = WarmupPolynomialDecay(6e-3, num_train_steps=7037, num_warmup_steps=2000)
     optimizer = create_optimizer("lamb", learning_rate=schedule(global_step))
     loss, outputs, grads_and_vars = accumulate(loss_fn, features, micro_batch_size=32)
-    gradients, variables = zip(*grads_and_vars)
-    clipped, global_norm = clip_by_global_norm(gradients, 1.0)
-    train_op = optimizer.apply_gradients(zip(clipped, variables), global_step)
+    scale, global_norm = clipping_scale([gradient for gradient, _ in grads_and_vars], 1.0)
+    train_op = optimizer.apply_gradients(grads_and_vars, global_step, scale=scale)
 """
 
-from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
-from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm, clipping_scale
+from bert_estimator.optimization.chain import ChainOptimizer
+from bert_estimator.optimization.gradients import (
+    accumulate,
+    clip_by_global_norm,
+    clipping_scale,
+    to_dense_float32,
+)
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,

@@ -1,6 +1,6 @@
 """ChainOptimizer: an optimizer as a chain of small pieces, with the interface of TF1's optimizers.
 
-`apply_gradients` sees all variables of a step. It collects how each is updated (`_Update`),
+`apply_gradients` sees all variables of a step. It collects how each is updated (`_Target`),
 computes all new values, and assigns them. Read `_run` first: it runs the pieces, directly or
 within a function that all variables of a kind share. `_traced` returns new values, and `_in_place`
 writes them where the old ones are.
@@ -15,64 +15,18 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph.graph_walk import in_xla_program
+from bert_estimator.optimization.gradients import (
+    LEAST_ELEMENTS,
+    addends_of_squares,
+    before_cast,
+    name_of,
+    to_dense_float32,
+)
 from bert_estimator.optimization.parts import Part, Shards
 from bert_estimator.optimization.piece import Piece, Slot, UpdateStep
 
-# Each operation of an update reads and writes memory for every weight. Compiled by XLA, elementwise
-# pieces read and write a variable, its gradient and its slots a few times, and without new memory.
-# For fewer weights than this, a computation saves less in a whole training than it takes to compile
-# it.
-LEAST_ELEMENTS = 1 << 18
-
 Rate = float | tf.Tensor | tf.Variable
 LearningRate = Rate | Callable[[str], Rate]  # see `ChainOptimizer`
-
-
-def name_of(variable: tf.Variable) -> str:
-    """Returns the variable's name as checkpoints have it: without the ":0" of its tensor."""
-    return variable.name.rsplit(":", 1)[0]
-
-
-def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
-    """Makes a gradient dense and float32. No other function turns sparse gradients into dense ones.
-
-    The gradient of an embedding lookup is an `IndexedSlices` with a row for each looked-up id. Rows
-    of the same id are summed here, in float32, because what follows needs the sum: the norm of a
-    sum differs from the norm of its parts.
-
-    Args:
-      gradient: float tensor of any shape, a `tf.IndexedSlices` with a dense shape, or None.
-
-    Returns:
-      A float32 tensor of the variable's shape; None if `gradient` is None.
-
-    Raises:
-      ValueError: an `IndexedSlices` does not know its dense shape.
-    """
-    if gradient is None:
-        return None
-    if not isinstance(gradient, tf.IndexedSlices):
-        return tf.cast(gradient, tf.float32)
-    if gradient.dense_shape is None:
-        raise ValueError(
-            f"Sparse gradient {gradient.values.name} has no dense_shape, so its duplicate rows "
-            "cannot be summed; build the IndexedSlices with dense_shape=tf.shape(variable)."
-        )
-    return tf.math.unsorted_segment_sum(
-        tf.cast(gradient.values, tf.float32), gradient.indices, gradient.dense_shape[0]
-    )
-
-
-def before_cast(gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the bfloat16 tensor that a float32 gradient is a cast of, else the gradient.
-
-    A weight that is computed with in bfloat16 has such a gradient. What reads it casts it again
-    while it reads, so that a step does not write and read it in float32.
-    """
-    if tf.executing_eagerly() or gradient.op.type != "Cast":
-        return gradient
-    (source,) = gradient.op.inputs
-    return source if source.dtype == tf.bfloat16 else gradient
 
 
 def _dense_like(variable, gradient):
@@ -202,21 +156,21 @@ class ChainOptimizer(tf.train.Optimizer):
             if global_step is not None:
                 # The number of this update, counted from 1, before anything increments the step.
                 number = tf.cast(global_step.read_value() + 1, tf.float32)
-            updates = [self._update(_dense_like(v, gradient), v) for gradient, v in pairs]
-            computed = tf.group(*map(_as_computed, [*(u.gradient for u in updates), *after]))
+            targets = [self._target(_dense_like(v, gradient), v) for gradient, v in pairs]
+            computed = tf.group(*map(_as_computed, [*(t.gradient for t in targets), *after]))
             self.trust_ratios, assigned = {}, []
-            for update in updates:
-                operations, reports = _applied(update, number, scale, computed)
+            for target in targets:
+                operations, reports = _applied(target, number, scale, computed)
                 if "trust_ratio" in reports:
-                    self.trust_ratios[update.name] = reports["trust_ratio"]
+                    self.trust_ratios[target.name] = reports["trust_ratio"]
                 assigned += operations
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
                 return global_step.assign_add(1, read_value=False)
 
-    def _update(self, gradient, variable):
-        """Returns the `_Update` of a variable, whose slots are created at their first use."""
+    def _target(self, gradient, variable):
+        """Returns the `_Target` of a variable, whose slots are created at their first use."""
         name, shape = name_of(variable), tuple(variable.shape.as_list())
         pieces = tuple(piece for piece in (piece.of(name) for piece in self._pieces) if piece)
         slots = {k: self._slot(variable, k, slot) for k, slot in _slots_of(pieces, shape).items()}
@@ -228,7 +182,7 @@ class ChainOptimizer(tf.train.Optimizer):
             variable = shards.hold_part(variable, axis)
         rate = self._learning_rate(name) if callable(self._learning_rate) else self._learning_rate
         rate = tf.cast(rate, tf.float32)
-        return _Update(name, pieces, gradient, variable, slots, rate, math.prod(shape), shards)
+        return _Target(name, pieces, gradient, variable, slots, rate, math.prod(shape), shards)
 
     def slot_bytes(self, shape: tuple[int, ...]) -> int:
         """Returns the bytes of the slots of a variable of a shape that no piece leaves alone."""
@@ -272,8 +226,8 @@ class ChainOptimizer(tf.train.Optimizer):
         return list(self._slot_variables.values())
 
 
-class _Update(NamedTuple):
-    """Holds what a step does to a variable, or to this core's part of it."""
+class _Target(NamedTuple):
+    """Holds a variable, or this core's part of it, and what a step updates it with."""
 
     name: str  # of the variable
     pieces: tuple[Piece, ...]
@@ -297,41 +251,41 @@ class _Subtract(Piece):
 _SUBTRACT = _Subtract()
 
 
-def _applied(update, number, scale, computed):
+def _applied(target, number, scale, computed):
     """Returns operations that update a variable and its slots once `computed` has run, and the
     pieces' reports by name."""
-    pieces = (*update.pieces, _SUBTRACT)
-    others = update.rate, number, scale
-    if _is_compiled(update):
-        handles = [update.variable.handle, *(slot.handle for slot in update.slots.values())]
-        specs = _specs(update.gradient, *others, *handles)
-        shape, dtype = tuple(update.variable.shape.as_list()), update.variable.dtype.base_dtype
+    pieces = (*target.pieces, _SUBTRACT)
+    others = target.rate, number, scale
+    if _is_compiled(target):
+        handles = [target.variable.handle, *(slot.handle for slot in target.slots.values())]
+        specs = _specs(target.gradient, *others, *handles)
+        shape, dtype = tuple(target.variable.shape.as_list()), target.variable.dtype.base_dtype
         function = _in_place(pieces, shape, dtype, specs)
         with tf.control_dependencies([computed]):
-            done, reports = function(update.gradient, *others, *handles)
+            done, reports = function(target.gradient, *others, *handles)
         return [done.op], reports
-    value = tf.cast(_read(update.variable), tf.float32)
-    slots = {name: tf.cast(_read(slot), tf.float32) for name, slot in update.slots.items()}
-    if update.shards or tf.executing_eagerly():
-        total = [update.shards.sum] if update.shards else []
-        value, new = _run(pieces, update.size, update.gradient, value, slots, *others, *total)
+    value = tf.cast(_read(target.variable), tf.float32)
+    slots = {name: tf.cast(_read(slot), tf.float32) for name, slot in target.slots.items()}
+    if target.shards or tf.executing_eagerly():
+        total = [target.shards.sum] if target.shards else []
+        value, new = _run(pieces, target.size, target.gradient, value, slots, *others, *total)
     else:
         # TensorFlow takes much longer to make an operation from Python than to run a small one. A
         # step of BERT-base updates 206 variables of few kinds: all updates of a kind are calls of
         # one function, which is traced once.
-        tensors = update.gradient, value, *others, *slots.values()
-        value, new = _traced(pieces, update.size, tuple(slots), _specs(*tensors))(*tensors)
-    return _assign(update, value, new, computed), new
+        tensors = target.gradient, value, *others, *slots.values()
+        value, new = _traced(pieces, target.size, tuple(slots), _specs(*tensors))(*tensors)
+    return _assign(target, value, new, computed), new
 
 
-def _is_compiled(update):
+def _is_compiled(target):
     # A piece that takes parts sums apart from what else it computes. A reference variable has no
     # handle.
     return (
-        update.size >= LEAST_ELEMENTS
-        and all(piece.takes_parts for piece in update.pieces)
-        and not (update.shards or tf.executing_eagerly() or in_xla_program())
-        and hasattr(update.variable, "handle")
+        target.size >= LEAST_ELEMENTS
+        and all(piece.takes_parts for piece in target.pieces)
+        and not (target.shards or tf.executing_eagerly() or in_xla_program())
+        and hasattr(target.variable, "handle")
     )
 
 
@@ -373,6 +327,7 @@ def _traced(pieces, size, slot_names, specs):
 def _in_place(pieces, shape, dtype, specs):
     """Returns a function of (gradient, rate, number, scale, handle of a variable, *handles of its
     slots) that updates them, and returns a scalar and the pieces' reports by name."""
+    # At first, skip this function: it computes what `_traced` does, with less traffic to memory.
     # XLA writes what a computation assigns where the old value was, if nothing else holds that. A
     # computation ends before a piece that sums, with the addends of each sum. TensorFlow adds them,
     # and the next computation begins with the piece.
@@ -391,6 +346,9 @@ def _in_place(pieces, shape, dtype, specs):
         given = read(handle, shape, dtype), {k: read(slots[k], *slots_of[k]) for k in slots}, rate
         update, new = _run(stage, size, update, *given, number, scale, lambda _: next(sums))
 
+        # What the next piece sums, only the piece knows. So it runs here as well, for this alone:
+        # `ask` keeps the addends of each sum, which are returned, and gives NaN as the sum. What it
+        # makes of NaN is dropped. The next computation runs it with the true sums.
         def ask(addends):
             asked.append(addends)
             return tf.constant(math.nan)  # for a sum that depends on another, see `Piece`
@@ -417,23 +375,12 @@ def _in_place(pieces, shape, dtype, specs):
         return tf.function(run, autograph=False).get_concrete_function(*specs)
 
 
-def addends_of_squares(x: tf.Tensor) -> tf.Tensor:
-    """Returns an eighth as many numbers, whose sum is half the sum of a float tensor's squares; for
-    computations by XLA on a CPU, of a static shape."""
-    # There XLA adds what is to become one number in one thread, and number by number. What it adds
-    # here are rows that follow each other in memory, in all threads, and several numbers at a time.
-    size = x.shape.num_elements()
-    rows = math.gcd(size, 8)
-    blocks = tf.reshape(tf.cast(x, tf.float32), [-1, rows, math.gcd(size // rows, 64)])
-    return 0.5 * tf.add_n([tf.square(row) for row in tf.unstack(blocks, axis=1)])
-
-
-def _assign(update, new_value, new, computed):
+def _assign(target, new_value, new, computed):
     """Returns operations that assign a variable and its slots, once `computed` has run."""
-    targets = [(slot, new[name]) for name, slot in update.slots.items() if name in new]
-    targets.append((update.variable, tf.cast(new_value, update.variable.dtype.base_dtype)))
+    pairs = [(slot, new[name]) for name, slot in target.slots.items() if name in new]
+    pairs.append((target.variable, tf.cast(new_value, target.variable.dtype.base_dtype)))
     # Each variable waits for its own new values only, so these can be freed as soon as they are
     # assigned. If it waited for all variables, three more copies of the model would be alive at
     # once.
-    with tf.control_dependencies([computed, *[value for _, value in targets]]):
-        return [target.assign(value, read_value=False) for target, value in targets]
+    with tf.control_dependencies([computed, *[value for _, value in pairs]]):
+        return [stored.assign(value, read_value=False) for stored, value in pairs]

@@ -1,4 +1,4 @@
-"""The gradients of a step: summed over micro-batches, and clipped by their global norm.
+"""The gradients of a step: dense, summed over micro-batches, clipped by their global norm.
 
 Micro-batches are a core's batch in parts, in one step, with the gradients of the whole batch.
 Clipping follows Pascanu et al., 2013, "On the difficulty of training RNNs".
@@ -13,14 +13,13 @@ import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 
 from bert_estimator.graph.graph_walk import in_xla_program
-from bert_estimator.optimization.chain import (
-    LEAST_ELEMENTS,
-    addends_of_squares,
-    before_cast,
-    name_of,
-    to_dense_float32,
-)
 from bert_estimator.optimization.parts import Part
+
+# Each operation of an update reads and writes memory for every weight. Compiled by XLA, elementwise
+# pieces read and write a variable, its gradient and its slots a few times, and without new memory.
+# For fewer weights than this, a computation saves less in a whole training than it takes to compile
+# it.
+LEAST_ELEMENTS = 1 << 18
 
 Tensors = dict[str, tf.Tensor]
 
@@ -214,6 +213,53 @@ def _spec(name, tensor):
     return tensor.shape, tensor.dtype
 
 
+def name_of(variable: tf.Variable) -> str:
+    """Returns the variable's name as checkpoints have it: without the ":0" of its tensor."""
+    return variable.name.rsplit(":", 1)[0]
+
+
+def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
+    """Makes a gradient dense and float32. No other function turns sparse gradients into dense ones.
+
+    The gradient of an embedding lookup is an `IndexedSlices` with a row for each looked-up id. Rows
+    of the same id are summed here, in float32, because what follows needs the sum: the norm of a
+    sum differs from the norm of its parts.
+
+    Args:
+      gradient: float tensor of any shape, a `tf.IndexedSlices` with a dense shape, or None.
+
+    Returns:
+      A float32 tensor of the variable's shape; None if `gradient` is None.
+
+    Raises:
+      ValueError: an `IndexedSlices` does not know its dense shape.
+    """
+    if gradient is None:
+        return None
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.cast(gradient, tf.float32)
+    if gradient.dense_shape is None:
+        raise ValueError(
+            f"Sparse gradient {gradient.values.name} has no dense_shape, so its duplicate rows "
+            "cannot be summed; build the IndexedSlices with dense_shape=tf.shape(variable)."
+        )
+    return tf.math.unsorted_segment_sum(
+        tf.cast(gradient.values, tf.float32), gradient.indices, gradient.dense_shape[0]
+    )
+
+
+def before_cast(gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the bfloat16 tensor that a float32 gradient is a cast of, else the gradient.
+
+    A weight that is computed with in bfloat16 has such a gradient. What reads it casts it again
+    while it reads, so that a step does not write and read it in float32.
+    """
+    if tf.executing_eagerly() or gradient.op.type != "Cast":
+        return gradient
+    (source,) = gradient.op.inputs
+    return source if source.dtype == tf.bfloat16 else gradient
+
+
 def clip_by_global_norm(
     gradients: Sequence[tf.Tensor | tf.IndexedSlices | Part | None], max_norm: float
 ) -> tuple[list[tf.Tensor | Part | None], tf.Tensor]:
@@ -286,6 +332,17 @@ def _compiled_addends(*spec):
     with tf.Graph().as_default():
         function = tf.function(addends_of_squares, jit_compile=True, autograph=False)
         return function.get_concrete_function(tf.TensorSpec(*spec))
+
+
+def addends_of_squares(x: tf.Tensor) -> tf.Tensor:
+    """Returns an eighth as many numbers, whose sum is half the sum of a float tensor's squares; for
+    computations by XLA on a CPU, of a static shape."""
+    # There XLA adds what is to become one number in one thread, and number by number. What it adds
+    # here are rows that follow each other in memory, in all threads, and several numbers at a time.
+    size = x.shape.num_elements()
+    rows = math.gcd(size, 8)
+    blocks = tf.reshape(tf.cast(x, tf.float32), [-1, rows, math.gcd(size // rows, 64)])
+    return 0.5 * tf.add_n([tf.square(row) for row in tf.unstack(blocks, axis=1)])
 
 
 def _scaled(gradient, scale):

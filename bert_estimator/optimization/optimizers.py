@@ -23,25 +23,29 @@ class LAMBOptimizer(ChainOptimizer):
     """Adam whose steps are scaled, variable by variable, to the length of the variable.
 
     You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
-    2020; the default constants are the paper's. With r from `ScaleByAdam`, w the variable and lr
-    the learning rate:
+    2020; the default constants are the paper's. With g the gradient and w the variable, and on the
+    right what computes a line:
 
-        u = r + weight_decay_rate * w
-        w = w - lr * ||w|| / ||u|| * u
+        g = g * min(1, 1 / global norm)               `clipping_scale`, in the scripts
+        m, v = averages of g, g^2                     `ScaleByAdam`, which may correct their bias
+        r = m / (sqrt(v) + epsilon)                   `ScaleByAdam`
+        u = r + weight_decay_rate * w                 `AddDecayedWeights`
+        u = u * ||w|| / ||u||, or u if a norm is 0    `ScaleByTrustRatio`, with phi(z) = z
+        w = w - learning_rate * u                     `ScaleByLearningRate`, then `ChainOptimizer`
 
     Three rules are in use:
 
     A. The default has no bias correction, and variables without weight decay are not adapted
        either: the rule of ALBERT and of the first author's TPU code.
-    B. bias_correction=True is the paper's algorithm 2: the rule of MLPerf's BERT and of TensorFlow
-       Addons.
+    B. bias_correction=True is the paper's algorithm 2, but without ratio and decay for layer norms
+       and biases: the rule of MLPerf's BERT, TensorFlow Addons and NVIDIA's BERT in PyTorch.
     C. bias_correction=True, exclude_from_layer_adaptation=[] adapts every variable: the rule of
-       NVIDIA's BERT and of optax.lamb with a mask for the decay.
+       NVIDIA's BERT in TensorFlow 1 and of optax.lamb with a mask for the decay.
 
     In each, layer norms and biases have no decay, and in A and B no scaling either: these are two
     lists of patterns, which are equal by default. Rules A and B differ little after the warm-up.
-    All of these programs clip the gradients by their global norm to 1.0 first, as
-    `model_fns/update.py` does for the scripts. `ChainOptimizer` subtracts what the pieces return.
+    MLPerf, ALBERT, NVIDIA and the first author clip the gradients by their global norm to 1.0, as
+    `model_fns/update.py` does for the scripts; TensorFlow Addons and optax.lamb do not clip.
 
     Args:
       weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.

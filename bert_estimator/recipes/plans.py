@@ -120,6 +120,7 @@ RECIPES = {
     "lamb_2k": _row(2048, 225000, 25000),
     "lamb_1k": _row(1024, 450000, 50000),
     "lamb_512": _row(512, 900000, 100000),
+    # Of DeepLearningExamples' PyTorch code, whose LAMB is rule B of `LAMBOptimizer`.
     "nvidia": tuple(
         {
             **stage,

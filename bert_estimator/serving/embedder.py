@@ -292,6 +292,7 @@ def _pool_arrays(pooling, layer, input_mask):
     is_token = (input_mask > 0)[..., np.newaxis]
     if pooling == "max":
         return np.where(is_token, layer, -np.inf).max(axis=1)
+    assert pooling == "mean", pooling
     return np.where(is_token, layer, 0).sum(axis=1) / is_token.sum(axis=1)
 
 
@@ -302,6 +303,7 @@ def _pool(pooling: str, layer: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
     mask = tf.cast(input_mask[:, :, tf.newaxis], tf.float32)
     if pooling == "max":
         return tf.reduce_max(layer * mask + (1.0 - mask) * layer.dtype.min, axis=1)
+    assert pooling == "mean", pooling
     return tf.reduce_sum(layer * mask, axis=1) / tf.reduce_sum(mask, axis=1)
 
 

@@ -38,7 +38,8 @@ from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.creation.settings import PASSES, CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records import manifest as manifests
-from input_pipelines.text import record_names, segmenters
+from input_pipelines.records import record_names
+from input_pipelines.text import segmenters
 from input_pipelines.text.document_filter import in_words
 from input_pipelines.text.documents import TextPart, no_text
 

@@ -20,7 +20,7 @@ from bert_estimator.command_line import choices
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files, paths
 from bert_estimator.tokenization import Casing
-from input_pipelines.text import record_names
+from input_pipelines.records import record_names
 
 FORMAT_VERSION = 1
 """The version of records with masks; programs of this version and earlier ones read them."""

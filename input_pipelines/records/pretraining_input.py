@@ -1,10 +1,14 @@
 """Batches of pretraining records, for training and for evaluation.
 
-Batches of packed rows (`packed_rows`) are read as batches of the slots of this host, and each is
-packed when it has been read. Every host knows the lengths of all records, and so deals the whole
-batch, but reads the records of its own slots alone.
+`PretrainingReader.batches` counts blocks of batches, and calls `_read` for each, in Python, by way
+of `_block`. There `order.records` says which records are in the batches, `read_all` reads them, a
+session of its own parses them, a masker makes masks if they have none, and `check_values` checks
+them. Then `input_fn` casts, and prefetches two batches.
 
-Letters: M batches of a block, B batch size, F sequence length, P predictions per sequence, N slots.
+Packed rows only, to be skipped at first: a host reads batches of its own slots (`packed_rows`), and
+packs each of them (`_packed`). It knows the lengths of all records, and so deals the whole batch.
+
+Letters: K batches in a block, B batch size, F sequence length, P predictions per sequence.
 """
 
 import functools
@@ -90,7 +94,7 @@ class PretrainingReader:
         return blocks.map(self._block).unbatch().map(_without_errors)
 
     def _block(self, first):
-        """Returns (errors [M], features [M, B, ...]) as tensors."""
+        """Returns (errors [K], features [K, B, ...]) as tensors."""
         dtypes = [tf.string, *(dtype for _, dtype in self._shapes.values())]
         errors, *features = tf.numpy_function(self._read, [first], dtypes)
         errors.set_shape([None])
@@ -99,7 +103,7 @@ class PretrainingReader:
         return errors, dict(zip(self._shapes, features, strict=True))
 
     def _read(self, first):
-        """Returns errors [M] and features [M, B, ...]; a non-empty error ends the stream."""
+        """Returns errors [K] and features [K, B, ...]; a non-empty error ends the stream."""
         end = min(int(first) + self._at_once, self._order.num_batches)
         batches = [self._order.records(number) for number in range(int(first), end)]
         numbers, epochs = (np.stack(arrays) for arrays in zip(*batches, strict=True))

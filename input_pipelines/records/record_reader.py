@@ -18,8 +18,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import paths
 from input_pipelines.records import manifest as manifests
+from input_pipelines.records import record_names
 from input_pipelines.records.encoding import masked_crc32c
-from input_pipelines.text import record_names
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4

@@ -18,7 +18,8 @@ from bert_estimator.command_line import flags
 from bert_estimator.storage import reading
 from bert_estimator.system import paths
 from bert_estimator.system.ticker import Progress
-from input_pipelines.text import record_names, sentences, text_files, text_formats
+from input_pipelines.records import record_names
+from input_pipelines.text import sentences, text_files, text_formats
 from input_pipelines.text.document_filter import DocumentFilter, in_words
 
 MOST_SENTENCES = 1 << 18

@@ -115,7 +115,7 @@ def test_what_is_named_is_there():
 @pytest.mark.parametrize(
     ("text", "dead"),
     [
-        ("`chain.name_of` of `optimization/chain.py` and `chain.py`", []),
+        ("`gradients.name_of` of `optimization/gradients.py` and `chain.py`", []),
         ("`tpu.devices` calls `XlaStep.run`, `path.exists` and `len()`", []),
         ("`chain.old_values` and `no_chain.py`", ["chain.old_values", "no_chain.py"]),
         ("`tpu.no_devices.find` and `not_there_yet`", ["tpu.no_devices.find", "not_there_yet"]),

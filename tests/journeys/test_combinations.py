@@ -33,8 +33,7 @@ from bert_estimator.tpu.verbs.checkpoint_saver import CheckpointSaver
 from bert_estimator.tpu.verbs.evaluation import KeptEvaluation
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.records import manifest
-from input_pipelines.text import record_names
+from input_pipelines.records import manifest, record_names
 
 LAST, SAVED_EVERY = 8, 2
 

@@ -1,4 +1,4 @@
-"""The chain: gradients made dense, slots, order, where it runs, and shared calls."""
+"""The chain: slots, order, where it runs, and shared calls."""
 
 import functools
 import time
@@ -12,7 +12,7 @@ from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator import precision
 from bert_estimator.optimization import chain
-from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
+from bert_estimator.optimization.chain import ChainOptimizer
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     LAMBOptimizer,
@@ -30,23 +30,6 @@ def of_any_size(request, monkeypatch):
     """Updates all variables as small ones, and as large ones, which XLA writes in place."""
     if request.param == "large":
         monkeypatch.setattr(chain, "LEAST_ELEMENTS", 1)
-
-
-def test_rows_of_the_same_id_are_summed_in_float32():
-    # In bfloat16, 256 + 1 + 1 is 256.
-    with tf.Graph().as_default(), tf.Session() as session:
-        values = tf.constant([[256.0, 1.0], [1.0, 2.0], [1.0, 3.0], [5.0, 5.0]], tf.bfloat16)
-        sparse = tf.IndexedSlices(values, tf.constant([2, 2, 2, 0]), tf.constant([4, 2]))
-        dense = to_dense_float32(sparse)
-        assert dense.shape.as_list() == [4, 2]
-        np.testing.assert_array_equal(session.run(dense), [[5, 5], [0, 0], [258, 6], [0, 0]])
-
-
-def test_sparse_gradient_without_a_shape_is_refused():
-    with tf.Graph().as_default():
-        sparse = tf.IndexedSlices(tf.ones([2, 3], name="rows"), tf.constant([0, 1]))
-        with pytest.raises(ValueError, match=r"Sparse gradient rows:0 has no dense_shape"):
-            to_dense_float32(sparse)
 
 
 @pytest.mark.usefixtures("of_any_size")

@@ -1,4 +1,4 @@
-"""Micro-batches, whose sum equals the whole, and clipping by the global norm."""
+"""Micro-batches, whose sum equals the whole; dense gradients; clipping by the global norm."""
 
 import numpy as np
 import optimizer_steps
@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import precision
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.optimization import gradients
-from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm
+from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm, to_dense_float32
 from bert_estimator.optimization.optimizers import LAMBOptimizer
 
 BATCH = 8
@@ -418,6 +418,23 @@ def test_a_norm_that_is_not_finite_makes_every_gradient_nan(bad):
     clipped, norm = clip([[bad, 1.0], [1.0]], 1.0)  # The square of 1e30 overflows.
     assert not np.isfinite(norm)
     assert np.isnan(clipped[0]).all() and np.isnan(clipped[1]).all()
+
+
+def test_rows_of_the_same_id_are_summed_in_float32():
+    # In bfloat16, 256 + 1 + 1 is 256.
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = tf.constant([[256.0, 1.0], [1.0, 2.0], [1.0, 3.0], [5.0, 5.0]], tf.bfloat16)
+        sparse = tf.IndexedSlices(values, tf.constant([2, 2, 2, 0]), tf.constant([4, 2]))
+        dense = to_dense_float32(sparse)
+        assert dense.shape.as_list() == [4, 2]
+        np.testing.assert_array_equal(session.run(dense), [[5, 5], [0, 0], [258, 6], [0, 0]])
+
+
+def test_sparse_gradient_without_a_shape_is_refused():
+    with tf.Graph().as_default():
+        sparse = tf.IndexedSlices(tf.ones([2, 3], name="rows"), tf.constant([0, 1]))
+        with pytest.raises(ValueError, match=r"Sparse gradient rows:0 has no dense_shape"):
+            to_dense_float32(sparse)
 
 
 def test_duplicate_rows_count_as_their_sum():

@@ -15,7 +15,7 @@ from tiny_run import bert_config, words
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import network_variables
 from bert_estimator.serving import embed
-from bert_estimator.serving.embedder import Embedder
+from bert_estimator.serving.embedder import Embedder, _pool, _pool_arrays
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
 ENCODER = str(fixtures.DATA / "hf_encoder")
@@ -55,6 +55,12 @@ def test_vectors_are_those_of_transformers(pooling, layers):
     expected = [pooled(pooling, golden["hidden"][layer], golden["mask"]) for layer in layers]
     np.testing.assert_allclose(vectors, np.concatenate(expected, axis=-1), rtol=0, atol=1e-5)
     assert embedder.num_cut == 1
+
+
+@pytest.mark.parametrize("pool", [_pool, _pool_arrays])
+def test_another_pooling_is_not_taken_for_the_mean(pool):
+    with pytest.raises(AssertionError, match="median"):
+        pool("median", np.ones([1, 2, 3], np.float32), np.ones([1, 2], np.int32))
 
 
 def test_the_poolers_vectors_and_tokens_are_those_of_transformers():

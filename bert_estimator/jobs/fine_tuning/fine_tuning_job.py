@@ -190,7 +190,7 @@ class FineTuning(abc.ABC):
 
         def lower(cores, hosts):
             fillings = []
-            input_fn = self.training_input_fn(report=fillings.append)
+            input_fn = self.make_training_input_fn(report=fillings.append)
             lowered = self.estimator().lower(input_fn, cores, hosts)
             share = self.data.train.lengths.mean() / self.config.data.max_seq_length
             return lowered, fillings[0].token_share if fillings else float(share)
@@ -205,7 +205,7 @@ class FineTuning(abc.ABC):
         )
         self.directory.forget_metrics_after(self.run.estimator.global_step())
         self.run.train(
-            self.training_input_fn,
+            self.make_training_input_fn,
             steps,
             "num_train_epochs",
             self._evaluate_to_compare,
@@ -247,10 +247,10 @@ class FineTuning(abc.ABC):
     ) -> dict[str, Any]:
         """Evaluates the set of examples of a name; returns what `TPUEstimator.evaluate` does."""
         batch_size = self.config.evaluation.eval_batch_size
-        input_fn = self._reading_once(self._sorted(batches, batch_size))
+        input_fn = self._make_reading_input_fn(self._sorted(batches, batch_size))
         return self.run.evaluate(input_fn, -(-len(batches) // batch_size), checkpoint, name)
 
-    def training_input_fn(
+    def make_training_input_fn(
         self,
         skipped: Sequence[tuple[int, int]] = (),
         report: Callable[[Filling], None] = print_filling,
@@ -269,7 +269,7 @@ class FineTuning(abc.ABC):
             packs=packs,
         )
 
-    def _reading_once(self, batches):
+    def _make_reading_input_fn(self, batches):
         """Returns the `input_fn` of an evaluation or a prediction."""
         pads_to_longest, packs = self._pads_to_longest(), Packs() if self._packs_once() else None
         return features_input.input_fn_builder(
@@ -297,7 +297,7 @@ class FineTuning(abc.ABC):
         """Yields the prediction of each example, in order; reading all closes the session."""
         read = self._sorted(batches, self.config.evaluation.predict_batch_size)
         predictions = self.run.estimator.predict(
-            self._reading_once(read), checkpoint_path=self.run.best()
+            self._make_reading_input_fn(read), checkpoint_path=self.run.best()
         )
         with contextlib.closing(predictions):
             yield from features_input.in_order(predictions)

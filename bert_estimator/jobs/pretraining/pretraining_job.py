@@ -160,7 +160,7 @@ class Pretraining:
     def export_program(self) -> None:
         """Writes the training step into --export_program, to run without TensorFlow."""
         path = self.config.export_program
-        self.run.estimator.export_training_program(self.input_fn(is_training=True), path)
+        self.run.estimator.export_training_program(self.make_input_fn(is_training=True), path)
         print(f"Run it: python -m bert_estimator.tpu.run_program {path}")
 
     def train(self) -> None:
@@ -171,7 +171,7 @@ class Pretraining:
         if config.do_eval and start_step == 0:
             self._evaluate_and_log()
         self.run.train(
-            functools.partial(self.input_fn, True),
+            functools.partial(self.make_input_fn, True),
             config.training.num_train_steps,
             "num_train_steps",
             self._evaluate_to_compare,
@@ -188,7 +188,7 @@ class Pretraining:
         first = next(iter(self.directory.evaluations()), None) if is_own else None
         print(_scores(what, self.config.data.objective, evaluation_record(results), first))
 
-    def input_fn(
+    def make_input_fn(
         self, is_training: bool, skipped: Sequence[tuple[int, int]] = ()
     ) -> Callable[..., Any]:
         """Returns the `input_fn` of the training, or of the evaluation."""
@@ -214,7 +214,7 @@ class Pretraining:
 
     def _evaluate(self, checkpoint=None):
         """Evaluates a checkpoint, by default the newest; returns the metrics."""
-        results = self.run.evaluate(self.input_fn(False), self._eval_steps(), checkpoint)
+        results = self.run.evaluate(self.make_input_fn(False), self._eval_steps(), checkpoint)
         # The curves are of what the run learns: another objective has other losses.
         learnt = recorded_settings(self.directory.path).get("objective")
         if learnt in (None, self.config.data.objective):
@@ -234,7 +234,7 @@ class Pretraining:
         if checkpoint is None:
             loss = self._evaluate_and_log()["loss"]
             return -float(loss), self.run.estimator.latest_checkpoint()
-        results = self.run.evaluate(self.input_fn(False), self._eval_steps(), checkpoint)
+        results = self.run.evaluate(self.make_input_fn(False), self._eval_steps(), checkpoint)
         return -float(results["loss"]), checkpoint
 
     def _evaluation_digest(self):

@@ -15,7 +15,8 @@ term that the gradient of `softmax` lacks, so that neither is right without the 
 
 The functions are `bias_add`, `cross_entropy`, `draw_mask`, `first_token`, `gather`, `gelu`,
 `gelu_erf`, `heads`, `layer_norm`, `look_up_types`, `mask_and_scale`, `masked_logits`, `means`,
-`products`, `softmax` and `used_rows`. session.py describes them.
+`products`, `softmax` and `used_rows`. session.py or formulas.py describes them, and modeling.py the
+letters of their shapes.
 """
 
 from types import ModuleType

@@ -1,6 +1,6 @@
-"""What targets compute alike, as plain functions of tensors: logits, GELU, layer norm.
+"""What targets compute alike: heads, logits, biases, GELU, layer norm, lookups.
 
-All but `heads` compute in float32, whatever the dtype of their arguments.
+Logits, GELU and layer norm are computed in float32, whatever the dtype of the arguments.
 """
 
 import functools
@@ -9,12 +9,17 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.graph import patches
 from bert_estimator.layers import primitives
 
 # Added to the scores of padding. Its exponential is 0 in float32, unless a row has only padding:
 # then all scores shift by the same amount, and attention is over all positions, as in BERT.
 _MASK_ADDER = -10000.0
 
+# The least number of elements for which layer norm is one compiled pass, and what stands for a
+# number of tokens that is not known when the graph is built.
+_LEAST_OF_LAYER_NORM = 1 << 20
+_USUAL_TOKENS = 4096
 
 # The tanh form of GELU is v * (1 + tanh(u)) / 2, which is v * sigmoid(2 u) with
 # 2 u = v * (LINEAR + CUBIC * v^2). In the lower tail 1 + tanh(u) is 0 in float32, but the sigmoid
@@ -74,21 +79,38 @@ def _mask_other_sequences(scores, numbers):
     return _add(scores, tf.cast(is_other, tf.float32) * _MASK_ADDER)
 
 
+def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Adds a bias [n] to each row of x [..., n]; in bfloat16 its gradient is summed in float32."""
+    if x.dtype != tf.bfloat16:
+        return tf.nn.bias_add(x, bias)
+    with patches.biases_summed_in_float32():
+        return tf.nn.bias_add(x, bias)
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Returns GELU in its tanh form, by one fused loop forward and one backward."""
+    return primitives.with_gradient("BertEstimatorGelu", primitives.fused(_gelu, x), x)
+
+
+@tf.RegisterGradient("BertEstimatorGelu")
+def _gelu_gradient(op, gradient, *_):
+    return None, primitives.fused(_gelu_slope, op.inputs[1], gradient)
+
+
 def _exponential_and_sigmoid(v):
     # The bound keeps the exponential finite. At the bound the sigmoid is already below 1e-34.
     exponential = tf.exp(tf.minimum(-v * (LINEAR + CUBIC * v * v), 80.0))
     return exponential, 1.0 / (1.0 + exponential)
 
 
-def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Returns GELU in its tanh form, of x's shape and dtype."""
+def _gelu(x: tf.Tensor) -> tf.Tensor:
     v = tf.cast(x, tf.float32)
     _, sigmoid = _exponential_and_sigmoid(v)
     return tf.cast(v * sigmoid, x.dtype)
 
 
-def gelu_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of `gelu`."""
+def _gelu_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of `_gelu`."""
     v = tf.cast(x, tf.float32)
     exponential, sigmoid = _exponential_and_sigmoid(v)
     inner = v * (LINEAR + 3.0 * CUBIC * v * v)
@@ -96,33 +118,45 @@ def gelu_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
 
 
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """Returns the exact GELU, x * Phi(x), in the way `gelu` computes."""
+    value = primitives.fused(_gelu_erf, x)
+    return primitives.with_gradient("BertEstimatorGeluErf", value, x)
+
+
+@tf.RegisterGradient("BertEstimatorGeluErf")
+def _gelu_erf_gradient(op, gradient, *_):
+    return None, primitives.fused(_gelu_erf_slope, op.inputs[1], gradient)
+
+
 def _normal_distribution(v):
     # The lower tail of erfc keeps its relative precision; 1 + erf would lose it.
     return 0.5 * tf.math.erfc(-v * math.sqrt(0.5))
 
 
-def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """Returns the exact GELU, of x's shape and dtype."""
+def _gelu_erf(x: tf.Tensor) -> tf.Tensor:
     v = tf.cast(x, tf.float32)
     return tf.cast(v * _normal_distribution(v), x.dtype)
 
 
-def gelu_erf_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of `gelu_erf`."""
+def _gelu_erf_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of `_gelu_erf`."""
     v = tf.cast(x, tf.float32)
     density = tf.exp(-0.5 * v * v) / math.sqrt(2.0 * math.pi)
     slope = _normal_distribution(v) + v * density
     return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
 
 
-def layer_norm(epsilon: float, *inputs: tf.Tensor) -> tf.Tensor:
-    """Normalizes the last dimension of a sum, and scales and shifts it; `inputs` are gamma, beta
-    and the addends."""
-    return layer_norm_with(epsilon)(*inputs)
+def layer_norm(epsilon: float, gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
+    """Normalizes the last dimension of a sum [..., H], and scales and shifts it."""
+    function = _layer_norm_with(epsilon)
+    if primitives.num_elements(addends[0].shape, _USUAL_TOKENS) < _LEAST_OF_LAYER_NORM:
+        return function(gamma, beta, *addends)
+    return primitives.fused_both_ways(function, gamma, beta, *addends)
 
 
 @functools.cache  # a function that is compiled must be the same object in each call
-def layer_norm_with(epsilon: float) -> Callable[..., tf.Tensor]:
+def _layer_norm_with(epsilon: float) -> Callable[..., tf.Tensor]:
     """Returns `layer_norm` as a function of its tensors."""
 
     def layer_norm(gamma, beta, *addends):
@@ -155,3 +189,18 @@ def _variance_gradient(op, gradient, *_):
     """Gives the gradient of `tf.nn.moments`, which subtracts the mean before it multiplies."""
     _, x, mean = op.inputs
     return None, gradient * (x - mean) * (2.0 / x.shape.as_list()[-1]), None
+
+
+def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Gathers rows of a table [V, E] by ids [B, F]; the gradient is dense, a sum by row."""
+    # The table of words is also the output layer of the masked language model, whose gradient is
+    # dense: TensorFlow would add the IndexedSlices of a plain `tf.gather` to it row by row.
+    return primitives.with_gradient("BertEstimatorGather", tf.gather(table, ids), table, ids)
+
+
+@tf.RegisterGradient("BertEstimatorGather")
+def _gather_gradient(op, gradient, *_):
+    _, table, ids = op.inputs
+    vocab_size, width = table.shape.as_list()
+    rows = tf.reshape(gradient, [-1, width])
+    return None, tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), vocab_size), None

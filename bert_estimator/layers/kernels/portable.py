@@ -2,8 +2,6 @@
 
 A program that does not have this project can differentiate them, and nothing is compiled when a new
 shape is first seen.
-
-Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
 """
 
 import functools
@@ -12,7 +10,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers.kernels import formulas, program, session
 
-# Functions of the other targets serve here if they are made of these operations alone.
+# Functions of the other targets serve here if they are made of these operations alone, as `means`
+# and `layer_norm` are in a portable graph.
 bias_add, gelu_erf, layer_norm = tf.nn.bias_add, formulas.gelu_erf, formulas.layer_norm
 cross_entropy, draw_mask = program.cross_entropy, program.draw_mask
 gather = look_up_types = tf.gather
@@ -23,7 +22,7 @@ SCALES_QUERY = False
 
 heads = functools.partial(formulas.heads, tf.nn.bias_add)
 products, masked_logits, softmax = session.products, formulas.masked_logits, session.softmax
-means = session.means  # in a portable graph, it has TensorFlow's own gradient
+first_token, means = session.first_token, session.means
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
@@ -33,8 +32,3 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     v = tf.cast(x, tf.float32)
     inner = v * (formulas.LINEAR + formulas.CUBIC * v * v)
     return tf.cast(v * tf.sigmoid(inner), x.dtype)
-
-
-def first_token(sequence: tf.Tensor) -> tf.Tensor:
-    """Does what `session.first_token` does."""
-    return sequence[:, 0, :]

@@ -3,22 +3,15 @@
 A TPU stores tensors in tiles of 8 by 128 elements. Tiles whose last dimension is D, the size of a
 head, which is 64, would be half empty, and to avoid them the compiler moves whole tensors to and
 fro. So in attention the positions come last, where the product itself puts them.
-
-Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
 """
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
-from bert_estimator.layers.kernels import formulas, masks, session
+from bert_estimator.layers.kernels import formulas, masks
 
-bias_add, gelu, gelu_erf, layer_norm = (
-    session.bias_add,
-    session.gelu,
-    session.gelu_erf,
-    session.layer_norm,
-)
-gather = session.gather
+bias_add, gather, gelu = formulas.bias_add, formulas.gather, formulas.gelu
+gelu_erf, layer_norm = formulas.gelu_erf, formulas.layer_norm
 
 # A table with at most so many rows is looked up by comparisons.
 _FEW_ROWS = 4
@@ -79,7 +72,7 @@ def means(
 
 
 # The gradient of the logits has two terms; see `session.py`. Here the softmax gives the first and
-# the context the second, and XLA computes both in the product that gives the weights' gradient.
+# the context the second, and XLA computes both in the product that gives the gradient of `dropped`.
 
 
 @tf.RegisterGradient("BertEstimatorSoftmax")

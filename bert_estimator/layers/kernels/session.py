@@ -4,8 +4,6 @@ As single operations, each of which reads and writes whole tensors, they would t
 a training step on a CPU. So on large tensors, several of them are one compiled pass, forward and
 for the gradient. On small tensors one computation saves less in a whole training than the second or
 more that every session takes to compile it.
-
-Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
 """
 
 import functools
@@ -13,7 +11,6 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.graph import patches
 from bert_estimator.layers import primitives
 from bert_estimator.layers.kernels import formulas, masks
 from bert_estimator.layers.kernels.masks import Mask
@@ -21,13 +18,16 @@ from bert_estimator.layers.kernels.masks import Mask
 # The least numbers of elements for which a pass is compiled.
 _LEAST_SCORES = 1 << 20
 _LEAST_OF_MASKS = 1 << 20
-_LEAST_OF_LAYER_NORM = 1 << 20
 # TensorFlow's own cross-entropy takes 4 nanoseconds for an element, and the compiled one takes 1.
 _LEAST_LOGITS = 1 << 22
 
-# They stand for a number that is not known when the graph is built.
-_USUAL_TOKENS, _USUAL_EXAMPLES = 4096, 16
+# It stands for a number of examples that is not known when the graph is built.
+_USUAL_EXAMPLES = 16
 
+# In a program for XLA, too.
+bias_add, gather, gelu = formulas.bias_add, formulas.gather, formulas.gelu
+gelu_erf, layer_norm = formulas.gelu_erf, formulas.layer_norm
+look_up_types = gather  # of a table with few rows
 
 # This takes H * H products instead of B * N * F * T.
 SCALES_QUERY = True
@@ -77,19 +77,19 @@ def means(
     return tf.transpose(context, [0, 2, 1, 3])
 
 
-# The gradient of the logits is probs * (g - sum(probs * g)), with the gradient g of the weights and
-# a sum over T. The sum needs all of g, so g, which is as large as the weights, would be written
-# once and read twice. But it equals the sum over D of the context times its gradient: dropout's
-# factors are in both (Dao et al., 2022, "FlashAttention", appendix B.2).
+# The gradient of the logits is probs * (g - sum(probs * g)), with the gradient g of probs and a sum
+# over T. The sum needs all of g, so g, which is as large as probs, would be written once and read
+# twice. But the sum equals the sum over D of the context times its gradient: dropout's factors are
+# in both (Dao et al., 2022, "FlashAttention", appendix B.2).
 
 
 @tf.RegisterGradient("BertEstimatorAttention")
 def _attention_gradient(op, gradient, *_):
     _, scores, value, dropped, context, probs, *mask = op.inputs
-    weights_gradient = tf.matmul(gradient, value, transpose_b=True)
+    dropped_gradient = tf.matmul(gradient, value, transpose_b=True)
     value_gradient = tf.matmul(dropped, gradient, transpose_a=True)
     function = _scores_gradient_in(scores.dtype)
-    tensors = (probs, weights_gradient, context, gradient, *mask)
+    tensors = (probs, dropped_gradient, context, gradient, *mask)
     scores_gradient = _fused_if_large(_LEAST_SCORES, function, *tensors)
     return None, scores_gradient, value_gradient, *[None] * (len(op.inputs) - 3)
 
@@ -98,11 +98,11 @@ def _attention_gradient(op, gradient, *_):
 def _scores_gradient_in(dtype):
     """Returns a function that computes the gradient of the scores in float32, and casts it."""
 
-    def scores_gradient(probs, weights_gradient, context, context_gradient, *mask):
+    def scores_gradient(probs, dropped_gradient, context, context_gradient, *mask):
         if mask:
-            probs_gradient = masks.mask_and_scale_to(tf.float32)(weights_gradient, *mask)
+            probs_gradient = masks.mask_and_scale_to(tf.float32)(dropped_gradient, *mask)
         else:
-            probs_gradient = tf.cast(weights_gradient, tf.float32)
+            probs_gradient = tf.cast(dropped_gradient, tf.float32)
         products = tf.cast(context, tf.float32) * tf.cast(context_gradient, tf.float32)
         sums = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
         return tf.cast(probs * (probs_gradient - sums), dtype)
@@ -116,14 +116,6 @@ def used_rows(input_mask: tf.Tensor) -> tf.Tensor | None:
     # in the others the last row with a token is the last to compute. A row begins with its tokens.
     numbers = tf.range(1, tf.shape(input_mask)[0] + 1)
     return tf.maximum(1, tf.reduce_max(numbers * tf.cast(input_mask[:, 0] > 0, tf.int32)))
-
-
-def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Adds a bias [n] to each row of x [..., n]; in bfloat16 its gradient is summed in float32."""
-    if x.dtype != tf.bfloat16:
-        return tf.nn.bias_add(x, bias)
-    with patches.biases_summed_in_float32():
-        return tf.nn.bias_add(x, bias)
 
 
 def mask_and_scale(mask: Mask, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -171,35 +163,6 @@ def _compiled_packed(of_row):
     return packed
 
 
-def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Returns GELU in its tanh form, by one fused loop forward and one backward."""
-    return primitives.with_gradient("BertEstimatorGelu", primitives.fused(formulas.gelu, x), x)
-
-
-@tf.RegisterGradient("BertEstimatorGelu")
-def _gelu_gradient(op, gradient, *_):
-    return None, primitives.fused(formulas.gelu_slope, op.inputs[1], gradient)
-
-
-def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """Returns the exact GELU, x * Phi(x), in the way `gelu` computes."""
-    value = primitives.fused(formulas.gelu_erf, x)
-    return primitives.with_gradient("BertEstimatorGeluErf", value, x)
-
-
-@tf.RegisterGradient("BertEstimatorGeluErf")
-def _gelu_erf_gradient(op, gradient, *_):
-    return None, primitives.fused(formulas.gelu_erf_slope, op.inputs[1], gradient)
-
-
-def layer_norm(epsilon: float, gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
-    """Normalizes the last dimension of a sum [..., H], and scales and shifts it."""
-    function = formulas.layer_norm_with(epsilon)
-    if _num_elements(addends[0].shape, _USUAL_TOKENS) < _LEAST_OF_LAYER_NORM:
-        return function(gamma, beta, *addends)
-    return primitives.fused_both_ways(function, gamma, beta, *addends)
-
-
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Returns -log(softmax(logits)[label]) for labels int32 [rows], logits float32 [rows, V]."""
     # A label out of range gives TensorFlow's error here, but NaN on accelerators and for large
@@ -231,24 +194,6 @@ def _logits_gradient(labels, logits, log_sum, gradient):
     return (tf.exp(logits - log_sum[:, tf.newaxis]) - at_label) * gradient[:, tf.newaxis]
 
 
-def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Gathers rows of a table [V, E] by ids [B, F]; the gradient is dense, a sum by row."""
-    # The table of words is also the output layer of the masked language model, whose gradient is
-    # dense: TensorFlow would add the IndexedSlices of a plain `tf.gather` to it row by row.
-    return primitives.with_gradient("BertEstimatorGather", tf.gather(table, ids), table, ids)
-
-
-@tf.RegisterGradient("BertEstimatorGather")
-def _gather_gradient(op, gradient, *_):
-    _, table, ids = op.inputs
-    vocab_size, width = table.shape.as_list()
-    rows = tf.reshape(gradient, [-1, width])
-    return None, tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), vocab_size), None
-
-
-look_up_types = gather  # of a table with few rows
-
-
 def first_token(sequence: tf.Tensor) -> tf.Tensor:
     """Returns the first position of a sequence [B, F, H]: [B, H]."""
     return sequence[:, 0, :]
@@ -259,13 +204,6 @@ def _fused_if_large(least_elements, function, *tensors):
     # An unknown rank cannot be compiled; an unknown size, but for the number of examples, counts as
     # small.
     is_known = all(tensor.shape.rank is not None for tensor in tensors)
-    if not is_known or _num_elements(tensors[0].shape, _USUAL_EXAMPLES) < least_elements:
+    if not is_known or primitives.num_elements(tensors[0].shape, _USUAL_EXAMPLES) < least_elements:
         return function(*tensors)
     return primitives.fused(function, *tensors)
-
-
-def _num_elements(shape, usual):
-    """Returns how many elements a tensor has, if the first dimension is `usual` where it is
-    unknown; 0 if another dimension is unknown."""
-    first, *others = shape.as_list()
-    return 0 if None in others else math.prod([usual if first is None else first, *others])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.layers.kernels import session as kernels
+from bert_estimator.layers.kernels import formulas
 from bert_estimator.modeling import layer_norm
 
 ROWS, WIDTH = 6, 40
@@ -33,7 +33,7 @@ def twin(epsilon, gamma, beta, gradient, *addends):
 def test_values_and_gradients_equal_the_twin(
     monkeypatch, number, epsilon, dtype, tolerance, least_elements
 ):
-    monkeypatch.setattr(kernels, "_LEAST_OF_LAYER_NORM", least_elements)
+    monkeypatch.setattr(formulas, "_LEAST_OF_LAYER_NORM", least_elements)
     with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
         # bfloat16 has 8 bits; these inputs are rounded to it first, for the twin as well.
         gradient, *addends = (tf.cast(v, dtype) for v in values(number + 1))

@@ -1,6 +1,6 @@
 from input_pipelines.records import manifest as manifests
-from input_pipelines.text import record_names
-from input_pipelines.text.record_names import shard_names
+from input_pipelines.records import record_names
+from input_pipelines.records.record_names import shard_names
 
 
 def test_names_of_what_lies_beside_records():
