@@ -219,7 +219,7 @@ def _speed(server, requests, number, secs):
     asyncio.run(_clients(server.port, requests, number, _for_secs(secs / 10)))  # not measured
     latencies, statuses = asyncio.run(_clients(server.port, requests, number, _for_secs(secs)))
     assert set(statuses) == {"200"}, statuses
-    p50, p99 = 1e3 * np.quantile(latencies, [0.5, 0.99])
+    p50, p99 = (1e3 * np.quantile(latencies, [0.5, 0.99])).round(1).tolist()
     return {"texts_per_sec": len(latencies) / secs, "p50_ms": p50, "p99_ms": p99}
 
 
