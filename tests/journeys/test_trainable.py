@@ -134,7 +134,7 @@ SPLIT = {"use_tpu": True, "tpu_name": "rehearse:2", "num_cores_per_replica": 2}
         pytest.param(CLASSIFIER, {}, "head", marks=pytest.mark.slow),
         pytest.param(SQUAD, {}, "last:1", marks=pytest.mark.slow),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_shared_layers_and_cores_that_share_a_network(script, network, trainable, data, tmp_path):
     path = tmp_path / "bert_config.json"
