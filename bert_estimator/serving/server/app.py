@@ -351,10 +351,9 @@ class Service:
 
     async def _answers(self, request, batcher, texts):
         """Returns a batcher's answers; raises ClientDisconnect if the client goes away before."""
-        if len(texts) > self._limits.max_texts:
-            raise HTTPException(
-                413, f"{len(texts)} texts are more than {self._limits.max_texts}; send fewer"
-            )
+        most = self._limits.max_texts
+        if len(texts) > most:
+            raise HTTPException(413, f"{len(texts)} texts are more than {most}; send fewer")
         self._check_open()  # the body may have been complete before the server began to end
         answers = batcher(texts)
         # If the client is gone while the texts wait, they are not computed.
@@ -482,10 +481,8 @@ def _error_of(error: Exception) -> Response:
         status, message, headers = error.status_code, error.detail, error.headers
     elif isinstance(error, QueueFullError):
         status, message, headers = 429, str(error), {"Retry-After": "1"}
-    elif isinstance(error, TooManyWindowsError):
-        status, message = 413, str(error)
     elif isinstance(error, ValueError):
-        status, message = 400, str(error)
+        status, message = 413 if isinstance(error, TooManyWindowsError) else 400, str(error)
     else:
         # An error that nobody expected: whoever runs the server gets the whole of it.
         traceback.print_exception(error)
