@@ -31,9 +31,9 @@ def bert_config(number_of_words, **changes):
 
 
 def write_records(
-    path, name, vocabulary, num_sentences=5, max_predictions_per_seq=4, max_seq_length=16
+    path, name, vocabulary, num_sentences=5, max_predictions_per_seq=4, max_seq_length=16, **others
 ):
-    """Writes `vocab.txt` and pretraining records into a directory."""
+    """Writes `vocab.txt` and pretraining records into a directory; `others` are settings, too."""
     vocab_file = str(path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, *vocabulary], vocab_file)
     documents = [
@@ -52,6 +52,7 @@ def write_records(
             max_seq_length=max_seq_length,
             max_predictions_per_seq=max_predictions_per_seq,
             dupe_factor=3,
+            **others,
         ),
         masking="static",
     )

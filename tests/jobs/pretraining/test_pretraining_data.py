@@ -5,15 +5,13 @@ import shutil
 
 import fixtures
 import pytest
-from tiny_run import bert_config, copy_records, words
+from tiny_run import bert_config, copy_records, words, write_records
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs.pretraining import pretraining_data
 from bert_estimator.jobs.pretraining.pretraining_config import resolve
-from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines.creation.pretraining_records import write_pretraining_records
-from input_pipelines.creation.settings import CreationSettings
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines.records import manifest as manifests
 
 OBJECTIVES = ("mlm", "mlm_nsp", "mlm_sop")
@@ -27,17 +25,9 @@ def data(tmp_path_factory):
     without a manifest."""
     path = tmp_path_factory.mktemp("data")
     write_vocab([*SPECIAL_TOKENS, *WORDS], str(path / "vocab.txt"))
-    documents = [[" ".join(WORDS[n : n + 4]) for n in range(30)] for _ in range(3)]
     for objective in OBJECTIVES:
         (path / objective).mkdir()
-        write_pretraining_records(
-            documents,
-            FullTokenizer(str(path / "vocab.txt")),
-            str(path / "vocab.txt"),
-            [str(path / objective / "x.tfrecord")],
-            CreationSettings(max_seq_length=16, max_predictions_per_seq=4, objective=objective),
-            masking="static",
-        )
+        write_records(path / objective, "x.tfrecord", WORDS, objective=objective)
     (path / "foreign").mkdir()
     copy_records(path / "mlm_nsp/x.tfrecord", path / "foreign/x.tfrecord", {})
     (path / "bert_config.json").write_text(json.dumps(bert_config(len(WORDS))))
