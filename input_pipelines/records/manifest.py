@@ -273,10 +273,10 @@ def whole_words(manifest: Manifest, manifest_file: str = "the manifest") -> str 
     if unit == choices.TOKEN:
         return None
     share = 100 * single / manifest.corpus["tokens"]
-    said = f"{share:.3g} % of the tokens are words by themselves"
-    if segmenter:
-        return f"--masking_unit={unit} --word_segmenter={segmenter}: {said}."
-    return f"--masking_unit={unit}: {said}, as Chinese characters are without --word_segmenter."
+    with_segmenter = f" --word_segmenter={segmenter}" if segmenter else ""
+    others = "" if segmenter else " So are Chinese characters, unless --word_segmenter joins them."
+    asked = f"--masking_unit={unit}{with_segmenter}"
+    return f"{asked}: {share:.3g} % of the tokens are words by themselves.{others}"
 
 
 def casings(record_files: Sequence[str]) -> set[Casing]:

@@ -323,8 +323,8 @@ def test_says_how_many_words_are_whole(tmp_path, vocab_file, masking, text, shar
     argv = arguments(tmp_path / "a.txt", tmp_path, vocab_file, *flags_)
     summary = create_pretraining_data.create(values(*argv))
     line = (
-        f"\n--masking_unit={unit}: {share} % of the tokens are words by themselves, as Chinese "
-        "characters are without --word_segmenter."
+        f"\n--masking_unit={unit}: {share} % of the tokens are words by themselves. So are Chinese "
+        "characters, unless --word_segmenter joins them."
     )
     assert (line in summary) == (unit is not None) == ("--masking_unit" in summary)
 
