@@ -4,10 +4,12 @@
 
 MODEL is a directory of Hugging Face's files, DIRECTORY has train.csv and test.csv, KIND is
 regression or classification, and TrainingArguments names the flags. It writes
-RUN/test_results.tsv as `run_classifier.py` does, but of labels their logits. This module only needs
-torch and transformers.
+RUN/test_results.tsv as `run_classifier.py` does, but of labels their logits. If KIND is words, it
+goes on pretraining with masked words instead: RUN becomes a directory of Hugging Face's files, and
+its losses.json has the losses of the test's texts. This module only needs torch and transformers.
 """
 
+import json
 import sys
 
 from benchmarks import csv_rows
@@ -25,22 +27,38 @@ def main(model: str, directory: str, kind: str, *flags: str) -> None:
     tables = {name: csv_rows.read(f"{directory}/{name}.csv") for name in ("train", "test")}
     names = sorted({row["label"] for row in tables["train"]}) if kind == "classification" else []
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    network = transformers.AutoModelForSequenceClassification.from_pretrained(
-        model, num_labels=len(names) or 1
-    )
+    if kind == "words":
+        network = transformers.AutoModelForMaskedLM.from_pretrained(model)
+        collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    else:
+        network = transformers.AutoModelForSequenceClassification.from_pretrained(
+            model, num_labels=len(names) or 1
+        )
+        collator = transformers.DataCollatorWithPadding(tokenizer)
 
     def examples(rows):
         for row in rows:
-            label = names.index(row["label"]) if names else float(row["label"])
-            yield {**tokenizer(row["text"], truncation=True, max_length=LENGTH), "label": label}
+            example = tokenizer(row["text"], truncation=True, max_length=LENGTH)
+            if kind != "words":
+                example["label"] = names.index(row["label"]) if names else float(row["label"])
+            yield example
 
     trainer = transformers.Trainer(
         network,
         arguments,
-        data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        data_collator=collator,
         train_dataset=list(examples(tables["train"])),
+        eval_dataset=list(examples(tables["test"])),
     )
+    losses = {"start": trainer.evaluate()["eval_loss"]} if kind == "words" else {}
     trainer.train()
+    if kind == "words":
+        losses["loss"] = trainer.evaluate()["eval_loss"]
+        trainer.save_model()
+        tokenizer.save_pretrained(arguments.output_dir)
+        with open(f"{arguments.output_dir}/losses.json", "w", encoding="utf-8") as writer:
+            json.dump(losses, writer)
+        return
     # Batches by length, too, would give the predictions in the order of the texts' lengths.
     arguments.train_sampling_strategy = "random"
     outputs = trainer.predict(list(examples(tables["test"]))).predictions

@@ -1,6 +1,6 @@
 """Pretraining goes on with texts of a domain: what that does to its masked words, and to a task.
 
-    python -m benchmarks.your_domain
+    TRANSFORMERS_PYTHON=/path/to/python python -m benchmarks.your_domain
 
 Network and texts come from `public_record`. The domain is a genre, by default sentences
 of film reviews: the four fifths of its texts that `public_record` trains on, without their ratings.
@@ -12,6 +12,9 @@ The last fifth is held out of all trainings. For each seed,
 2. `run_classifier.py` learns ratings of texts drawn with the seed, from the published network and
    from the network that has read the domain. The score is Pearson's correlation on the held-out
    texts.
+
+transformers' Trainer does the same, but for the new head alone (`--trained_by` chooses), on the
+same texts and ratings, with as many steps of as many texts, warm-up and learning rate.
 
 `--domain editorials` is a control: another domain than the task's. `--own_words=500` adds words to
 the vocabulary first. Each training is a cell of results/your_domain.json, written when it is done;
@@ -31,14 +34,14 @@ from typing import Any
 
 from benchmarks import csv_rows, public_record
 from benchmarks.main_job import ROOT, machine
-from benchmarks.public_record import GENRES
+from benchmarks.public_record import GENRES, HERE, THERE
 from bert_estimator.command_line import charts
 
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "your_domain.json")
 PICTURE = os.path.join(ROOT, "docs", "your_domain.svg")
 HEAD, ADAPTED, PUBLISHED = "a new head alone", "all weights", "the published network"
 TRAINABLE = {HEAD: "head", ADAPTED: "all"}  # in pretraining
-ALL = "all"  # labelled texts that are not held out
+ALL = "all"  # ratings that are not held out
 RATE = 1e-4  # that `public_record` chose for this network, on tweets
 BATCH, FEWEST_STEPS = 32, 200  # of a fine-tuning, which has three epochs at least
 PRETRAINING_BATCH, LENGTH = 64, 128  # of a batch in texts, of a row in tokens
@@ -85,14 +88,17 @@ class Domain:
                 public_record.processor_minutes(command)
         return {name: f"{path}.tfrecord" for name, path in paths.items()}
 
-    def adapted(self, side: str, epochs: int, seed: int) -> str:
+    def adapted(self, by: str, side: str, epochs: int, seed: int) -> str:
         """Returns the directory of the network that has read the domain."""
-        return os.path.join(self._folder, f"{TRAINABLE[side]}-{epochs}-epochs-seed-{seed}")
+        trained = TRAINABLE[side] if by == HERE else by
+        return os.path.join(self._folder, f"{trained}-{epochs}-epochs-seed-{seed}")
 
-    def pretrain(self, side: str, epochs: int, seed: int) -> dict[str, float]:
+    def pretrain(self, by: str, side: str, epochs: int, seed: int) -> dict[str, float]:
         """Goes on pretraining; returns losses of the held-out texts' masked words, in nats."""
         steps = max(1, epochs * len(self.texts) // PRETRAINING_BATCH)
-        output = self.adapted(side, epochs, seed)
+        output = self.adapted(by, side, epochs, seed)
+        if by == THERE:
+            return {"steps": steps, **self._pretrain_there(steps, seed, output)}
         flags = {
             **self.records(), "init_checkpoint": self._start, "output_dir": output,
             "trainable": TRAINABLE[side], "random_seed": seed, "use_tpu": True, "pack": True,
@@ -112,12 +118,29 @@ class Domain:
         losses = {name: round(loss, 4) for name, loss in losses.items()}
         return {"steps": steps, **losses, "minutes": minutes}
 
-    def fine_tune(self, model: str | None, number: int, seed: int) -> dict[str, float]:
+    def _pretrain_there(self, steps: int, seed: int, output: str) -> dict[str, float]:
+        for name, texts in (("train", self.texts), ("test", {text for text, _ in self.held_out})):
+            csv_rows.write(f"{output}/{name}.csv", ["text"], [{"text": t} for t in sorted(texts)])
+        command = [
+            os.environ["TRANSFORMERS_PYTHON"], "-m", "benchmarks.torch_trainer", self._start,
+            output, "words", f"--output_dir={output}", f"--max_steps={steps}",
+            f"--learning_rate={RATE}", f"--warmup_steps={steps // 10}", f"--seed={seed}",
+            f"--per_device_train_batch_size={PRETRAINING_BATCH}", "--per_device_eval_batch_size=64",
+            "--bf16", "--use_cpu", "--save_strategy=no", "--report_to=none",
+        ]  # fmt: skip
+        minutes = public_record.processor_minutes(command)
+        with open(os.path.join(output, "losses.json"), encoding="utf-8") as reader:
+            losses = {name: round(loss, 4) for name, loss in json.load(reader).items()}
+        return {**losses, "minutes": minutes}
+
+    def fine_tune(self, by: str, model: str | None, number: int, seed: int) -> dict[str, float]:
         """Learns this many ratings from a network, or from the published network; returns the score
         of the held-out texts' ratings."""
         parts = random.Random(seed).sample(self.labelled, number), self.held_out
         epochs, start = max(3, FEWEST_STEPS * BATCH // number), model or self._model
-        side = f"{public_record.HERE} --num_train_epochs={epochs} --max_seq_length={LENGTH}"
+        side = f"{by} --num_train_epochs={epochs}"
+        if by == HERE:
+            side += f" --max_seq_length={LENGTH}"
         return public_record.fine_tune(self._cache, start, side, parts, RATE, seed)[0]
 
 
@@ -144,13 +167,11 @@ class Cells:
 def losses_table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns the table of the masked words of held-out texts."""
     rows, pretrained = [], [cell for cell in cells if "loss" in cell]
-    for key, own in csv_rows.by_keys(pretrained, "data", "read", "epochs", "side").items():
-        unigram, ends, minutes = (
-            csv_rows.numbers(own, name) for name in ("unigram", "loss", "minutes")
-        )
-        means = (f"{statistics.mean(unigram):.2f}", f"{statistics.mean(minutes):.1f}")
-        rows.append([*key, len(own), means[0], csv_rows.spread(ends), means[1]])
-    heads = "held out | read | epochs | trained | seeds | unigrams | loss in nats | min"
+    for key, own in csv_rows.by_keys(pretrained, "data", "read", "epochs", "by", "side").items():
+        ends, minutes = (csv_rows.numbers(own, name) for name in ("loss", "minutes"))
+        mean = f"{statistics.mean(minutes):.1f}"
+        rows.append([*key, len(own), own[0].get("unigram", ""), csv_rows.spread(ends), mean])
+    heads = "held out | read | epochs | by | trained | seeds | unigrams | loss in nats | min"
     return csv_rows.markdown(heads, rows)
 
 
@@ -159,18 +180,18 @@ def scores_table(cells: Sequence[dict[str, Any]]) -> str:
     before, after = (
         csv_rows.by_keys(
             [cell for cell in cells if "pearson" in cell and cell["side"] == side],
-            *("data", "labels", "read", "epochs")[:number],
+            *("data", "labels", "by", "read", "epochs")[:number],
         )
-        for side, number in ((PUBLISHED, 2), (ADAPTED, 4))
+        for side, number in ((PUBLISHED, 3), (ADAPTED, 5))
     )
     rows = []
     for key, own in after.items():
-        starts = {cell["seed"]: cell["pearson"] for cell in before.get(key[:2], ())}
+        starts = {cell["seed"]: cell["pearson"] for cell in before.get(key[:3], ())}
         pairs = [(starts[c["seed"]], c["pearson"]) for c in own if c["seed"] in starts]
         if pairs:
             columns = [*zip(*pairs, strict=True), [end - start for start, end in pairs]]
             rows.append([*key, len(pairs), *map(csv_rows.spread, columns)])
-    heads = "ratings of | ratings | read | epochs | seeds | published | after reading | gain"
+    heads = "ratings of | ratings | by | read | epochs | seeds | published | after reading | gain"
     return csv_rows.markdown(heads, rows)
 
 
@@ -180,7 +201,8 @@ def draw(figure: Any, cells: Sequence[dict[str, Any]]) -> None:
     figure.set_figheight(3.5 * len(tasks))
     panels = figure.subplots(len(tasks), squeeze=False)[:, 0]
     for axes, ((data,), own) in zip(panels, tasks.items(), strict=True):
-        lines = csv_rows.by_keys(sorted(own, key=lambda cell: cell["labels"]), "side", "read")
+        own = sorted((cell for cell in own if cell["by"] == HERE), key=lambda cell: cell["labels"])
+        lines = csv_rows.by_keys(own, "side", "read")
         colours = (charts.ORANGE, *(c for c in charts.COLOURS if c != charts.ORANGE))
         order = sorted(lines, key=lambda line: line[0] != PUBLISHED)
         for (side, read), colour in zip(order, colours, strict=False):
@@ -214,13 +236,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--own_words", type=int, default=0, help="add so many to the vocabulary")
     parser.add_argument("--epochs", type=int, default=5, help="read them so many times")
     parser.add_argument(
-        "--labels", nargs="+", default=["200", "1000", ALL], help="train on so many ratings"
+        "--labels", nargs="+", default=["200", "1000"], help="train on so many ratings, or all"
     )
+    sides = [HERE, THERE]
+    parser.add_argument("--trained_by", nargs="+", default=sides, choices=sides, help="by these")
     parser.add_argument("--seeds", type=int, nargs="+", default=range(1, 6), help="use these seeds")
     parser.add_argument("--cache", default=cache, help="keep the networks and the texts here")
     parser.add_argument("--results", default=RESULTS, help="keep the cells in this JSON file")
     parser.add_argument("--picture", default=PICTURE, help="draw the chart into this SVG file")
     arguments = parser.parse_args(argv)
+    if THERE in arguments.trained_by and "TRANSFORMERS_PYTHON" not in os.environ:
+        sys.exit("TRANSFORMERS_PYTHON names no Python with torch and transformers; set it")
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # as `public_record` does
     cache, task, epochs = os.path.abspath(arguments.cache), arguments.task, arguments.epochs
     genres = arguments.domain or [task]
@@ -230,16 +256,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     cells = Cells(arguments.results)
     what = " and ".join(genres) + f" with {num_words} own words" * (num_words > 0)
     read = {"read": what, "epochs": epochs}
-    for seed in arguments.seeds:
-        for side in TRAINABLE:
-            key = {"side": side, "data": task, **read, "seed": seed}
-            cells.add(key, domain.pretrain, side, epochs, seed)
+    for seed, by in itertools.product(arguments.seeds, arguments.trained_by):
+        for side in TRAINABLE if by == HERE else [ADAPTED]:
+            key = {"by": by, "side": side, "data": task, **read, "seed": seed}
+            cells.add(key, domain.pretrain, by, side, epochs, seed)
         for number, side in itertools.product(numbers, (PUBLISHED, ADAPTED)):
             own, model = {"read": None, "epochs": None}, None
             if side == ADAPTED:
-                own, model = read, domain.adapted(side, epochs, seed)
-            key = {"side": side, "data": task, **own, "labels": number, "seed": seed}
-            cells.add(key, domain.fine_tune, model, number, seed)
+                own, model = read, domain.adapted(by, side, epochs, seed)
+            key = {"by": by, "side": side, "data": task, **own, "labels": number, "seed": seed}
+            cells.add(key, domain.fine_tune, by, model, number, seed)
     found = cells.content["cells"]
     with open(arguments.picture, "w", encoding="utf-8") as writer:
         writer.write(charts.svg(lambda figure: draw(figure, found)))
