@@ -11,6 +11,7 @@ each with its metric. Which is the best follows from the list and from what lies
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -326,13 +327,18 @@ class RunDirectory:
         return records
 
     def write_curves(self) -> str:
-        """Draws loss, scores and learning rate into curves.svg; returns its path, or why there is
-        no picture."""
+        """Draws loss, scores and learning rate into curves.svg, unless it shows them; returns its
+        path, or why there is no picture."""
         path = os.path.join(self.path, "curves.svg")
         training, evaluations = [r for r in self.metrics() if "loss" in r], self.evaluations()
         corners = _recorded(self.path).get("learning_rates", [])
+        # To draw takes most of a second, and whoever evaluates again gets the same picture.
+        shown = hashlib.sha256(json.dumps([training, evaluations, corners]).encode()).hexdigest()
+        mark = f"<!-- shows {shown} -->\n"
+        if os.path.exists(path) and _read(path).endswith(mark):
+            return path
         try:
-            picture = charts.of_run(training, evaluations, corners)
+            picture = charts.of_run(training, evaluations, corners) + mark
         except Exception as error:
             # All else of the run is done, and a damaged installation has errors of every kind.
             return f"not drawn, as matplotlib failed ({type(error).__name__}: {error})"
@@ -426,6 +432,11 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             numbers[package] = None
     return numbers
+
+
+def _read(path):
+    with open(path, encoding="utf-8", errors="replace") as reader:
+        return reader.read()
 
 
 def _write(path, text):
