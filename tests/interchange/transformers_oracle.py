@@ -119,6 +119,8 @@ def logits(directory, batch):
     config = transformers.AutoConfig.from_pretrained(directory)
     kind = getattr(transformers, config.architectures[0])
     model, loading = kind.from_pretrained(directory, output_loading_info=True)
+    # A network for masked words keeps its pooler, which fine-tuning needs, and which is not read.
+    loading["unexpected_keys"] = {k for k in loading["unexpected_keys"] if ".pooler." not in k}
     if any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         sys.exit(f"{directory}: {loading}")
     ids, mask, segments = (
