@@ -2,9 +2,9 @@
 
     TRANSFORMERS_PYTHON=/path/to/python python -m benchmarks.your_domain
 
-Network and texts come from `public_record`. The domain is a genre, by default sentences
-of film reviews: the four fifths of its texts that `public_record` trains on, without their ratings.
-The last fifth is held out of all trainings. For each seed,
+Network and texts come from `public_record`. The domain is a genre, by default sentences of product
+reviews: the four fifths of its texts that `public_record` trains on, without their ratings. The
+last fifth is held out of all trainings. For each seed,
 
 1. `run_pretraining.py --init_checkpoint` goes on with the domain's texts, once with all weights and
    once with `--trainable=head`: the published network does not have a head for masked words, so
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cache = os.path.join(tempfile.gettempdir(), "public_record")
     parser.add_argument(
-        "--task", default="films", choices=GENRES, help="take these texts and ratings"
+        "--task", default="products", choices=GENRES, help="take these texts and ratings"
     )
     parser.add_argument(
         "--domain", nargs="+", choices=GENRES, help="read these first, by default --task"
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--own_words", type=int, default=0, help="add so many to the vocabulary")
     parser.add_argument("--epochs", type=int, default=5, help="read them so many times")
     parser.add_argument(
-        "--labels", nargs="+", default=["200", "1000"], help="train on so many ratings, or all"
+        "--labels", nargs="+", default=["200", "1000", ALL], help="train on so many ratings"
     )
     sides = [HERE, THERE]
     parser.add_argument("--trained_by", nargs="+", default=sides, choices=sides, help="by these")

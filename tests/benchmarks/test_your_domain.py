@@ -93,7 +93,7 @@ def run(monkeypatch, cache, *arguments):  # noqa: F811
     monkeypatch.setenv("TRANSFORMERS_PYTHON", "python")
     paths = [f"--{name}={cache}/{name}" for name in ("cache", "results", "picture")]
     paths[0] = f"--cache={cache}"
-    your_domain.main([*paths, *arguments])
+    your_domain.main([*paths, "--task", "films", *arguments])
     return measured
 
 
