@@ -239,7 +239,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--labels", nargs="+", default=["200", "1000", ALL], help="train on so many ratings"
     )
     sides = [HERE, THERE]
-    parser.add_argument("--trained_by", nargs="+", default=sides, choices=sides, help="by these")
+    parser.add_argument(
+        "--trained_by", nargs="+", default=sides, choices=sides, help="train with these"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=range(1, 6), help="use these seeds")
     parser.add_argument("--cache", default=cache, help="keep the networks and the texts here")
     parser.add_argument("--results", default=RESULTS, help="keep the cells in this JSON file")

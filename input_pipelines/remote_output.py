@@ -159,7 +159,10 @@ def hash_of(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        with open(remote.local(path), "rb") as reader:
+        local = remote.local(path)
+        if not os.path.isfile(local):  # Of a pipe, which others read, nothing would be left.
+            return None
+        with open(local, "rb") as reader:
             return hashlib.sha256(reader.read()).hexdigest()
     except (OSError, remote.StorageError):
         return None
