@@ -340,7 +340,7 @@ def start_host():
         yield start_one
 
 
-@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("missing", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("xla_runtime")
 def test_a_host_that_does_not_come_ends_the_start(start_host, missing):
     process, address = start_host(1 - missing, wait_secs=2)

@@ -114,7 +114,12 @@ def config_of(model):
 
 
 @pytest.mark.parametrize(
-    ("name", "do_lower_case"), [("hf_classifier", True), ("hf_pretraining", True), ("tf1", False)]
+    ("name", "do_lower_case"),
+    [
+        ("hf_classifier", True),
+        pytest.param("hf_pretraining", True, marks=pytest.mark.slow),
+        ("tf1", False),
+    ],
 )
 def test_a_fine_tuned_model_goes_into_both_formats(tmp_path, name, do_lower_case):
     """`hf_classifier` has a head of as many labels, which is trained on; the others get a new one.

@@ -128,6 +128,7 @@ def test_masked_words_alone_need_neither_pooler_nor_head(tmp_path):
     assert report["flops"] == flops_of_training(**expected, has_sentences=False)
 
 
+@pytest.mark.slow
 def test_packed_rows_of_records_of_a_given_fill(tmp_path, capsys):
     batch = {"train_batch_size": 64, "max_seq_length": 32, "max_predictions_per_seq": 5}
     report = report_of(tmp_path, pack=True, fill=0.5, **batch)

@@ -20,9 +20,6 @@ WAYS = {
         "use_tpu": True, "tpu_name": "rehearse:4", "num_cores_per_replica": 2
     },
 }  # fmt: skip
-WAYS_AS_CASES = [w if w == "2 cores" else pytest.param(w, marks=pytest.mark.slow) for w in WAYS]
-
-
 pytestmark = pytest.mark.usefixtures("ways_on_cores")
 
 
@@ -93,7 +90,8 @@ def assert_equal(one, other):
 
 
 @pytest.mark.parametrize(
-    "kind", ["dynamic", pytest.param("static", marks=pytest.mark.slow), "foreign", "spans"]
+    "kind",
+    [*(pytest.param(k, marks=pytest.mark.slow) for k in ("dynamic", "static")), "foreign", "spans"],
 )
 def test_packed_rows_give_what_rows_of_one_sequence_give(kind, data, tmp_path, capsys):
     unpacked = trained(data, tmp_path / "unpacked", kind)
@@ -104,7 +102,8 @@ def test_packed_rows_give_what_rows_of_one_sequence_give(kind, data, tmp_path, c
     assert kept.exists() == (kind == "foreign")
 
 
-@pytest.mark.parametrize("way", WAYS_AS_CASES)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
 def test_dropout_of_packed_rows_is_the_same_on_any_cores(way, data, tmp_path):
     expected = trained(data, tmp_path / "expected", rate=0.2, pack=True)
     assert_equal(trained(data, tmp_path / "other", rate=0.2, pack=True, **WAYS[way]), expected)
@@ -133,7 +132,7 @@ def test_packed_rows_give_what_rows_of_one_sequence_give_on_any_cores(way, data,
 
 
 @pytest.mark.parametrize(
-    "kind", ["foreign", pytest.param("dynamic", marks=pytest.mark.slow), "spans"]
+    "kind", ["foreign", *(pytest.param(k, marks=pytest.mark.slow) for k in ("dynamic", "spans"))]
 )
 def test_a_killed_run_goes_on_as_it_would_have_gone_on(kind, data, tmp_path):
     expected = trained(data, tmp_path / "run", kind, rate=0.2, pack=True)
@@ -142,7 +141,9 @@ def test_a_killed_run_goes_on_as_it_would_have_gone_on(kind, data, tmp_path):
     np.testing.assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("way", ["2 cores", "micro-batches without TPU rules"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("2 cores", marks=pytest.mark.slow), "micro-batches without TPU rules"]
+)
 def test_spans_of_words_are_the_same_wherever_they_are_drawn(way, data, tmp_path):
     expected = trained(data, tmp_path / "expected", "spans", pack=False)
     assert_equal(trained(data, tmp_path / "other", "spans", pack=False, **WAYS[way]), expected)

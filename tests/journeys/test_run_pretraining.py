@@ -274,7 +274,9 @@ def test_the_step_leaves_for_where_tensorflow_is_not(data, trained, tmp_path, ca
 
 
 @pytest.mark.usefixtures("xla_runtime")
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(
+    "runtime", ["session", pytest.param("rehearse:2", marks=pytest.mark.slow), "local"]
+)
 def test_curves_of_a_short_training_are_lines(trained, runtime):
     """The first and the last step are logged, even if all steps are one loop."""
     first, *_, last = metrics_of(trained(runtime))

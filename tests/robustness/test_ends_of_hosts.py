@@ -105,7 +105,7 @@ estimator.train(
         pytest.param("chief", "5", 5, marks=pytest.mark.slow),
         pytest.param("worker", "0", 0, marks=pytest.mark.slow),
         pytest.param("worker", "143", 143, marks=pytest.mark.slow),
-        ("worker", "SIGTERM", -signal.SIGTERM),
+        pytest.param("worker", "SIGTERM", -signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("worker", "SIGINT", 130, marks=pytest.mark.slow),
         pytest.param("chief", "SIGINT", 130, marks=pytest.mark.slow),
     ],
