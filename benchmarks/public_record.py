@@ -208,7 +208,7 @@ class Record:
 
 def write(path: str, content: dict[str, Any]) -> None:
     """Replaces the file of results, with a cell on each line."""
-    lines = json.dumps(content).replace('[{"side"', '[\n{"side"').replace("}, {", "},\n{")
+    lines = json.dumps(content).replace(': [{"', ': [\n{"').replace("}, {", "},\n{")
     with disk_files.writer(path) as writer:
         writer.write(lines + "\n")
 

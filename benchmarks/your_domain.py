@@ -17,8 +17,9 @@ transformers' Trainer does the same, but for the new head alone (`--trained_by` 
 same texts and ratings, with as many steps of as many texts, warm-up and learning rate.
 
 `--domain editorials` is a control: another domain than the task's. `--own_words=500` adds words to
-the vocabulary first. Each training is a cell of results/your_domain.json, written when it is done;
-another start goes on. Minutes are processor time of the whole command on one core.
+the vocabulary first. `--model` starts from another network, such as the main job's, which has read
+Python's documentation alone. Each training is a cell of results/your_domain.json, written when it
+is done; another start goes on. Minutes are processor time of the whole command on one core.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import random
 import statistics
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,8 +41,9 @@ from bert_estimator.command_line import charts
 
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "your_domain.json")
 PICTURE = os.path.join(ROOT, "docs", "your_domain.svg")
-HEAD, ADAPTED, PUBLISHED = "a new head alone", "all weights", "the published network"
-TRAINABLE = {HEAD: "head", ADAPTED: "all"}  # in pretraining
+HEAD, WHOLE = "a new head alone", "all weights"  # what is trained by reading
+TRAINABLE = {HEAD: "head", WHOLE: "all"}
+PUBLISHED = "the published network"
 ALL = "all"  # ratings that are not held out
 RATE = 1e-4  # that `public_record` chose for this network, on tweets
 BATCH, FEWEST_STEPS = 32, 200  # of a fine-tuning, which has three epochs at least
@@ -57,7 +60,8 @@ class Domain:
         parts = [public_record.tables(cache, genre)[0] for genre in genres]
         self.texts = sorted({text for part in parts for text, _ in part})
         self._cache, self._model, self._num_words = cache, model, num_words
-        name = f"{task}-after-{'-'.join(genres)}-{num_words}-words"
+        number = zlib.crc32(model.encode())
+        name = f"{number}-{task}-after-{'-'.join(genres)}-{num_words}-words"
         self._folder = os.path.join(cache, name)
         self._start = os.path.join(self._folder, "model") if num_words else model
 
@@ -88,20 +92,20 @@ class Domain:
                 public_record.processor_minutes(command)
         return {name: f"{path}.tfrecord" for name, path in paths.items()}
 
-    def adapted(self, by: str, side: str, epochs: int, seed: int) -> str:
+    def adapted(self, by: str, trained: str, epochs: int, seed: int) -> str:
         """Returns the directory of the network that has read the domain."""
-        trained = TRAINABLE[side] if by == HERE else by
-        return os.path.join(self._folder, f"{trained}-{epochs}-epochs-seed-{seed}")
+        name = TRAINABLE[trained] if by == HERE else by
+        return os.path.join(self._folder, f"{name}-{epochs}-epochs-seed-{seed}")
 
-    def pretrain(self, by: str, side: str, epochs: int, seed: int) -> dict[str, float]:
+    def pretrain(self, by: str, trained: str, epochs: int, seed: int) -> dict[str, float]:
         """Goes on pretraining; returns losses of the held-out texts' masked words, in nats."""
         steps = max(1, epochs * len(self.texts) // PRETRAINING_BATCH)
-        output = self.adapted(by, side, epochs, seed)
+        output = self.adapted(by, trained, epochs, seed)
         if by == THERE:
             return {"steps": steps, **self._pretrain_there(steps, seed, output)}
         flags = {
             **self.records(), "init_checkpoint": self._start, "output_dir": output,
-            "trainable": TRAINABLE[side], "random_seed": seed, "use_tpu": True, "pack": True,
+            "trainable": TRAINABLE[trained], "random_seed": seed, "use_tpu": True, "pack": True,
             "precision": "bfloat16", "train_batch_size": PRETRAINING_BATCH, "learning_rate": RATE,
             "num_train_steps": steps, "num_warmup_steps": steps // 10, "max_seq_length": LENGTH,
             "save_checkpoints_steps": steps, "eval_batch_size": 64, "max_eval_steps": 1000,
@@ -134,8 +138,8 @@ class Domain:
         return {**losses, "minutes": minutes}
 
     def fine_tune(self, by: str, model: str | None, number: int, seed: int) -> dict[str, float]:
-        """Learns this many ratings from a network, or from the published network; returns the score
-        of the held-out texts' ratings."""
+        """Learns this many ratings from a network, or from the one that was given; returns the
+        score of the held-out texts' ratings."""
         parts = random.Random(seed).sample(self.labelled, number), self.held_out
         epochs, start = max(3, FEWEST_STEPS * BATCH // number), model or self._model
         side = f"{by} --num_train_epochs={epochs}"
@@ -167,57 +171,56 @@ class Cells:
 def losses_table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns the table of the masked words of held-out texts."""
     rows, pretrained = [], [cell for cell in cells if "loss" in cell]
-    for key, own in csv_rows.by_keys(pretrained, "data", "read", "epochs", "by", "side").items():
+    names = ("network", "data", "read", "by", "trained")
+    for key, own in csv_rows.by_keys(pretrained, *names).items():
         ends, minutes = (csv_rows.numbers(own, name) for name in ("loss", "minutes"))
         mean = f"{statistics.mean(minutes):.1f}"
         rows.append([*key, len(own), own[0].get("unigram", ""), csv_rows.spread(ends), mean])
-    heads = "held out | read | epochs | by | trained | seeds | unigrams | loss in nats | min"
+    heads = "network | held out | read | by | trained | seeds | unigrams | loss in nats | min"
     return csv_rows.markdown(heads, rows)
 
 
 def scores_table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns the table of the task; a gain is of two trainings on the same ratings, by seed."""
-    before, after = (
-        csv_rows.by_keys(
-            [cell for cell in cells if "pearson" in cell and cell["side"] == side],
-            *("data", "labels", "by", "read", "epochs")[:number],
-        )
-        for side, number in ((PUBLISHED, 3), (ADAPTED, 5))
-    )
-    rows = []
-    for key, own in after.items():
-        starts = {cell["seed"]: cell["pearson"] for cell in before.get(key[:3], ())}
-        pairs = [(starts[c["seed"]], c["pearson"]) for c in own if c["seed"] in starts]
-        if pairs:
-            columns = [*zip(*pairs, strict=True), [end - start for start, end in pairs]]
-            rows.append([*key, len(pairs), *map(csv_rows.spread, columns)])
-    heads = "ratings of | ratings | by | read | epochs | seeds | published | after reading | gain"
+    rows, tuned = [], [cell for cell in cells if "pearson" in cell]
+    names = ("network", "data", "labels", "by")
+    for key, own in csv_rows.by_keys(tuned, *names).items():
+        readers = csv_rows.by_keys(own, "read")
+        starts = {cell["seed"]: cell["pearson"] for cell in readers.pop((None,), ())}
+        for (read,), after in readers.items():
+            pairs = [(starts[c["seed"]], c["pearson"]) for c in after if c["seed"] in starts]
+            if pairs:
+                columns = [*zip(*pairs, strict=True), [end - start for start, end in pairs]]
+                rows.append([*key, read, len(pairs), *map(csv_rows.spread, columns)])
+    heads = "network | ratings of | ratings | by | read | seeds | as it is | after reading | gain"
     return csv_rows.markdown(heads, rows)
 
 
 def draw(figure: Any, cells: Sequence[dict[str, Any]]) -> None:
-    """Draws the scores over the number of ratings, for each task: dots of seeds, lines of means."""
-    tasks = csv_rows.by_keys([cell for cell in cells if "pearson" in cell], "data")
+    """Draws the scores over the number of ratings, for each network and task: dots of seeds, lines
+    of means."""
+    own = [cell for cell in cells if "pearson" in cell and cell["by"] == HERE]
+    tasks = csv_rows.by_keys(own, "network", "data")
     figure.set_figheight(3.5 * len(tasks))
     panels = figure.subplots(len(tasks), squeeze=False)[:, 0]
-    for axes, ((data,), own) in zip(panels, tasks.items(), strict=True):
-        own = sorted((cell for cell in own if cell["by"] == HERE), key=lambda cell: cell["labels"])
-        lines = csv_rows.by_keys(own, "side", "read")
+    for axes, ((network, data), own) in zip(panels, tasks.items(), strict=True):
+        lines = csv_rows.by_keys(sorted(own, key=lambda cell: cell["labels"]), "read")
         colours = (charts.ORANGE, *(c for c in charts.COLOURS if c != charts.ORANGE))
-        order = sorted(lines, key=lambda line: line[0] != PUBLISHED)
-        for (side, read), colour in zip(order, colours, strict=False):
-            line = lines[side, read]
+        order = sorted(lines, key=lambda line: line != (None,))
+        for (read,), colour in zip(order, colours, strict=False):
+            line = lines[read,]
             axes.plot(*_columns(line), ".", color=colour, markersize=4)
             groups = csv_rows.by_keys(line, "labels").values()
             means = [[statistics.mean(values) for values in _columns(group)] for group in groups]
-            name = f"after reading {read}" if read else side
+            name = f"after reading {read}" if read else "as it is"
             axes.plot(*zip(*means, strict=True), color=colour, label=name)
         numbers = sorted({cell["labels"] for cell in own})
         axes.set_xscale("log")
         axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
         axes.minorticks_off()
         axes.set_xlabel("rated texts to learn from")
-        charts.finish_panel(axes, f"predicted ratings of held-out {data}: Pearson's correlation")
+        title = f"predicted ratings of held-out {data}: Pearson's correlation ({network})"
+        charts.finish_panel(axes, title)
 
 
 def _columns(cells):
@@ -233,6 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--domain", nargs="+", choices=GENRES, help="read these first, by default --task"
     )
+    parser.add_argument("--model", help="start from this network, not from the published one")
     parser.add_argument("--own_words", type=int, default=0, help="add so many to the vocabulary")
     parser.add_argument("--epochs", type=int, default=5, help="read them so many times")
     parser.add_argument(
@@ -253,21 +257,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     cache, task, epochs = os.path.abspath(arguments.cache), arguments.task, arguments.epochs
     genres = arguments.domain or [task]
     num_words = arguments.own_words
-    domain = Domain(cache, public_record.fetch(cache), task, genres, num_words)
+    published, network = public_record.fetch(cache), PUBLISHED
+    if arguments.model:
+        network = os.path.basename(os.path.normpath(arguments.model))
+    model = os.path.abspath(arguments.model) if arguments.model else published
+    domain = Domain(cache, model, task, genres, num_words)
     numbers = [len(domain.labelled) if n == ALL else int(n) for n in arguments.labels]
     cells = Cells(arguments.results)
     what = " and ".join(genres) + f" with {num_words} own words" * (num_words > 0)
-    read = {"read": what, "epochs": epochs}
+    what += f", {epochs} times"
     for seed, by in itertools.product(arguments.seeds, arguments.trained_by):
-        for side in TRAINABLE if by == HERE else [ADAPTED]:
-            key = {"by": by, "side": side, "data": task, **read, "seed": seed}
-            cells.add(key, domain.pretrain, by, side, epochs, seed)
-        for number, side in itertools.product(numbers, (PUBLISHED, ADAPTED)):
-            own, model = {"read": None, "epochs": None}, None
-            if side == ADAPTED:
-                own, model = read, domain.adapted(by, side, epochs, seed)
-            key = {"by": by, "side": side, "data": task, **own, "labels": number, "seed": seed}
-            cells.add(key, domain.fine_tune, by, model, number, seed)
+        key = {"network": network, "by": by, "data": task, "seed": seed}
+        for trained in TRAINABLE if by == HERE else [WHOLE]:
+            own = {**key, "read": what, "trained": trained}
+            cells.add(own, domain.pretrain, by, trained, epochs, seed)
+        reader = domain.adapted(by, WHOLE, epochs, seed)
+        for number, read in itertools.product(numbers, (None, what)):
+            own = {**key, "read": read, "labels": number}
+            cells.add(own, domain.fine_tune, by, read and reader, number, seed)
     found = cells.content["cells"]
     with open(arguments.picture, "w", encoding="utf-8") as writer:
         writer.write(charts.svg(lambda figure: draw(figure, found)))

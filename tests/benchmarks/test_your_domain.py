@@ -75,9 +75,9 @@ def run(monkeypatch, cache, *arguments):  # noqa: F811
     """Runs the benchmark with made-up measurements; returns what was measured."""
     measured = []
 
-    def pretrain(domain, by, side, epochs, seed):
-        measured.append((side, seed))
-        loss = 4.0 if side == your_domain.HEAD else 3.0
+    def pretrain(domain, by, trained, epochs, seed):
+        measured.append((trained, seed))
+        loss = 4.0 if trained == your_domain.HEAD else 3.0
         others = LOSSES if by == your_domain.HERE else {}
         return {**others, "loss": loss + seed / 10, "minutes": 2}
 
@@ -101,54 +101,55 @@ def test_cells_are_measured_once_and_shown(monkeypatch, cache, capsys):  # noqa:
     arguments = ["--labels", "20", "all", "--trained_by", your_domain.HERE, "--seeds", "1"]
     adapted = "all-5-epochs-seed-1"
     assert run(monkeypatch, cache, *arguments) == [
-        (your_domain.HEAD, 1), (your_domain.ADAPTED, 1),
+        (your_domain.HEAD, 1), (your_domain.WHOLE, 1),
         (None, 20, 1), (adapted, 20, 1), (None, 73, 1), (adapted, 73, 1),
     ]  # fmt: skip
     assert len(run(monkeypatch, cache, *arguments, "2")) == 6
     # The published network learns once, whatever the other network reads.
     control = run(monkeypatch, cache, *arguments, "--domain", "tweets", "products")
     assert control == [
-        (your_domain.HEAD, 1), (your_domain.ADAPTED, 1), (adapted, 20, 1), (adapted, 73, 1),
+        (your_domain.HEAD, 1), (your_domain.WHOLE, 1), (adapted, 20, 1), (adapted, 73, 1),
     ]  # fmt: skip
     with open(f"{cache}/results", encoding="utf-8") as reader:
         assert len(json.load(reader)["cells"]) == 16
     assert "9 own words" not in capsys.readouterr().out
     run(monkeypatch, cache, *arguments, "--own_words", "9")
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("| films") and "own words" not in line] == [
-        "| films | films | 5 | this project |"
-        " a new head alone | 2 | 6.9 | 4.150 (4.100 to 4.200) | 2.0 |",
-        "| films | films | 5 | this project |"
-        " all weights | 2 | 6.9 | 3.150 (3.100 to 3.200) | 2.0 |",
-        "| films | tweets and products | 5 | this project |"
-        " a new head alone | 1 | 6.9 | 4.100 (4.100 to 4.100) | 2.0 |",
-        "| films | tweets and products | 5 | this project |"
-        " all weights | 1 | 6.9 | 3.100 (3.100 to 3.100) | 2.0 |",
-        "| films | 20 | this project |"
-        " films | 5 | 2 | 0.520 (0.520 to 0.520) |"
-        " 0.595 (0.570 to 0.620) | 0.075 (0.050 to 0.100) |",
-        "| films | 73 | this project |"
-        " films | 5 | 2 | 0.573 (0.573 to 0.573) |"
-        " 0.648 (0.623 to 0.673) | 0.075 (0.050 to 0.100) |",
-        "| films | 20 | this project |"
-        " tweets and products | 5 | 1 | 0.520 (0.520 to 0.520) |"
-        " 0.570 (0.570 to 0.570) | 0.050 (0.050 to 0.050) |",
-        "| films | 73 | this project |"
-        " tweets and products | 5 | 1 | 0.573 (0.573 to 0.573) |"
-        " 0.623 (0.623 to 0.623) | 0.050 (0.050 to 0.050) |",
+    start = "| the published network |"
+    assert [line for line in lines if line.startswith(start) and "own words" not in line] == [
+        f"{start} films | films, 5 times | this project | a new head alone | 2 | 6.9 |"
+        " 4.150 (4.100 to 4.200) | 2.0 |",
+        f"{start} films | films, 5 times | this project | all weights | 2 | 6.9 |"
+        " 3.150 (3.100 to 3.200) | 2.0 |",
+        f"{start} films | tweets and products, 5 times | this project | a new head alone | 1 |"
+        " 6.9 | 4.100 (4.100 to 4.100) | 2.0 |",
+        f"{start} films | tweets and products, 5 times | this project | all weights | 1 | 6.9 |"
+        " 3.100 (3.100 to 3.100) | 2.0 |",
+        f"{start} films | 20 | this project | films, 5 times | 2 |"
+        " 0.520 (0.520 to 0.520) | 0.595 (0.570 to 0.620) | 0.075 (0.050 to 0.100) |",
+        f"{start} films | 20 | this project | tweets and products, 5 times | 1 |"
+        " 0.520 (0.520 to 0.520) | 0.570 (0.570 to 0.570) | 0.050 (0.050 to 0.050) |",
+        f"{start} films | 73 | this project | films, 5 times | 2 |"
+        " 0.573 (0.573 to 0.573) | 0.648 (0.623 to 0.673) | 0.075 (0.050 to 0.100) |",
+        f"{start} films | 73 | this project | tweets and products, 5 times | 1 |"
+        " 0.573 (0.573 to 0.573) | 0.623 (0.623 to 0.623) | 0.050 (0.050 to 0.050) |",
     ]
-    assert len([line for line in lines if "| films with 9 own words | 5 |" in line]) == 4
+    assert len([line for line in lines if "| films with 9 own words, 5 times |" in line]) == 4
+    run(monkeypatch, cache, *arguments, "--model", f"{cache}/main_job/")
+    assert "| main_job | films | 20 | this project | films, 5" in capsys.readouterr().out
     there = run(monkeypatch, cache, *arguments, "--trained_by", your_domain.THERE)
     adapted = "transformers-5-epochs-seed-1"
     assert there == [
-        (your_domain.ADAPTED, 1), (None, 20, 1), (adapted, 20, 1), (None, 73, 1), (adapted, 73, 1),
+        (your_domain.WHOLE, 1), (None, 20, 1), (adapted, 20, 1), (None, 73, 1), (adapted, 73, 1),
     ]  # fmt: skip
     out = capsys.readouterr().out
-    assert "| films | films | 5 | transformers | all weights | 1 |  | 3.100 (" in out
-    assert "| films | 20 | transformers | films | 5 | 1 | 0.220 (0.220 to 0.220) | 0.270 (" in out
+    assert f"{start} films | films, 5 times | transformers | all weights | 1 |  | 3.100 (" in out
+    assert (
+        f"{start} films | 20 | transformers | films, 5 times | 1 | 0.220 (0.220 to 0.220) |" in out
+    )
     with open(f"{cache}/picture", encoding="utf-8") as reader:
         drawn = words(reader.read())
-    for text in ("the published network", "after reading films", "rated texts to learn from"):
+    for text in ("as it is", "after reading films, 5 times", "rated texts to learn from"):
         assert text in drawn
 
 
@@ -169,10 +170,10 @@ def test_a_network_reads_and_learns(cache, monkeypatch):  # noqa: F811
     model = os.path.join(cache, *NETWORK)
     domain = your_domain.Domain(cache, model, "films", ["films"])
     here = your_domain.HERE
-    losses = domain.pretrain(here, your_domain.ADAPTED, 8, 1)
+    losses = domain.pretrain(here, your_domain.WHOLE, 8, 1)
     assert losses["steps"] == 8 * len(domain.texts) // 64
     assert 0 < losses["loss"] < losses["start"]
-    adapted = domain.adapted(here, your_domain.ADAPTED, 8, 1)
+    adapted = domain.adapted(here, your_domain.WHOLE, 8, 1)
     for start in (None, adapted):
         scores = domain.fine_tune(here, start, 60, 1)
         assert scores.keys() == {"pearson", "minutes"} and -1 <= scores["pearson"] <= 1
@@ -186,8 +187,8 @@ def test_a_network_reads_and_learns_in_transformers(cache):  # noqa: F811
     model = os.path.join(cache, *NETWORK)
     domain = your_domain.Domain(cache, model, "films", ["films"])
     there = your_domain.THERE
-    losses = domain.pretrain(there, your_domain.ADAPTED, 8, 1)
+    losses = domain.pretrain(there, your_domain.WHOLE, 8, 1)
     assert 0 < losses["loss"] < losses["start"]
-    adapted = domain.adapted(there, your_domain.ADAPTED, 8, 1)
+    adapted = domain.adapted(there, your_domain.WHOLE, 8, 1)
     scores = domain.fine_tune(there, adapted, 60, 1)
     assert scores.keys() == {"pearson", "minutes"} and -1 <= scores["pearson"] <= 1
