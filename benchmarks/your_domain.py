@@ -138,7 +138,7 @@ class Domain:
         return {**losses, "minutes": minutes}
 
     def fine_tune(self, by: str, model: str | None, number: int, seed: int) -> dict[str, float]:
-        """Learns this many ratings from `model`, or from what reads the domain as it is; returns the
+        """Learns this many ratings from `model`, or from the network that has not read; returns the
         score of the held-out texts' ratings."""
         parts = random.Random(seed).sample(self.labelled, number), self.held_out
         epochs, start = max(3, FEWEST_STEPS * BATCH // number), model or self._model
