@@ -192,12 +192,12 @@ class Record:
                 return cell
         scores, true, predicted = train(self._cache, self._model, **key)
         cell = {**key, **scores}
-        print(cell, flush=True)
         self.content["cells"].append(cell)
         if EXAMPLE.items() <= cell.items():
             pairs = zip(true, predicted, strict=True)
             self.content["example"] = [[round(number, 2) for number in pair] for pair in pairs]
         write(self._path, self.content)
+        print(cell, flush=True)
         return cell
 
     def rate(self, side: str) -> float:

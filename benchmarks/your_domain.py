@@ -163,9 +163,9 @@ class Cells:
         if any(key.items() <= cell.items() for cell in self.content["cells"]):
             return
         cell = {**key, **measure(*arguments)}
-        print(cell, flush=True)
         self.content["cells"].append(cell)
         public_record.write(self._path, self.content)
+        print(cell, flush=True)
 
 
 def losses_table(cells: Sequence[dict[str, Any]]) -> str:
