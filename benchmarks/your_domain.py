@@ -106,6 +106,7 @@ class Domain:
         flags = {
             **self.records(), "init_checkpoint": self._start, "output_dir": output,
             "trainable": TRAINABLE[trained], "random_seed": seed, "use_tpu": True, "pack": True,
+            "adam_bias_correction": True,  # as in transformers
             "precision": "bfloat16", "train_batch_size": PRETRAINING_BATCH, "learning_rate": RATE,
             "num_train_steps": steps, "num_warmup_steps": steps // 10, "max_seq_length": LENGTH,
             "save_checkpoints_steps": steps, "eval_batch_size": 64, "max_eval_steps": 1000,
