@@ -183,7 +183,8 @@ def losses_table(cells: Sequence[dict[str, Any]]) -> str:
 
 def scores_table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns the table of the task; a gain is of two trainings on the same ratings, by seed."""
-    rows, tuned = [], [cell for cell in cells if "pearson" in cell]
+    tuned = [cell for cell in cells if "pearson" in cell]
+    rows, tuned = [], sorted(tuned, key=lambda cell: cell["labels"])
     names = ("network", "data", "labels", "by")
     for key, own in csv_rows.by_keys(tuned, *names).items():
         readers = csv_rows.by_keys(own, "read")
