@@ -17,9 +17,11 @@ transformers' Trainer does the same, but for the new head alone (`--trained_by` 
 same texts and ratings, with as many steps of as many texts, warm-up and learning rate.
 
 `--domain editorials` is a control: another domain than the task's. `--own_words=500` adds words to
-the vocabulary first. `--model` starts from another network, such as the main job's, which has read
-Python's documentation alone. Each training is a cell of results/your_domain.json, written when it
-is done; another start goes on. Minutes are processor time of the whole command on one core.
+the vocabulary first. The first part corrects the bias of Adam's moments, as transformers does,
+unless `--noadam_bias_correction` is given. `--model` starts from another network, such as the main
+job's, which has read Python's documentation alone. Each training is a cell of
+results/your_domain.json, written when it is done; another start goes on. Minutes are processor time
+of the whole command on one core.
 """
 
 import argparse
@@ -54,12 +56,19 @@ class Domain:
     """Holds the published network, the texts of a task's genre, and the texts of a domain."""
 
     def __init__(
-        self, cache: str, model: str, task: str, genres: Sequence[str], num_words: int = 0
+        self,
+        cache: str,
+        model: str,
+        task: str,
+        genres: Sequence[str],
+        num_words: int = 0,
+        is_corrected: bool = True,
     ):
         self.labelled, self.held_out = public_record.tables(cache, task)
         parts = [public_record.tables(cache, genre)[0] for genre in genres]
         self.texts = sorted({text for part in parts for text, _ in part})
         self._cache, self._model, self._num_words = cache, model, num_words
+        self._is_corrected = is_corrected
         number = zlib.crc32(model.encode())
         name = f"{number}-{task}-after-{'-'.join(genres)}-{num_words}-words"
         self._folder = os.path.join(cache, name)
@@ -95,6 +104,7 @@ class Domain:
     def adapted(self, by: str, trained: str, epochs: int, seed: int) -> str:
         """Returns the directory of the network that has read the domain."""
         name = TRAINABLE[trained] if by == HERE else by
+        name += "" if self._is_corrected else "-not-corrected"
         return os.path.join(self._folder, f"{name}-{epochs}-epochs-seed-{seed}")
 
     def pretrain(self, by: str, trained: str, epochs: int, seed: int) -> dict[str, float]:
@@ -106,7 +116,7 @@ class Domain:
         flags = {
             **self.records(), "init_checkpoint": self._start, "output_dir": output,
             "trainable": TRAINABLE[trained], "random_seed": seed, "use_tpu": True, "pack": True,
-            "adam_bias_correction": True,  # as in transformers
+            "adam_bias_correction": self._is_corrected,
             "precision": "bfloat16", "train_batch_size": PRETRAINING_BATCH, "learning_rate": RATE,
             "num_train_steps": steps, "num_warmup_steps": steps // 10, "max_seq_length": LENGTH,
             "save_checkpoints_steps": steps, "eval_batch_size": 64, "max_eval_steps": 1000,
@@ -239,6 +249,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--domain", nargs="+", choices=GENRES, help="read these first, by default --task"
     )
     parser.add_argument("--model", help="start from this network, not from the published one")
+    parser.add_argument(
+        "--noadam_bias_correction", action="store_true", help="read by google-research/bert's rule"
+    )
     parser.add_argument("--own_words", type=int, default=0, help="add so many to the vocabulary")
     parser.add_argument("--epochs", type=int, default=5, help="read them so many times")
     parser.add_argument(
@@ -263,11 +276,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.model:
         network = os.path.basename(os.path.normpath(arguments.model))
     model = os.path.abspath(arguments.model) if arguments.model else published
-    domain = Domain(cache, model, task, genres, num_words)
+    is_corrected = not arguments.noadam_bias_correction
+    domain = Domain(cache, model, task, genres, num_words, is_corrected)
     numbers = [len(domain.labelled) if n == ALL else int(n) for n in arguments.labels]
     cells = Cells(arguments.results)
     what = " and ".join(genres) + f" with {num_words} own words" * (num_words > 0)
-    what += f", {epochs} times"
+    what += f", {epochs} times" + ", --noadam_bias_correction" * (not is_corrected)
     for seed, by in itertools.product(arguments.seeds, arguments.trained_by):
         key = {"network": network, "by": by, "data": task, "seed": seed}
         for trained in TRAINABLE if by == HERE else [WHOLE]:
