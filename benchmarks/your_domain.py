@@ -224,15 +224,14 @@ def draw(figure: Any, cells: Sequence[dict[str, Any]]) -> None:
             axes.plot(*_columns(line), ".", color=colour, markersize=4)
             groups = csv_rows.by_keys(line, "labels").values()
             means = [[statistics.mean(values) for values in _columns(group)] for group in groups]
-            name = f"after reading {read}" if read else "as it is"
+            name = f"after reading {read}".replace(", ", "\n") if read else "as it is"
             axes.plot(*zip(*means, strict=True), color=colour, label=name)
         numbers = sorted({cell["labels"] for cell in own})
         axes.set_xscale("log")
         axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
         axes.minorticks_off()
         axes.set_xlabel("rated texts to learn from")
-        title = f"predicted ratings of held-out {data}: Pearson's correlation ({network})"
-        charts.finish_panel(axes, title)
+        charts.finish_panel(axes, f"ratings of held-out {data}: Pearson's correlation ({network})")
 
 
 def _columns(cells):

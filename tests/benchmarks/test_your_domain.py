@@ -151,7 +151,7 @@ def test_cells_are_measured_once_and_shown(monkeypatch, cache, capsys):  # noqa:
     )
     with open(f"{cache}/picture", encoding="utf-8") as reader:
         drawn = words(reader.read())
-    for text in ("as it is", "after reading films, 5 times", "rated texts to learn from"):
+    for text in ("as it is", "after reading films", "5 times", "rated texts to learn from"):
         assert text in drawn
 
 
