@@ -281,7 +281,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     cells = Cells(arguments.results)
     what = " and ".join(genres) + f" with {num_words} own words" * (num_words > 0)
     what += f", {epochs} times" + ", --noadam_bias_correction" * (not is_corrected)
-    for seed, by in itertools.product(arguments.seeds, arguments.trained_by):
+    # transformers does not have google-research/bert's rule.
+    sides = arguments.trained_by if is_corrected else [HERE]
+    for seed, by in itertools.product(arguments.seeds, sides):
         key = {"network": network, "by": by, "data": task, "seed": seed}
         for trained in TRAINABLE if by == HERE else [WHOLE]:
             own = {**key, "read": what, "trained": trained}
