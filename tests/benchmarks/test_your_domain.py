@@ -97,6 +97,12 @@ def run(monkeypatch, cache, *arguments):  # noqa: F811
     return measured
 
 
+def test_transformers_alone_is_not_drawn(monkeypatch, cache, capsys):  # noqa: F811
+    run(monkeypatch, cache, "--trained_by", your_domain.THERE, "--labels", "20", "--seeds", "1")
+    assert "| transformers | films, 5 times | 1 |" in capsys.readouterr().out
+    assert not os.path.exists(f"{cache}/picture")
+
+
 def test_cells_are_measured_once_and_shown(monkeypatch, cache, capsys):  # noqa: F811
     arguments = ["--labels", "20", "all", "--trained_by", your_domain.HERE, "--seeds", "1"]
     adapted = "all-5-epochs-seed-1"
