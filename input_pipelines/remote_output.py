@@ -156,14 +156,13 @@ def _identity(values: dict[str, Any], others: Any) -> str:
 
 def hash_of(path: str | None) -> str | None:
     """Returns a hash of a file; None if it cannot be read, which `make` reports, or for None."""
+    if path is None:
+        return None
     try:
-        local = path and remote.local(path)
-        if local and os.path.isfile(local):  # Of a pipe, nothing would be left for its reader.
-            with open(local, "rb") as reader:
-                return hashlib.sha256(reader.read()).hexdigest()
+        with disk_files.reading(remote.local(path)) as reader:
+            return hashlib.sha256(reader.read()).hexdigest()
     except (OSError, remote.StorageError):
-        pass
-    return None
+        return None
 
 
 def _made(folder, identity) -> dict[str, Any] | None:

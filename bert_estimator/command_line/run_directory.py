@@ -335,7 +335,7 @@ class RunDirectory:
         # To draw takes most of a second, and whoever evaluates again gets the same picture.
         shown = hashlib.sha256(json.dumps([training, evaluations, corners]).encode()).hexdigest()
         mark = f"<!-- shows {shown} -->\n"
-        if os.path.exists(path) and _read(path).endswith(mark):
+        if _ends_with(path, mark):
             return path
         try:
             picture = charts.of_run(training, evaluations, corners) + mark
@@ -434,9 +434,13 @@ def versions() -> dict[str, str | None]:
     return numbers
 
 
-def _read(path):
-    with open(path, encoding="utf-8", errors="replace") as reader:
-        return reader.read()
+def _ends_with(path, text):
+    """Returns whether a file ends so; what cannot be read does not."""
+    try:
+        with disk_files.reading(path) as reader:
+            return reader.read().endswith(text.encode())
+    except OSError:
+        return False
 
 
 def _write(path, text):

@@ -297,6 +297,14 @@ def test_curves_are_drawn_again_if_they_show_something_else(tmp_path, monkeypatc
     assert draws() == 1
     path.unlink()
     assert draws() == 1
+    # What another program put there is replaced, and not waited for.
+    path.unlink()
+    os.mkfifo(path)
+    assert draws() == 1
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # whose reading fails
+    monkeypatch.setattr(run_directory, "_write", lambda *_: None)  # a link is written through
+    assert draws() == 1
 
 
 @pytest.mark.parametrize("is_there", [False, True])
