@@ -18,10 +18,9 @@ same texts and ratings, with as many steps of as many texts, warm-up and learnin
 
 `--domain editorials` is a control: another domain than the task's. `--own_words=500` adds words to
 the vocabulary first. The first part corrects the bias of Adam's moments, as transformers does,
-unless `--noadam_bias_correction` is given. `--model` starts from another network, such as the main
-job's, which has read Python's documentation alone. Each training is a cell of
-results/your_domain.json, written when it is done; another start goes on. Minutes are processor time
-of the whole command on one core.
+unless `--noadam_bias_correction` is given. Each training is a cell of results/your_domain.json,
+written when it is done; another start goes on. Minutes are processor time of the whole command on
+one core.
 """
 
 import argparse
@@ -32,7 +31,6 @@ import random
 import statistics
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +43,6 @@ RESULTS = os.path.join(ROOT, "benchmarks", "results", "your_domain.json")
 PICTURE = os.path.join(ROOT, "docs", "your_domain.svg")
 HEAD, WHOLE = "a new head alone", "all weights"  # what is trained by reading
 TRAINABLE = {HEAD: "head", WHOLE: "all"}
-PUBLISHED = "the published network"
 ALL = "all"  # ratings that are not held out
 RATE = 1e-4  # that `public_record` chose for this network, on tweets
 BATCH, FEWEST_STEPS = 32, 200  # of a fine-tuning, which has three epochs at least
@@ -69,8 +66,7 @@ class Domain:
         self.texts = sorted({text for part in parts for text, _ in part})
         self._cache, self._model, self._num_words = cache, model, num_words
         self._is_corrected = is_corrected
-        number = zlib.crc32(model.encode())
-        name = f"{number}-{task}-after-{'-'.join(genres)}-{num_words}-words"
+        name = f"{task}-after-{'-'.join(genres)}-{num_words}-words"
         self._folder = os.path.join(cache, name)
         self._start = os.path.join(self._folder, "model") if num_words else model
 
@@ -182,12 +178,12 @@ class Cells:
 def losses_table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns the table of the masked words of held-out texts."""
     rows, pretrained = [], [cell for cell in cells if "loss" in cell]
-    names = ("network", "data", "read", "by", "trained")
+    names = ("data", "read", "by", "trained")
     for key, own in csv_rows.by_keys(pretrained, *names).items():
         ends, minutes = (csv_rows.numbers(own, name) for name in ("loss", "minutes"))
         mean = f"{statistics.mean(minutes):.1f}"
         rows.append([*key, len(own), own[0].get("unigram", ""), csv_rows.spread(ends), mean])
-    heads = "network | held out | read | by | trained | seeds | unigrams | loss in nats | min"
+    heads = "held out | read | by | trained | seeds | unigrams | loss in nats | min"
     return csv_rows.markdown(heads, rows)
 
 
@@ -195,7 +191,7 @@ def scores_table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns the table of the task; a gain is of two trainings on the same ratings, by seed."""
     tuned = [cell for cell in cells if "pearson" in cell]
     rows, tuned = [], sorted(tuned, key=lambda cell: cell["labels"])
-    names = ("network", "data", "labels", "by")
+    names = ("data", "labels", "by")
     for key, own in csv_rows.by_keys(tuned, *names).items():
         readers = csv_rows.by_keys(own, "read")
         starts = {cell["seed"]: cell["pearson"] for cell in readers.pop((None,), ())}
@@ -204,18 +200,17 @@ def scores_table(cells: Sequence[dict[str, Any]]) -> str:
             if pairs:
                 columns = [*zip(*pairs, strict=True), [end - start for start, end in pairs]]
                 rows.append([*key, read, len(pairs), *map(csv_rows.spread, columns)])
-    heads = "network | ratings of | ratings | by | read | seeds | as it is | after reading | gain"
+    heads = "ratings of | ratings | by | read | seeds | as it is | after reading | gain"
     return csv_rows.markdown(heads, rows)
 
 
 def draw(figure: Any, cells: Sequence[dict[str, Any]]) -> None:
-    """Draws the scores over the number of ratings, for each network and task: dots of seeds, lines
-    of means."""
+    """Draws the scores over the number of ratings, for each task: dots of seeds, lines of means."""
     own = [cell for cell in cells if "pearson" in cell and cell["by"] == HERE]
-    tasks = csv_rows.by_keys(own, "network", "data")
+    tasks = csv_rows.by_keys(own, "data")
     figure.set_figheight(3.5 * len(tasks))
     panels = figure.subplots(len(tasks), squeeze=False)[:, 0]
-    for axes, ((network, data), own) in zip(panels, tasks.items(), strict=True):
+    for axes, ((data,), own) in zip(panels, tasks.items(), strict=True):
         lines = csv_rows.by_keys(sorted(own, key=lambda cell: cell["labels"]), "read")
         colours = (charts.ORANGE, *(c for c in charts.COLOURS if c != charts.ORANGE))
         order = sorted(lines, key=lambda line: line != (None,))
@@ -231,7 +226,7 @@ def draw(figure: Any, cells: Sequence[dict[str, Any]]) -> None:
         axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
         axes.minorticks_off()
         axes.set_xlabel("rated texts to learn from")
-        charts.finish_panel(axes, f"ratings of held-out {data}: Pearson's correlation ({network})")
+        charts.finish_panel(axes, f"ratings of held-out {data}: Pearson's correlation")
 
 
 def _columns(cells):
@@ -247,7 +242,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--domain", nargs="+", choices=GENRES, help="read these first, by default --task"
     )
-    parser.add_argument("--model", help="start from this network, not from the published one")
     parser.add_argument(
         "--noadam_bias_correction", action="store_true", help="read by google-research/bert's rule"
     )
@@ -271,12 +265,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cache, task, epochs = os.path.abspath(arguments.cache), arguments.task, arguments.epochs
     genres = arguments.domain or [task]
     num_words = arguments.own_words
-    published, network = public_record.fetch(cache), PUBLISHED
-    if arguments.model:
-        network = os.path.basename(os.path.normpath(arguments.model))
-    model = os.path.abspath(arguments.model) if arguments.model else published
     is_corrected = not arguments.noadam_bias_correction
-    domain = Domain(cache, model, task, genres, num_words, is_corrected)
+    domain = Domain(cache, public_record.fetch(cache), task, genres, num_words, is_corrected)
     numbers = [len(domain.labelled) if n == ALL else int(n) for n in arguments.labels]
     cells = Cells(arguments.results)
     what = " and ".join(genres) + f" with {num_words} own words" * (num_words > 0)
@@ -284,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # transformers does not have google-research/bert's rule.
     sides = arguments.trained_by if is_corrected else [HERE]
     for seed, by in itertools.product(arguments.seeds, sides):
-        key = {"network": network, "by": by, "data": task, "seed": seed}
+        key = {"by": by, "data": task, "seed": seed}
         for trained in TRAINABLE if by == HERE else [WHOLE]:
             own = {**key, "read": what, "trained": trained}
             cells.add(own, domain.pretrain, by, trained, epochs, seed)

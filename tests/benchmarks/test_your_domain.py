@@ -121,28 +121,26 @@ def test_cells_are_measured_once_and_shown(monkeypatch, cache, capsys):  # noqa:
     assert "9 own words" not in capsys.readouterr().out
     run(monkeypatch, cache, *arguments, "--own_words", "9")
     lines = capsys.readouterr().out.splitlines()
-    start = "| the published network |"
-    assert [line for line in lines if line.startswith(start) and "own words" not in line] == [
-        f"{start} films | films, 5 times | this project | a new head alone | 2 | 6.9 |"
+
+    assert [line for line in lines if line.startswith("| films |") and "own words" not in line] == [
+        "| films | films, 5 times | this project | a new head alone | 2 | 6.9 |"
         " 4.150 (4.100 to 4.200) | 2.0 |",
-        f"{start} films | films, 5 times | this project | all weights | 2 | 6.9 |"
+        "| films | films, 5 times | this project | all weights | 2 | 6.9 |"
         " 3.150 (3.100 to 3.200) | 2.0 |",
-        f"{start} films | tweets and products, 5 times | this project | a new head alone | 1 |"
+        "| films | tweets and products, 5 times | this project | a new head alone | 1 |"
         " 6.9 | 4.100 (4.100 to 4.100) | 2.0 |",
-        f"{start} films | tweets and products, 5 times | this project | all weights | 1 | 6.9 |"
+        "| films | tweets and products, 5 times | this project | all weights | 1 | 6.9 |"
         " 3.100 (3.100 to 3.100) | 2.0 |",
-        f"{start} films | 20 | this project | films, 5 times | 2 |"
+        "| films | 20 | this project | films, 5 times | 2 |"
         " 0.520 (0.520 to 0.520) | 0.595 (0.570 to 0.620) | 0.075 (0.050 to 0.100) |",
-        f"{start} films | 20 | this project | tweets and products, 5 times | 1 |"
+        "| films | 20 | this project | tweets and products, 5 times | 1 |"
         " 0.520 (0.520 to 0.520) | 0.570 (0.570 to 0.570) | 0.050 (0.050 to 0.050) |",
-        f"{start} films | 73 | this project | films, 5 times | 2 |"
+        "| films | 73 | this project | films, 5 times | 2 |"
         " 0.573 (0.573 to 0.573) | 0.648 (0.623 to 0.673) | 0.075 (0.050 to 0.100) |",
-        f"{start} films | 73 | this project | tweets and products, 5 times | 1 |"
+        "| films | 73 | this project | tweets and products, 5 times | 1 |"
         " 0.573 (0.573 to 0.573) | 0.623 (0.623 to 0.623) | 0.050 (0.050 to 0.050) |",
     ]
     assert len([line for line in lines if "| films with 9 own words, 5 times |" in line]) == 4
-    run(monkeypatch, cache, *arguments, "--model", f"{cache}/main_job/")
-    assert "| main_job | films | 20 | this project | films, 5" in capsys.readouterr().out
     run(monkeypatch, cache, "--noadam_bias_correction", "--labels", "20", "--seeds", "1")
     assert "films, 5 times, --noadam_bias_correction | 1 | 0.520" in capsys.readouterr().out
     there = run(monkeypatch, cache, *arguments, "--trained_by", your_domain.THERE)
@@ -151,10 +149,8 @@ def test_cells_are_measured_once_and_shown(monkeypatch, cache, capsys):  # noqa:
         (your_domain.WHOLE, 1), (None, 20, 1), (adapted, 20, 1), (None, 73, 1), (adapted, 73, 1),
     ]  # fmt: skip
     out = capsys.readouterr().out
-    assert f"{start} films | films, 5 times | transformers | all weights | 1 |  | 3.100 (" in out
-    assert (
-        f"{start} films | 20 | transformers | films, 5 times | 1 | 0.220 (0.220 to 0.220) |" in out
-    )
+    assert "| films | films, 5 times | transformers | all weights | 1 |  | 3.100 (" in out
+    assert "| films | 20 | transformers | films, 5 times | 1 | 0.220 (0.220 to 0.220) |" in out
     with open(f"{cache}/picture", encoding="utf-8") as reader:
         drawn = words(reader.read())
     for text in ("as it is", "after reading films", "5 times", "rated texts to learn from"):
