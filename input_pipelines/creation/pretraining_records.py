@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.command_line.choices import MLM
+from bert_estimator.command_line.choices import MLM, TOKEN
 from bert_estimator.system.ticker import Progress
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation import instances, stages, tokenized_text
@@ -39,6 +39,7 @@ from input_pipelines.creation.settings import PASSES, CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records import record_names
+from input_pipelines.records.masking import budgets
 from input_pipelines.text import segmenters
 from input_pipelines.text.document_filter import in_words
 from input_pipelines.text.documents import TextPart, no_text
@@ -48,6 +49,7 @@ MASKINGS = {
     "dynamic": manifests.DYNAMIC_FORMAT_VERSION,
 }
 """How records are masked (RoBERTa paper, section 4.1) -> their format version."""
+_MOST_UNMASKED = 0.5  # share of the tokens
 
 
 def write_pretraining_records(
@@ -117,6 +119,7 @@ def write_pretraining_records(
     with _directory_of_work(work), pool or WorkerPool(0) as pool:
         run = functools.partial(_run, pool, progress)
         text, identity = _tokenized(documents, tokenizer, work, run)
+        _check_words(text, work.settings)
         work = work.planned(text, identity)
         os.makedirs(work.stage, exist_ok=True)
         stages.remove_other_stages(work)
@@ -232,6 +235,19 @@ def _no_documents(parts, left_out) -> ValueError:
     )
 
 
+def _check_words(text, settings):
+    """Raises ValueError if most words are too long to be masked."""
+    lengths = np.array([settings.max_seq_length])
+    longest = int(budgets(lengths, settings.masked_lm_prob, settings.max_predictions_per_seq)[0])
+    share = text.tokens_of_words(longest + 1) / max(1, text.num_tokens)
+    if settings.unit != TOKEN and share > _MOST_UNMASKED:
+        raise _NothingToWriteError(
+            f"--masking_unit={settings.unit}: {share:.0%} of the tokens are in words of "
+            f"more than {longest} tokens, the most that are masked in an example, so they would "
+            f"never be. {manifests.SEGMENT}"
+        )
+
+
 def _check_vocabulary(work):
     """Raises ValueError if the vocabulary's file is not what the tokens were made with any more."""
     now = manifests.sha256_of_file(work.vocab_file)
@@ -277,7 +293,8 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
             "sentences": text.num_sentences,
             "tokens": text.num_tokens,
             "unknown": int(text.token_counts[tokenizer.unk_id]),
-            "whole_words": text.num_whole,
+            "whole_words": int(text.word_sizes[1]),
+            "long_words": text.tokens_of_words(manifests.LONG_WORD),
             "in_no_example": text.num_tokens - stages.num_used(work),
             "record_lengths": {
                 "file": os.path.basename(lengths_path),

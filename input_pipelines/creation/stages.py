@@ -37,7 +37,7 @@ from input_pipelines.records.masking import MaskedExamples, num_tokens
 from input_pipelines.text import segmenters
 from input_pipelines.text.documents import TextPart
 
-_VERSION = 4  # of what the work's files hold
+_VERSION = 5  # of what the work's files hold
 # A line with more tokens may hold several sentences: an English sentence seldom has 128.
 _LONGEST_SENTENCE = 128
 _GROUPS_SEED, _ORDER_SEED = 0x6209B5, 0x04DE4

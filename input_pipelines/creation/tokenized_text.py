@@ -1,8 +1,8 @@
 """Tokenized parts of a text, in files; any of their documents can be loaded together.
 
 A part is two files: `<path>.ids` has the ids, marked if a segmenter says what a word is, and
-`<path>.npz` has the lengths of sentences and of documents, the counts of the ids and a hash of the
-text. `<path>.npz` is written last.
+`<path>.npz` has the lengths of words, sentences and documents, the counts of the ids and a hash of
+the text. `<path>.npz` is written last.
 """
 
 import array
@@ -21,6 +21,7 @@ from input_pipelines.records.encoding import id_type
 from input_pipelines.text import segmenters, sentences
 
 _NO_SENTENCE = 512  # tokens
+_LONGEST_WORD = 512  # tokens; longer words are counted as such
 
 
 def write_part(
@@ -40,7 +41,7 @@ def write_part(
     dtype = segmenters.ID_TYPE if segmenter else id_type(tokenizer.vocab_size)
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
-    num_read = num_whole = 0
+    num_read, word_sizes = 0, np.zeros(_LONGEST_WORD + 1, np.int64)
     sentence_lengths, document_lengths = array.array("I"), array.array("I")
     with disk_files.writer(path + ".ids", "wb") as file:
         for document in documents:
@@ -56,9 +57,9 @@ def write_part(
             document_lengths.append(len(encoded))
             ids = np.array([i for sentence in encoded for i in sentence])
             counts += np.bincount(segmenters.unmarked(ids)[0], minlength=len(counts))
-            # A token is a whole word if a word begins with it, and another with the token after it.
-            begins = words.begin(ids)
-            num_whole += np.count_nonzero(begins & np.append(begins[1:], True))
+            firsts = np.flatnonzero(words.begin(ids)[1:]) + 1
+            sizes = np.diff([0, *firsts, len(ids)])
+            word_sizes += np.bincount(np.minimum(sizes, _LONGEST_WORD), minlength=len(word_sizes))
             file.write(ids.astype(dtype).tobytes())
     # It is written last: the ids without it are not a part.
     with disk_files.writer(path + ".npz", "wb") as file:
@@ -68,7 +69,7 @@ def write_part(
             document_lengths=np.array(document_lengths, np.uint32),
             counts=counts,
             num_read=num_read,
-            num_whole=num_whole,
+            word_sizes=word_sizes,
             digest=np.frombuffer(digest.digest(), np.uint8),
             reasons=np.array(list(left_out or ()), np.str_),
             left_out=np.array(list((left_out or {}).values()), np.int64),
@@ -117,8 +118,10 @@ class TokenizedText:
         digests = []
         # The number of the first document of each part, and of what follows the last.
         self.first_documents = [0]
-        # Documents with and without tokens; tokens that are whole words; sentences with tokens.
-        self.num_read = self.num_whole = self.num_sentences = 0
+        # Documents with and without tokens; sentences with tokens.
+        self.num_read = self.num_sentences = 0
+        # int64: how many words have 0, 1, 2 and so on tokens; the last has longer words, too.
+        self.word_sizes = np.zeros(_LONGEST_WORD + 1, np.int64)
         # int64 [vocab_size]
         self.token_counts = np.zeros(0, np.int64)
         # reason -> number of documents
@@ -128,7 +131,7 @@ class TokenizedText:
                 counts = part["counts"]
                 self.token_counts = counts + (self.token_counts if digests else 0)
                 self.num_read += int(part["num_read"])
-                self.num_whole += int(part["num_whole"])
+                self.word_sizes += part["word_sizes"]
                 self.num_sentences += len(part["sentence_lengths"])
                 self.first_documents.append(
                     self.first_documents[-1] + len(part["document_lengths"])
@@ -145,6 +148,10 @@ class TokenizedText:
     @property
     def num_tokens(self) -> int:
         return int(self.token_counts.sum())
+
+    def tokens_of_words(self, least: int) -> int:
+        """Returns how many tokens are of words with at least so many tokens."""
+        return int((self.word_sizes * np.arange(len(self.word_sizes)))[least:].sum())
 
     def load(
         self, is_chosen: Callable[[np.ndarray], np.ndarray], dtype: np.dtype | None = None

@@ -29,6 +29,10 @@ DYNAMIC_FORMAT_VERSION = 2
 ONE_SEGMENT_FORMAT_VERSION = 3
 """The version of records without masks that have one segment, which earlier programs misread."""
 _VERSIONS = (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION, ONE_SEGMENT_FORMAT_VERSION)
+LONG_WORD = 9
+"""The tokens of a word that may be a phrase, or more than can be masked."""
+_MANY_LONG = 0.05  # share of the tokens
+SEGMENT = "If spaces do not cut the text into words, give --word_segmenter, or --masking_unit=token"
 _OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be null, with their types
 
 
@@ -264,19 +268,24 @@ def masking_unit(manifest: Manifest, manifest_file: str) -> tuple[str, str | Non
 
 
 def whole_words(manifest: Manifest, manifest_file: str = "the manifest") -> str | None:
-    """Returns a line that says how many tokens are whole words; None if tokens are masked alone,
-    and for the records of earlier versions."""
-    single = manifest.corpus.get("whole_words")
-    if single is None:
+    """Returns a line that says how long words are; None if tokens are masked alone, and for the
+    records of earlier versions."""
+    corpus = manifest.corpus
+    if "whole_words" not in corpus:
         return None
     unit, segmenter = masking_unit(manifest, manifest_file)
     if unit == choices.TOKEN:
         return None
-    share = 100 * single / manifest.corpus["tokens"]
+    share, long = (corpus.get(key, 0) / corpus["tokens"] for key in ("whole_words", "long_words"))
     with_segmenter = f" --word_segmenter={segmenter}" if segmenter else ""
     others = "" if segmenter else " So are Chinese characters, unless --word_segmenter joins them."
+    if long > _MANY_LONG:
+        others = (
+            f" {100 * long:.3g} % are in words of {LONG_WORD} and more tokens, which are masked as "
+            f"a whole or, if they are too long, not at all. {SEGMENT}."
+        )
     asked = f"--masking_unit={unit}{with_segmenter}"
-    return f"{asked}: {share:.3g} % of the tokens are words by themselves.{others}"
+    return f"{asked}: {100 * share:.3g} % of the tokens are words by themselves.{others}"
 
 
 def casings(record_files: Sequence[str]) -> set[Casing]:

@@ -42,6 +42,12 @@ def num_tokens(lengths: np.ndarray) -> np.ndarray:
     return lengths.sum(axis=1) + 2 + (lengths[:, 1] > 0)
 
 
+def budgets(lengths: np.ndarray, masked_lm_prob: float, most: int) -> np.ndarray:
+    """Returns how many tokens of sequences are to be predicted, int64 [B], by their lengths, [B],
+    with `[CLS]` and `[SEP]`."""
+    return np.clip(np.rint(lengths * masked_lm_prob).astype(np.int64), 1, most)
+
+
 class MaskedExamples:
     """Makes the features of examples of the tokens of two segments, masked by the rules of a
     creation; of the seed, the lower 64 bits count."""
@@ -122,15 +128,14 @@ class MaskedExamples:
         # The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and
         # `[SEP]` included, at least 1 and at most `max_predictions_per_seq`. It is smaller if whole
         # words do not fit, or if the sequence has too few tokens.
-        budgets = np.rint(lengths * self._prob).astype(np.int64)
-        budgets = np.clip(budgets, 1, self._most)
+        wanted = budgets(lengths, self._prob, self._most)
         kind_keys = place_keys  # by which a token is replaced: its own place's, or its span's
         if self._unit == TOKEN:
-            chosen = _smallest(place_keys, is_maskable, budgets)
+            chosen = _smallest(place_keys, is_maskable, wanted)
         else:
             if continues is None:
                 continues = self.continues[input_ids]
-            chosen, of_spans = self._words(continues, is_maskable, place_keys, budgets)
+            chosen, of_spans = self._words(continues, is_maskable, place_keys, wanted)
             kind_keys = of_spans if self._unit == SPAN else place_keys
         return self._replaced(input_ids, chosen, place_keys, kind_keys)
 

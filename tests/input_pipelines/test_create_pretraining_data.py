@@ -303,7 +303,7 @@ def test_a_paragraph_in_a_line_gives_the_records_of_its_sentences(
         ("w1 w2 w3 w4", "100"),
         ("今天 天气", "100"),  # each character is a word, [UNK] in this vocabulary
         ("w1a w2b", "0"),
-        ("w1 w2ab", "25"),
+        ("w1 w1 w1 w2ab", "50"),
         ("w1, w2a b", "60"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
@@ -181,6 +182,53 @@ def test_upstreams_readers_read_static_records(data, tmp_path):
     starts_segment = np.isin(np.roll(features["input_ids"], 1, axis=1), [2, 3])
     chosen = is_known & is_inside & ~starts_segment
     assert stored[chosen].all() and chosen.sum() > 100 and first.any()
+
+
+# Syllables of Thai, which has spaces between phrases alone.
+SYLLABLES = ["ไทย", "กิน", "ข้าว", "บ้าน", "น้ำ", "ฝน", "รัก", "เรียน", "ภาษา", "แมว"]
+
+
+@pytest.fixture(scope="module")
+def thai(tmp_path_factory):
+    """Returns a directory with Thai text in phrases of 1, 12 and 40 syllables, and vocabularies."""
+    path = tmp_path_factory.mktemp("thai")
+    rng, sentences = random.Random(0), {}
+    for size in (1, 12, 40):
+        phrases = ["".join(rng.choices(SYLLABLES, k=size)) for _ in range(1600 // size)]
+        lines = [" ".join(phrases[i : i + 2]) for i in range(0, len(phrases), 2)]
+        (path / f"{size}.txt").write_text("\n".join(lines), encoding="utf-8")
+        sentences[size] = lines
+    train_sentencepiece(sentences[12], str(path / "sentencepiece.model"), 70, strip_accents=False)
+    pieces = itertools.chain.from_iterable((s, f"##{s}") for s in SYLLABLES)
+    write_vocab([*SPECIAL_TOKENS, *pieces], str(path / "wordpiece.txt"))
+    return path
+
+
+@pytest.mark.parametrize("vocabulary", ["sentencepiece", "wordpiece"])
+@pytest.mark.parametrize("unit", ["word", "span", "token"])
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize("size", [1, 12, 40])
+def test_phrases_are_not_taken_for_words(thai, tmp_path, size, masking, unit, vocabulary, capsys):
+    """If spaces stand between phrases, that is said; if the phrases could not be masked, refused."""
+    (vocab_file,) = thai.glob(f"{vocabulary}.*")
+    output = tmp_path / "x.tfrecord"
+    argv = [
+        f"--input_file={thai / f'{size}.txt'}", f"--output_file={output}", "--objective=mlm",
+        f"--vocab_file={vocab_file}", "--nostrip_accents", "--max_seq_length=128",
+        f"--masking={masking}", f"--masking_unit={unit}",
+    ]  # fmt: skip
+    code = create_pretraining_data.main(["create_pretraining_data", *argv])
+    out, error = capsys.readouterr()
+    if unit == "token" or size < 40:
+        assert (code, output.exists()) == (0, True)
+        said = f"--masking_unit={unit}: " in out and "words of 9 and more tokens" in out
+        assert said == (unit != "token" and size == 12)
+        return
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert (
+        f"--masking_unit={unit}: " in error and "of the tokens are in words of more than" in error
+    )
+    assert "give --word_segmenter, or --masking_unit=token" in error
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
