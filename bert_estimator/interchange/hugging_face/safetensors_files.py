@@ -13,7 +13,8 @@ try:
 except ImportError:
     safetensors = None
 
-FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FILE = "model.safetensors"
+INDEX = f"{FILE}.index.json"  # of several files
 
 # The stored types whose values float32 represents exactly.
 _EXACT = ("F32", "F16", "BF16")
@@ -25,7 +26,7 @@ def open_directory(folder: str) -> tuple[dict[str, list[int]], Callable[[str], n
     _check_installed()
     # Tensors are read one by one when they are needed, not a whole file at a time.
     shapes, places = {}, {}
-    for path in _files(folder):
+    for path in parts(folder, FILE):
         for name, entry in _header(path).items():
             shapes[name], places[name] = entry["shape"], (path, entry["dtype"])
 
@@ -39,16 +40,10 @@ def open_directory(folder: str) -> tuple[dict[str, list[int]], Callable[[str], n
     return shapes, read
 
 
-def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes a file of tensors by name."""
-    _check_installed()
-    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    # transformers refuses a file that does not name the framework of its layout.
-    safetensors.numpy.save_file(contiguous, path, metadata={"format": "pt"})
-
-
-def _files(folder):
-    single, index = os.path.join(folder, FILE), os.path.join(folder, INDEX)
+def parts(folder: str, name: str) -> list[str]:
+    """Returns the files of a directory's weights: that of this name, or else those that its index
+    lists; raises ValueError if there is neither, or a listed file is missing."""
+    single, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
     if os.path.exists(single):
         return [single]
     weight_map = json_files.field(json_files.read(index), "weight_map", dict, index)
@@ -63,6 +58,14 @@ def _files(folder):
         if not os.path.isfile(files[-1]):
             raise ValueError(f"{index}: names {name}, which is missing")
     return files
+
+
+def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes a file of tensors by name."""
+    _check_installed()
+    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    # transformers refuses a file that does not name the framework of its layout.
+    safetensors.numpy.save_file(contiguous, path, metadata={"format": "pt"})
 
 
 def _header(path):

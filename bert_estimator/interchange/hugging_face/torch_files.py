@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-_FILES = "pytorch_model*.bin"  # one file, or the parts of a large model
+from bert_estimator.interchange.hugging_face import safetensors_files
+
+_FILE, _FILES = "pytorch_model.bin", "pytorch_model*.bin"  # one file, or parts of a large model
 _EXACT = ("float32", "float16", "bfloat16")
 
 
@@ -26,7 +28,8 @@ def is_model(folder: str) -> bool:
 def open_directory(folder: str) -> tuple[dict[str, list[int]], Callable[[str], np.ndarray]]:
     """Opens the files of a directory; returns what `safetensors_files.open_directory` does."""
     tensors = {}
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), _FILES))):
+    # Not all that have such a name: others may be variants, such as pytorch_model.fp16.bin.
+    for path in safetensors_files.parts(folder, _FILE):
         tensors.update({name: (path, tensor) for name, tensor in _load(path).items()})
 
     def read(name):

@@ -1,5 +1,6 @@
 """Compares what is read of torch's files, with the torch of transformers, with their tensors."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -10,20 +11,26 @@ import numpy as np
 import pytest
 
 import bert_estimator
+from bert_estimator.interchange.hugging_face import torch_files
 
+ONE_FILE = "pytorch_model.bin"
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 
 # torch is in another Python, which has numpy but not this project's other packages.
 WRITE = """
-import sys, safetensors.torch, torch
+import json, sys, safetensors.torch, torch
 source, target, dtype, is_new = sys.argv[1:]
 tensors = safetensors.torch.load_file(source)
 tensors = {n: t.to(getattr(torch, dtype)) for n, t in tensors.items()}
-names = sorted(tensors)
+names, weight_map = sorted(tensors), {}
 for part, own in ((1, names[::2]), (2, names[1::2])):
+    file = f"pytorch_model-0000{part}-of-00002.bin"
     torch.save(
-        {n: tensors[n] for n in own}, f"{target}/pytorch_model-0000{part}-of-00002.bin",
+        {n: tensors[n] for n in own}, f"{target}/{file}",
         _use_new_zipfile_serialization=is_new == "True")
+    weight_map |= dict.fromkeys(own, file)
+with open(f"{target}/pytorch_model.bin.index.json", "w") as writer:
+    json.dump({"weight_map": weight_map}, writer)
 """
 READ = """
 import sys, numpy
@@ -57,6 +64,53 @@ def test_tensors_are_those_that_were_saved(tmp_path, dtype, is_new):
         for name, value in expected.items():
             assert values[name].dtype == np.float32
             np.testing.assert_allclose(values[name], value, rtol=tolerance, atol=tolerance)
+
+
+@fixtures.needs_transformers
+@pytest.mark.parametrize("has_parts", [True, False], ids=["parts", "one file"])
+def test_files_of_other_names_are_not_read(tmp_path, has_parts):
+    source = fixtures.DATA / "hf_pretraining"
+    expected = fixtures.tensors_of(source)
+    if has_parts:
+        with_torch(WRITE, source / "model.safetensors", tmp_path, "float32", True)
+    else:
+        code = "import sys, torch, safetensors.torch as s; torch.save(s.load_file(*sys.argv[1:2]), "
+        with_torch(f"{code}sys.argv[2])", source / "model.safetensors", tmp_path / ONE_FILE)
+    # A variant of the hub, and a copy that was kept; all that they hold is wrong.
+    code = "import sys, torch; torch.save({n: torch.zeros(1) for n in sys.argv[2:]}, sys.argv[1])"
+    for name in ("pytorch_model.fp16.bin", "pytorch_model_old.bin"):
+        with_torch(code, tmp_path / name, *expected)
+        assert (tmp_path / name).exists()
+    read = with_torch(READ, tmp_path, tmp_path / "values.npz")
+    assert read.returncode == 0, read.stderr
+    with np.load(tmp_path / "values.npz") as values:
+        np.testing.assert_equal(dict(values), expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["part.bin", "absent.bin"], "{index}: names absent.bin, which is missing"),
+        (
+            ["../part.bin"],
+            "{index}: the name '../part.bin' is not the name of a file in the same dir",
+        ),
+        (None, "[Errno 2] No such file or directory: '{index}'"),
+    ],
+    ids=["missing part", "part elsewhere", "no index"],
+)
+def test_an_index_must_name_the_parts(tmp_path, names, message):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("part.bin", "pytorch_model-00001-of-00002.bin"):
+        (folder / name).write_bytes(b"")
+    index = folder / f"{ONE_FILE}.index.json"
+    if names is not None:
+        index.write_text(json.dumps({"weight_map": {str(i): n for i, n in enumerate(names)}}))
+    assert torch_files.is_model(str(folder))
+    with pytest.raises((ValueError, OSError)) as raised:
+        torch_files.open_directory(str(folder))
+    assert str(raised.value).startswith(message.format(index=index))
 
 
 @fixtures.needs_transformers
