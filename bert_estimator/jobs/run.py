@@ -21,7 +21,7 @@ from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POO
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.job_config import JobConfig
 from bert_estimator.jobs.trackers import TENSORBOARD, Tracker
-from bert_estimator.model_fns import init_checkpoint
+from bert_estimator.model_fns import depth, init_checkpoint
 from bert_estimator.model_fns.update import UpdateRule
 from bert_estimator.storage import remote, staging
 from bert_estimator.storage.mirror import Mirror
@@ -161,7 +161,12 @@ class Run:
         self.directory.write_network(network.to_dict(), vocab_file, task)
 
     def check_restorable(self) -> None:
-        """Checks that training can go on from a checkpoint that another program wrote here."""
+        """Checks that training starts from weights if it does not train all, and that it can go on
+        from a checkpoint that another program wrote here."""
+        network, trainable = self.config.network, self.config.training.trainable
+        starts = network.init_checkpoint or self.directory.holds_checkpoint()
+        rule = "would leave the other weights as random as they begin; give --init_checkpoint"
+        flags.check(starts or trainable == depth.ALL, "trainable", trainable, rule)
         if (source := self.network_of_another_program) is not None:
             flags.check(
                 _is_restorable(source),

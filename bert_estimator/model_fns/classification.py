@@ -227,7 +227,9 @@ def model_fn_builder(
             def make_loss_fn(step):
                 return _loss_fn(network, head, features, step)
 
-            scaffold_fn = network.scaffold_fn(uses_pooler=head.USES_POOLER)
+            scaffold_fn = network.scaffold_fn(
+                uses_pooler=head.USES_POOLER, is_trained=rule.is_trained
+            )
             return rule.train_spec(make_loss_fn, features, scaffold_fn, params.get("batch_size"))
         logits = _logits(network, head, features, None)
         if mode == tpu.ModeKeys.PREDICT:

@@ -27,6 +27,7 @@ def scaffold_fn(
     bert_config: BertConfig | None = None,
     uses_pooler: bool = True,
     allow_partial_init: bool = False,
+    is_trained: Callable[[str], bool] | None = None,
     log: Callable[..., None] = tf.logging.info,
 ) -> Callable[[], tf.train.Scaffold] | None:
     """Returns a `scaffold_fn` that initializes the graph's trainable variables from a checkpoint.
@@ -36,6 +37,8 @@ def scaffold_fn(
       bert_config: the model's, compared with the checkpoint's if the checkpoint has one.
       uses_pooler: whether the model reads its pooler, so that it matters if the checkpoint has one.
       allow_partial_init: whether any variable may start anew or stay unused.
+      is_trained: function of a variable's name, as `depth.trained` returns; what is not trained
+        must not start anew.
       log: function (format, text) that gets the table of what was initialized from where.
     """
     if init_checkpoint is None:
@@ -51,7 +54,15 @@ def scaffold_fn(
         variables = {v.op.name: v for v in tf.trainable_variables()}
         shapes = {name: v.shape.as_list() for name, v in variables.items()}
         rows = match(source, shapes, allow_partial_init)
-        sections = {_section_of(name) for name, _, what in rows if what == NEW}
+        new = [name for name, _, what in rows if what == NEW]
+        if is_trained and (stay := [name for name in new if not is_trained(name)]):
+            raise ArgumentError(
+                "init_checkpoint",
+                f"does not have these weights, which would stay random, since trainable leaves "
+                f"them out: {listed(stay)}. Train all",
+                source.path,
+            )
+        sections = set(map(_section_of, new))
         new = tuple(p for p in SECTIONS if p in sections and (uses_pooler or p != _POOLER))
         others = len(tf.global_variables()) - len(variables)
         rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))

@@ -81,7 +81,8 @@ def model_fn_builder(
             return _loss_fn(make_model, precision, features, random_seed, step)
 
         batch_size = params.get("batch_size")
-        return rule.train_spec(make_loss_fn, features, initial_weights(features), batch_size)
+        start = initial_weights(features, is_trained=rule.is_trained)
+        return rule.train_spec(make_loss_fn, features, start, batch_size)
 
     return model_fn
 

@@ -57,7 +57,7 @@ def model_fn_builder(
             def make_loss_fn(step):
                 return _loss_fn(network, features, step)
 
-            scaffold_fn = network.scaffold_fn(uses_pooler=False)
+            scaffold_fn = network.scaffold_fn(uses_pooler=False, is_trained=rule.is_trained)
             return rule.train_spec(make_loss_fn, features, scaffold_fn, params.get("batch_size"))
         starts, ends = _logits(network, features, None)
         if mode == tpu.ModeKeys.PREDICT:

@@ -74,6 +74,7 @@ FEATURES = {
 
 
 TABLE = pairwise.table(FEATURES)
+LENGTHS = ("max_seq_length", "max_query_length")
 # The other rows take minutes together.
 QUICK = [5]
 
@@ -182,6 +183,14 @@ def flags_of(row, data, output_dir):
         changes["max_seq_length"] = 32
         if script is SQUAD:
             changes["max_query_length"] = 12
+    if row["trained"] == "head":
+        names = ("bert_config_file", "input_file", "vocab_file", "do_lower_case", *LENGTHS)
+        start = data / f"start of {row['script']}, {row['layers']}"
+        if not start.exists():
+            own = {name: changes[name] for name in names if name in changes}
+            own |= {"num_warmup_steps": 0} if script is PRETRAINING else {}
+            assert run(script, script.flags(data, start, **script.steps(1), **own)) == 0
+        changes["init_checkpoint"] = start
     return script.flags(
         data,
         output_dir,

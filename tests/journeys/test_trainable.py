@@ -59,8 +59,19 @@ def flags_of(script, data, folder, steps=4, **changes):
     )
 
 
+def start_of(script, data, **network):
+    """Returns a checkpoint of a script's network that has learned for a step."""
+    folder = data[script.name] / f"start {' '.join(network)}"
+    if not folder.exists():
+        assert script.main(flags_of(script, data, folder, 1, use_tpu=False, **network)) == 0
+    return folder
+
+
 def trained(script, data, folder, steps=4, **changes):
-    """Trains; returns the variables of the last checkpoint."""
+    """Trains, from a start if not all is trained; returns the variables of the last checkpoint."""
+    if "trainable" in changes:
+        network = {n: v for n, v in changes.items() if n == "bert_config_file"}
+        changes = {"init_checkpoint": start_of(script, data, **network), **changes}
     assert script.main(flags_of(script, data, folder, steps, **changes)) == 0
     return variables_of(folder, steps)
 
@@ -159,6 +170,7 @@ def test_an_exported_program_trains_the_same(data, tmp_path, capsys):
     from bert_estimator.tpu import run_program
 
     changes = {"trainable": "head", "optimizer": "lars", "learning_rate": 0.05}
+    changes["init_checkpoint"] = start_of(PRETRAINING, data)
     trained(PRETRAINING, data, tmp_path / "run", **changes, use_tpu=False)
     program = {"export_program": tmp_path / "program", **SPLIT, "num_cores_per_replica": 1}
     flags = flags_of(PRETRAINING, data, tmp_path / "out", **changes, **program, do_train=None)
@@ -175,7 +187,8 @@ def test_head_first_and_then_all(data, tmp_path, capsys):
     first = trained(CLASSIFIER, data, head, trainable="head")
     # The same directory holds slots of the head alone.
     capsys.readouterr()
-    assert CLASSIFIER.main(flags_of(CLASSIFIER, data, head, steps=8)) == 2
+    start = start_of(CLASSIFIER, data)
+    assert CLASSIFIER.main(flags_of(CLASSIFIER, data, head, 8, init_checkpoint=start)) == 2
     assert f"--trainable=all: {head} holds a run with --trainable=head. Use that value to go" in (
         capsys.readouterr().err
     )
@@ -184,6 +197,31 @@ def test_head_first_and_then_all(data, tmp_path, capsys):
     assert all(np.array_equal(first[name], value) for name, value in begun.items())
     changed = {n for n in begun if not np.array_equal(begun[n], second[n])}
     assert any("embeddings" in name for name in changed) and any("layer_0" in n for n in changed)
+
+
+SCRIPTS = [PRETRAINING, CLASSIFIER, TAGGER, SQUAD]
+OTHERS_STAY = "would leave the other weights as random as they begin; give --init_checkpoint"
+
+
+@pytest.mark.parametrize("trainable", TRAINED)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_weights_that_stay_must_come_from_somewhere(script, trainable, data, tmp_path, capsys):
+    assert script.main(flags_of(script, data, tmp_path / "run", trainable=trainable)) == 2
+    assert f"--trainable={trainable}: {OTHERS_STAY}" in capsys.readouterr().err
+    # A layer more than the start has.
+    path, start = tmp_path / "bert_config.json", start_of(script, data)
+    config = json.loads((data[script.name] / "bert_config.json").read_text())
+    path.write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    changes = {"bert_config_file": path, "init_checkpoint": start, "allow_partial_init": True}
+    flags = flags_of(script, data, tmp_path / "run", trainable=trainable, **changes)
+    if trainable == "last:1":  # the new layer is the last, and is trained
+        assert script.main(flags) == 0
+        return
+    assert script.main(flags) == 2
+    said = capsys.readouterr().err
+    assert f"--init_checkpoint={start}: does not have these weights, which would stay" in said
+    assert "bert/encoder/layer_2/attention/output/LayerNorm/beta" in said
+    assert not any(path.suffix == ".index" for path in (tmp_path / "run").glob("*"))
 
 
 def test_an_earlier_run_trained_all(data, tmp_path, capsys):
@@ -207,7 +245,8 @@ def test_checkpoints_are_whole(data, tmp_path):
     """They are evaluated, converted there and back, exported and read without the flag."""
     run, folder = tmp_path / "run", data[CLASSIFIER.name]
     (tmp_path / "flags.txt").write_text("--trainable=last:1\n--label_smoothing=0.1\n")
-    flags = flags_of(CLASSIFIER, data, run, do_eval=True, do_export=True)
+    start = start_of(CLASSIFIER, data)
+    flags = flags_of(CLASSIFIER, data, run, do_eval=True, do_export=True, init_checkpoint=start)
     assert CLASSIFIER.main([*flags, f"--flagfile={tmp_path / 'flags.txt'}"]) == 0
     first = metrics_of(run)[-1]
     assert CLASSIFIER.main([f"--output_dir={run}", "--do_eval"]) == 0
