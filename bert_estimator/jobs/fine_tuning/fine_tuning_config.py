@@ -124,8 +124,8 @@ class ResultFlags(EvaluationFlags):
     )
     export_inputs: str | None = flags.field(
         None,
-        "Export a model that takes text or ids; the default is text, but ids for tags, and for a "
-        "SentencePiece vocabulary.",
+        "Export a model that takes text or ids; the default is text, but ids for tags, for a "
+        "SentencePiece vocabulary, and for --long_texts other than cut.",
         flags.one_of(EXPORT_INPUTS),
     )
     export_format: str = flags.field(

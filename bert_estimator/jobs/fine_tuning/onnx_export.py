@@ -17,6 +17,7 @@ import numpy as np
 
 from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import network_files
 from bert_estimator.interchange import weights as weights_lib
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.onnx import model_directory, network_graph, runtime
@@ -46,7 +47,9 @@ def fine_tuned(
     """Returns the fine-tuned network of a checkpoint, with all that task.json says of it."""
     source = interchange.open_source(checkpoint).with_files(config, vocab_file)
     names = {field.name for field in dataclasses.fields(source)} - {"vocab_file"}
-    facts = {name: value for name, value in task.items() if name in names}
+    # task.json leaves out what is usual, which the flags may have asked for instead.
+    facts = dict.fromkeys(network_files.OF_LONG_TEXTS)
+    facts |= {name: value for name, value in task.items() if name in names}
     kind = facts["kind"] if facts["kind"] in KINDS else None
     facts |= {"kind": kind, "labels": tuple(task.get("labels", ()))}
     return dataclasses.replace(source, **facts)
