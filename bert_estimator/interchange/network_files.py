@@ -3,7 +3,8 @@
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
 keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`,
 `max_seq_length`, `pooling`, `is_normalized` and `version_2_with_negative` of `Source`; a key whose
-value is not known is null, or missing. `long_texts` and `doc_stride` are there if they are known.
+value is not known is null, or missing. `long_texts`, `doc_stride` and those of `OF_READING` are
+there if they are known.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import LONG_TEXTS, QUESTION_ANSWERING
+from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.interchange.source import KINDS, Source
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Casing
@@ -32,6 +34,14 @@ _KEYS = {
     "version_2_with_negative": bool,
 }
 OF_LONG_TEXTS = {"long_texts": str, "doc_stride": int}
+# Of taggers, and of networks that answer questions, with the `doc_stride` of contexts.
+OF_READING = {
+    "words": str,
+    "max_query_length": int,
+    "n_best_size": int,
+    "max_answer_length": int,
+    "null_score_diff_threshold": float,
+}
 _LISTS = ("labels", "output_names")
 # Kinds in task.json of networks that do not have a classifier.
 _WITHOUT_CLASSIFIER = ("pretraining", QUESTION_ANSWERING)
@@ -42,7 +52,7 @@ def read(folder: str) -> dict[str, Any]:
     config = _first_of(folder, (CONFIG, *_OTHER_CONFIGS))
     return {
         "config": BertConfig.from_json_file(config) if config else None,
-        "vocab_file": _first_of(folder, (VOCABULARY, SENTENCE_PIECE, *_OTHER_VOCABULARIES)),
+        "vocab_file": vocabulary_in(folder),
         "casing_file": os.path.join(folder, TASK),
         **_read_task(folder),
     }
@@ -53,6 +63,11 @@ def casing(folder: str) -> Casing | None:
     task = _read_task(folder)
     lower = task["do_lower_case"]
     return None if lower is None else Casing(lower, task["strip_accents"])
+
+
+def vocabulary_in(folder: str) -> str | None:
+    """Returns the path of the vocabulary that lies in a directory, or None."""
+    return _first_of(folder, (VOCABULARY, SENTENCE_PIECE, *_OTHER_VOCABULARIES))
 
 
 def _first_of(folder, names):
@@ -81,13 +96,15 @@ def name_of_vocabulary(vocab_file: str) -> str:
 def task_of_source(source: Source) -> dict[str, Any]:
     """Returns what task.json says of a source."""
     values = {key: getattr(source, key) for key in (*_KEYS, *_LISTS)}
-    return values | of_long_texts(source)
+    if f"{ANSWER}/output_weights" in source.shapes:
+        values["kind"] = QUESTION_ANSWERING
+    return values | of_texts(source)
 
 
-def of_long_texts(source: Source) -> dict[str, Any]:
-    """Returns what is known of what a source reads of long texts, by the keys of task.json."""
+def of_texts(source: Source) -> dict[str, Any]:
+    """Returns what is known of how a source reads texts, by the keys of task.json."""
     values = {key: getattr(source, key) for key in OF_LONG_TEXTS if source.long_texts}
-    return {key: value for key, value in values.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None} | source.reading
 
 
 def _read_task(folder):
@@ -102,16 +119,17 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
     # A key that is null or missing is None, or () for the labels and names.
     values = {
         key: json_files.field(task, key, kind, path, default=None)
-        for key, kind in (_KEYS | OF_LONG_TEXTS).items()
+        for key, kind in (_KEYS | OF_LONG_TEXTS | OF_READING).items()
     }
-    # The stride of questions is read with what else they have (`serving.exported_model`).
-    if values["long_texts"] is None:
-        values["doc_stride"] = None
+    reading = {key: values.pop(key) for key in OF_READING}
+    if values["long_texts"] is None:  # then it is the stride of contexts
+        reading["doc_stride"], values["doc_stride"] = values["doc_stride"], None
     elif values["long_texts"] not in LONG_TEXTS:
         choices, other = ", ".join(LONG_TEXTS), values["long_texts"]
         raise ValueError(f"{path}: long_texts must be one of {choices}, not {other!r}")
     if (stride := values["doc_stride"]) is not None and stride < 1:
         raise ValueError(f"{path}: doc_stride must be positive, not {stride}")
+    values["reading"] = {key: value for key, value in reading.items() if value is not None}
     if values["kind"] in _WITHOUT_CLASSIFIER:
         values["kind"] = None
     if values["kind"] not in (None, *KINDS):

@@ -1,7 +1,7 @@
 """What every format is read as: weights under google-research/bert's names."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_estimator.bert_config import BertConfig
@@ -57,6 +57,8 @@ class Source:
       long_texts: what the model was trained to read of longer texts, one of `choices.LONG_TEXTS`.
       doc_stride: how many tokens after one another windows of longer texts begin; None also for
         half of a window.
+      reading: what else says how the model's texts are read and its answers chosen, by the keys
+        `network_files.OF_READING` of task.json.
       pooling: how the vectors of a text's tokens become one vector, one of `choices.POOLINGS`, or
         what else the files beside the weights ask for.
       is_normalized: whether the vectors of texts have the length 1.
@@ -84,6 +86,7 @@ class Source:
     max_seq_length: int | None = None
     long_texts: str | None = None
     doc_stride: int | None = None
+    reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pooling: str | None = None
     is_normalized: bool | None = None
     version_2_with_negative: bool | None = None

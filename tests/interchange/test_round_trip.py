@@ -13,7 +13,10 @@ import run_classifier
 from bert_estimator.interchange import __main__ as command
 from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.weights import fixed_batch, logits_of, open_network
+from bert_estimator.serving import exported_model
+from bert_estimator.serving.exported_model import Reading
 from bert_estimator.tokenization import FullTokenizer
+from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
 
@@ -214,6 +217,49 @@ def test_a_network_that_answers_goes_there_and_back(tmp_path, answering):
     tokens = outputs["sequence_output"].astype(np.float64)
     expected = tokens @ head.T + weights["cls/squad/output_bias"]
     np.testing.assert_allclose(outputs["answer_logits"], expected, rtol=1e-4, atol=1e-5)
+
+
+ANSWER, CLASSIFIER = network_variables.ANSWER, network_variables.CLASSIFIER
+# Of a network that answers and of a tagger: its head, and facts with values that are not usual.
+FACTS = {
+    "answers": (f"{ANSWER}/output_", 2, {
+        "doc_stride": 7, "max_query_length": 5, "n_best_size": 3, "max_answer_length": 2,
+        "null_score_diff_threshold": -1.5,
+    }),
+    "tags": ("output_", 3, {"words": "characters"}),
+}  # fmt: skip
+WAYS = [["tf1"], ["hf"], ["onnx"], ["hf", "tf1"], ["hf", "onnx"], ["tf1", "onnx"]]
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+@pytest.mark.parametrize("kind", FACTS)
+def test_what_the_predictor_reads_goes_along(tmp_path, kind, way):
+    """However a network is converted, words are the training's, and answers are found as there."""
+    source, (head, number, reading) = open_source(str(fixtures.TF1)), FACTS[kind]
+    weights = {name: v for name, v in fixtures.weights_of(source).items() if "bert/" in name}
+    weights[f"{head}weights"] = np.ones([number, source.config.hidden_size], np.float32)
+    weights[f"{head}bias"] = np.zeros(number, np.float32)
+    facts = {"vocab_file": source.vocab_file, "max_seq_length": 16, "do_lower_case": True}
+    if kind == "tags":
+        facts |= {"kind": "tagging", "labels": ("O", "B-X", "I-X"), "is_pair": False}
+    (tmp_path / "start").mkdir()
+    fixtures.write_tf1(tmp_path / "start", source.config, weights, reading=reading, **facts)
+    folder = tmp_path / "start"
+    for to in way:
+        target = folder.with_name(f"{folder.name}-{to}")
+        assert command.main(["interchange", str(folder), str(target), f"--to={to}"]) == 0
+        folder = target
+    if way[-1] == "hf":
+        assert open_source(str(folder)).reading == reading
+        return
+    checkpoints = [str(path).removesuffix(".index") for path in folder.glob("*.index")]
+    task = exported_model.read_task(checkpoints[0] if way[-1] == "tf1" else str(folder))
+    assert (task.casing.do_lower_case, task.max_seq_length) == (True, 16)
+    if kind == "tags":
+        assert (task.kind, task.words, task.labels) == ("tagging", "characters", facts["labels"])
+        return
+    search = Search(3, 2, False, -1.5)
+    assert (task.kind, task.reading) == ("question_answering", Reading(7, 5, search))
 
 
 @pytest.mark.slow

@@ -167,9 +167,10 @@ def task_of(
     values: dict[str, Any], path: str, num_outputs: int, kind: str | None
 ) -> dict[str, Any]:
     """Returns what a config.json says of a task: the fields labels or output_names, is_pair,
-    version_2_with_negative, long_texts and doc_stride of `Source`."""
+    version_2_with_negative, long_texts, doc_stride and reading of `Source`."""
     own = json_files.field(values, OWN, dict, path, default={})
-    keys = ("labels", *_FACTS, *network_files.OF_LONG_TEXTS)
+    texts = network_files.OF_LONG_TEXTS
+    keys = ("labels", *_FACTS, *texts, *network_files.OF_READING)
     facts = network_files.task_of({key: own.get(key) for key in keys}, f"{path}: {OWN}")
     names = _names_of(values, path, num_outputs) if num_outputs else ()
     # Names are empty if they are the defaults of transformers, LABEL_0, LABEL_1 and so on, and OWN
@@ -180,10 +181,10 @@ def task_of(
     # transformers keeps OWN in a model that it trains further. So OWN counts only if it was written
     # for the class and the names that the file has.
     if [own.get("class")] != values.get("architectures") or facts["labels"] != names:
-        facts = dict.fromkeys(facts)
+        facts = {**dict.fromkeys(facts), "reading": {}}
         names = () if is_default else names
     key = "output_names" if kind == REGRESSION else "labels"
-    return {key: names, **{name: facts[name] for name in keys[1:]}}
+    return {key: names, **{name: facts[name] for name in (*_FACTS, *texts, "reading")}}
 
 
 def _names_of(values, path, num_outputs):
@@ -249,7 +250,7 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     }
     # The task's facts are written with what they hold for; see OWN.
     known = (source.labels or source.output_names) if num_labels else ()
-    facts = {key: getattr(source, key) for key in _FACTS} | network_files.of_long_texts(source)
+    facts = {key: getattr(source, key) for key in _FACTS} | network_files.of_texts(source)
     if known or any(fact is not None for fact in facts.values()):
         values[OWN] = {"class": architecture, "labels": list(known), **facts}
     if num_labels:

@@ -47,8 +47,8 @@ def fine_tuned(
     """Returns the fine-tuned network of a checkpoint, with all that task.json says of it."""
     source = interchange.open_source(checkpoint).with_files(config, vocab_file)
     names = {field.name for field in dataclasses.fields(source)} - {"vocab_file"}
-    # task.json leaves out what is usual, which the flags may have asked for instead.
-    facts = dict.fromkeys(network_files.OF_LONG_TEXTS)
+    # `task` leaves out what is usual, which the flags may have asked for instead.
+    facts = {**dict.fromkeys(network_files.OF_LONG_TEXTS), "reading": {}}
     facts |= {name: value for name, value in task.items() if name in names}
     kind = facts["kind"] if facts["kind"] in KINDS else None
     facts |= {"kind": kind, "labels": tuple(task.get("labels", ()))}
