@@ -5,6 +5,7 @@ A word of these texts is a token, so that the texts of windows can be written by
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -297,13 +298,29 @@ def test_an_evaluation_or_a_prediction_may_have_another_choice(data, run_of, cap
     np.testing.assert_allclose(results(tmp_path), found, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("form", [None, "onnx"], ids=["SavedModel", "ONNX"])
+def test_an_export_may_have_another_choice(data, run_of, capsys, tmp_path, form):
+    folder, *_ = run_of(*QUICK, capsys)
+    run = shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("export"))
+    flags = [f"--export_format={form}"] if form else ["--export_inputs=ids"]
+    main("--do_export", f"--output_dir={run}", "--long_texts=cut", *flags)
+    (task_file,) = run.glob("export/**/task.json")
+    assert not {"long_texts", "doc_stride"} & json.loads(task_file.read_text()).keys()
+    found = Predictor(str(run)).predict(texts_of(data, QUICK[0]))["logits"]
+    logits = reference(tf.train.latest_checkpoint(folder), texts_of(data, QUICK[0]), None)
+    np.testing.assert_allclose(found, logits, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("to", ["hf", pytest.param("tf1", marks=pytest.mark.slow)])
 def test_a_converted_network_reads_long_texts_as_its_training_did(
-    data, run_of, capsys, tmp_path, to
+    data, run_of, capsys, tmp_path, to, monkeypatch
 ):
     folder, _, found = run_of(*QUICK, capsys)
-    target = tmp_path / to
+    target, said = tmp_path / to, []
+    monkeypatch.setattr(tf.logging, "warning", lambda text, *values: said.append(text % values))
     assert interchange.main(["convert", str(folder), str(target), f"--to={to}"]) == 0
+    warning = f"{folder} was trained with --long_texts=windows; transformers reads only the begin"
+    assert any(warning in each for each in said) == (to == "hf")
     if to == "hf":  # and back
         assert interchange.main(["convert", str(target), str(tmp_path / "back")]) == 0
         back = open_source(str(tmp_path / "back"))

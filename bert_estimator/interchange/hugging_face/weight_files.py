@@ -24,6 +24,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.hugging_face import (
@@ -184,6 +185,13 @@ def write(
     if model_class == _PREFIX[architecture] + _CLASSES[()]:
         tensors = {name.removeprefix(f"{architecture}."): v for name, v in tensors.items()}
     safetensors_files.write(os.path.join(folder, safetensors_files.FILE), tensors)
+    if source.long_texts not in (None, "cut"):
+        tf.logging.warning(
+            "%s was trained with --long_texts=%s; transformers reads only the beginning of longer "
+            "texts, so that their answers differ.",
+            source.path,
+            source.long_texts,
+        )
 
 
 def class_of(source: Source, shapes: Mapping[str, list[int]]) -> str:
