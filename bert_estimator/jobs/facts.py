@@ -250,11 +250,14 @@ def _is_another_file(theirs, ours):
 
 def first_difference(theirs: str, ours: str) -> tuple[int, str, str] | None:
     """Returns (id, token, token) of the first token that two vocabularies do not share, or None."""
-    learned = itertools.chain(_tokens_of(theirs), itertools.repeat(f"{_UNUSED}]"))
-    for number, (token, other) in enumerate(zip(learned, _tokens_of(ours), strict=False)):
+    nothing = f"{_UNUSED}]"
+    both = itertools.zip_longest(_tokens_of(theirs), _tokens_of(ours), fillvalue=nothing)
+    for number, (token, other) in enumerate(both):
         # Words that this token lists have rows in the network that was extended, and only there.
-        is_extended = other.startswith(WHOLE_WORDS)
-        if token != other and (is_extended or not token.startswith(_UNUSED)):
+        is_extended = token.startswith(WHOLE_WORDS) or other.startswith(WHOLE_WORDS)
+        # The network may know more words than occur.
+        is_learned = not token.startswith(_UNUSED) and other != nothing
+        if token != other and (is_extended or is_learned):
             return number, token, other
     return None
 

@@ -232,6 +232,8 @@ TWICE = [*SPECIAL_TOKENS, "[whole_words:6,8]", "foo", "a", "more"]
         (EXTENDED, TWICE, (5, "[whole_words:6]", "[whole_words:6,8]")),
         (EXTENDED, PLACES, (5, "[whole_words:6]", "[unused0]")),
         (EXTENDED, EXTENDED, None),
+        ([*PLACES, "foo", "[whole_words:8]"], PLACES, (9, "[whole_words:8]", "[unused]")),
+        ([*PLACES, "foo"], PLACES, None),
         (PLACES, [*SPECIAL_TOKENS, "foo", "[unused1]", "a"], None),
         (PLACES, [*PLACES, "foo"], None),
         (PLACES, PLACES[:-1], None),
