@@ -280,6 +280,14 @@ def test_an_evaluation_alone_takes_the_objective_of_its_run(data, tmp_path, fini
     kept = metrics_of(whole)
     assert "sentence" not in evaluate(whole, "--objective=mlm")
     assert metrics_of(whole) == kept and "eval_next_sentence_accuracy" in kept[-1]
+    path = whole / "config.json"  # of an earlier version
+    config = json.loads(path.read_text())
+    objective = config["flags"].pop("objective")
+    path.write_text(json.dumps(config))
+    assert "sentence" not in evaluate(whole, "--objective=mlm")
+    assert metrics_of(whole) == kept
+    config["flags"]["objective"] = objective
+    path.write_text(json.dumps(config))
     (whole / "metrics.jsonl").unlink()
     assert "masked-LM loss" in evaluate(whole, "--objective=mlm")
     assert not (whole / "metrics.jsonl").exists()

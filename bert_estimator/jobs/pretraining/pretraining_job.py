@@ -216,8 +216,11 @@ class Pretraining:
         """Evaluates a checkpoint, by default the newest; returns the metrics."""
         results = self.run.evaluate(self.make_input_fn(False), self._eval_steps(), checkpoint)
         # The curves are of what the run learns: another objective has other losses.
-        learnt = recorded_settings(self.directory.path).get("objective")
-        if learnt in (None, self.config.data.objective):
+        settings, data = recorded_settings(self.directory.path), self.config.data
+        learnt = settings.get("objective")
+        # Earlier versions learned sentences, and did not say it.
+        is_own = learnt == data.objective if learnt else not settings or data.has_sentences
+        if is_own:
             self.directory.add_evaluation(results)
         return results
 
