@@ -85,6 +85,11 @@ def check(url: str) -> bool:
         return _gfile().exists(url)
 
 
+def is_directory(url: str) -> bool:
+    """Asks whether what is there is a directory."""
+    return _retried(lambda: _gfile().stat(url).is_directory, url)
+
+
 def matches(pattern: str) -> list[str]:
     """Returns the files that a pattern matches, sorted; a directory or a file matches itself."""
     with explaining(pattern):
