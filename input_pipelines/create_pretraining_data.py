@@ -98,14 +98,14 @@ def create(config: RecordsConfig) -> str:
             "--runner see"
         )
     vocab_file, *known = arguments.vocabulary_of(config.vocab_file)
-    source = None
+    sources = []
     if config.settings.word_segmenter:
         from input_pipelines.text import segmenters  # only now, since it loads NumPy
 
         with flags.named("word_segmenter"):
-            source = segmenters.source_file(config.settings.word_segmenter)
+            sources = segmenters.source_files(config.settings.word_segmenter)
     make = functools.partial(_create, flags.changed(config, vocab_file=vocab_file), known)
-    others = [*map(remote_output.hash_of, (vocab_file, source)), known[0]]
+    others = [*map(remote_output.hash_of, (vocab_file, *sources)), known[0]]
     return remote_output.create(config, "output_file", make, others)
 
 

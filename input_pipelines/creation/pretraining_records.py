@@ -105,7 +105,8 @@ def write_pretraining_records(
         )
     if settings.dupe_factor is None:
         settings = dataclasses.replace(settings, dupe_factor=PASSES[masking])
-    source = settings.word_segmenter and segmenters.source_file(settings.word_segmenter)
+    name = settings.word_segmenter
+    sources = segmenters.source_files(name) if name else []
     work = stages.Work(
         directory=record_names.work_directory(output_files[0]),
         vocab_file=vocab_file,
@@ -114,7 +115,7 @@ def write_pretraining_records(
         settings=settings,
         is_dynamic=masking == "dynamic",
         output_files=tuple(output_files),
-        segmenter_sha256=source and manifests.sha256_of_file(source),
+        segmenter_sha256=" ".join(map(manifests.sha256_of_file, sources)) or None,
     )
     with _directory_of_work(work), pool or WorkerPool(0) as pool:
         run = functools.partial(_run, pool, progress)

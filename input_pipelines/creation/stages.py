@@ -78,7 +78,7 @@ class Work:
     settings: CreationSettings
     is_dynamic: bool  # whether the records have no masks
     output_files: tuple[str, ...]
-    segmenter_sha256: str | None = None  # of the file of its module
+    segmenter_sha256: str | None = None  # of the files of its modules
     # The sizes of the second and third stage; 0 and empty before `planned`.
     num_groups: int = 0
     num_buckets: int = 0

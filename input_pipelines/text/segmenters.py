@@ -45,10 +45,12 @@ def open_segmenter(name: str) -> Callable[[str], Iterable[str]]:
     return segment
 
 
-def source_file(name: str) -> str | None:
-    """Returns the file of a segmenter's module; None if it does not have one."""
-    open_segmenter(name)
-    return getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+def source_files(name: str) -> list[str]:
+    """Returns the files of a segmenter's module, and of the module that its function is from."""
+    segment, (module, _, function) = open_segmenter(name), name.partition(":")
+    modules = [module, getattr(segment, "__module__", None) if function else None]
+    files = [getattr(sys.modules.get(each), "__file__", None) for each in dict.fromkeys(modules)]
+    return list(filter(None, files))
 
 
 def _open_jieba():

@@ -327,6 +327,28 @@ def test_a_change_of_what_is_read_is_noticed(
         assert contents(target) == contents(f"{target}-fresh")
 
 
+@pytest.mark.parametrize("way", ["directory", "checkpoint", "archive"])
+def test_the_vocabulary_of_a_remote_network(url, command, tmp_path, vocab_file, way):
+    network = tmp_path / "network"
+    shutil.copytree(fixtures.TF1, network)
+    shutil.copyfile(vocab_file, network / "vocab.txt")
+    path = {"directory": url, "archive": f"{url}/network.zip"}.get(way)
+    if way == "archive":
+        shutil.make_archive(str(tmp_path / "network"), "zip", network)
+        remote.upload(str(tmp_path / "network.zip"), path)
+    else:
+        for file in network.iterdir():
+            remote.upload(str(file), f"{url}/{file.name}")
+        (index,) = network.glob("*.index")
+        path = path or f"{url}/{index.name.removesuffix('.index')}"
+    made = [tmp_path / name for name in ("remote", "here")]
+    for folder, given in zip(made, (path, network), strict=True):
+        folder.mkdir()
+        assert command("static", folder, f"--vocab_file={given}") == 0
+    files = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in made]
+    assert files[0] == files[1]
+
+
 def test_a_change_of_the_segmenter_or_of_the_casing_is_noticed(
     url, command, monkeypatch, tmp_path, vocab_file
 ):
@@ -337,7 +359,11 @@ def test_a_change_of_the_segmenter_or_of_the_casing_is_noticed(
     task, of_words = network / "task.json", ["--masking_unit=word"]
     of_words.append("--word_segmenter=cutter_for_a_bucket:cut")
     changes = {
-        cutter: (of_words, "cut = str.split\n", "def cut(text):\n    return [text]\n"),
+        cutter: (
+            of_words,
+            "cut = str.split\n",
+            "cut = __import__('re').compile(r'\\S+ *\\S*').findall\n",
+        ),
         task: ([f"--vocab_file={network}"], '{"do_lower_case": true}', '{"do_lower_case": false}'),
     }
     for path, (given, before, after) in changes.items():

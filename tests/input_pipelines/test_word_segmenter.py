@@ -209,7 +209,7 @@ def thai(tmp_path_factory):
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
 @pytest.mark.parametrize("size", [1, 12, 40])
 def test_phrases_are_not_taken_for_words(thai, tmp_path, size, masking, unit, vocabulary, capsys):
-    """If spaces stand between phrases, that is said; if the phrases could not be masked, refused."""
+    """That spaces stand between phrases is said; phrases that could not be masked are refused."""
     (vocab_file,) = thai.glob(f"{vocabulary}.*")
     output = tmp_path / "x.tfrecord"
     argv = [

@@ -152,9 +152,23 @@ def test_a_module_of_the_current_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     assert open_segmenter("cutter_of_mine:cut") is list
-    assert segmenters.source_file("cutter_of_mine:cut") == str(tmp_path / "cutter_of_mine.py")
+    assert segmenters.source_files("cutter_of_mine:cut") == [str(tmp_path / "cutter_of_mine.py")]
     del sys.modules["cutter_of_mine"]
-    assert segmenters.source_file("builtins:list") is None
+    assert segmenters.source_files("builtins:list") == []
+
+
+def test_a_function_of_another_module(tmp_path, monkeypatch):
+    """Records must not mix what the two modules said at different times."""
+    package = tmp_path / "cutters_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import cut\n")
+    (package / "inner.py").write_text("def cut(text):\n    return [text]\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    files = [str(package / name) for name in ("__init__.py", "inner.py")]
+    assert segmenters.source_files("cutters_of_mine:cut") == files
+    assert segmenters.source_files("cutters_of_mine.inner:cut") == files[1:]
+    for name in ("cutters_of_mine.inner", "cutters_of_mine"):
+        del sys.modules[name]
 
 
 def test_what_jieba_cuts_too_much_is_joined():
