@@ -78,7 +78,9 @@ def open_source(path: str, choice: str | None = None) -> Source:
         )
     _check_no_adapter(folder, path)
     if (inner := sentence_files.folder_of_network(folder)) is not None:
-        return dataclasses.replace(open_source(inner), path=path, **sentence_files.read(folder))
+        return dataclasses.replace(
+            open_source(inner, choice), path=path, **sentence_files.read(folder)
+        )
     # The order matters: an export of this project is a SavedModel, which `reader.is_model` takes
     # for a module of TF Hub, and a directory may hold Hugging Face's files beside an ONNX model.
     if weight_files.is_model(folder):

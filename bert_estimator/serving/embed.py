@@ -212,7 +212,8 @@ def add_vector_flags(parser: argparse.ArgumentParser) -> None:
         "--long_texts",
         choices=LONG_TEXTS,
         help="read of a text that is longer its beginning, its beginning and end, or all of it in "
-        "windows, whose vectors are averaged (default: as in the network's training, or else cut)",
+        "windows, whose vectors are averaged (default: as in the network's training, or else cut; "
+        "the tokens of --format=jsonl have no windows)",
     )
     add(
         "--doc_stride",
@@ -255,7 +256,7 @@ def _arguments(argv):
     options = vector_options(parser, args)
     if args.format == "jsonl":
         # The pooling is not used, whatever the files beside the weights ask for.
-        options |= {"pooling": "mean", "long_texts": args.long_texts or "cut"}
+        options |= {"pooling": "mean"}
     return args, options
 
 
@@ -273,6 +274,11 @@ def main(argv: list[str]) -> int:
                 embedder = Embedder(
                     args.model, max_seq_length=args.max_seq_length, **options, **of_network
                 )
+                # A token may be in several windows, which only vectors of texts have.
+                if args.format == "jsonl" and embedder.long_texts.choice == "windows":
+                    embedder.long_texts = embedder.long_texts._replace(
+                        choice="cut", doc_stride=None
+                    )
             if args.format == "npy":
                 errors = write_vectors(embedder, reader, sys.stdout.buffer, _report)
             else:

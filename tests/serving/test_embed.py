@@ -4,6 +4,7 @@ import io
 import json
 import os
 import runpy
+import shutil
 import sys
 
 import fixtures
@@ -321,6 +322,23 @@ def test_of_long_texts_the_beginning_and_the_end_are_read():
 def test_tokens_of_windows_are_refused():
     with pytest.raises(ValueError, match=r"^long_texts='windows' is for vectors of texts: a token"):
         Embedder(ENCODER, long_texts="windows").tokens([LONG])
+
+
+@pytest.mark.parametrize("choice", ["head_tail", "windows", None])
+def test_tokens_are_read_as_in_the_network_s_training(tmp_path, capsysbinary, choice):
+    """But for windows, which they are not in."""
+    network, texts = shutil.copytree(ENCODER, tmp_path / "network"), tmp_path / "texts.txt"
+    config = json.loads((network / "config.json").read_text())
+    if choice:
+        config["bert_estimator"] = {"class": config["architectures"][0], "long_texts": choice}
+    (network / "config.json").write_text(json.dumps(config))
+    texts.write_text(f"{LONG}\n")
+    flags = ["--format=jsonl", "--max_seq_length=12"]
+    assert embed.main(["bert-embed", str(network), str(texts), *flags]) == 0
+    row = json.loads(capsysbinary.readouterr().out)
+    kept = "head_tail" if choice == "head_tail" else "cut"
+    ((tokens, _),) = Embedder(ENCODER, long_texts=kept, max_seq_length=12).tokens([LONG])
+    assert [feature["token"] for feature in row["features"]] == tokens
 
 
 def test_the_command_reads_windows(tmp_path, capsysbinary):

@@ -227,6 +227,22 @@ def test_a_network_in_a_directory_within_keeps_its_pooling(tmp_path, way):
     np.testing.assert_allclose(embedder(TEXTS), expected, rtol=0, atol=1e-6)
 
 
+def test_such_a_network_is_not_a_run_with_checkpoints_to_choose_from(tmp_path):
+    folder = early(tmp_path, modes("cls_token"))
+    with pytest.raises(ValueError, match="so that there is no newest checkpoint to choose"):
+        Embedder(str(folder), checkpoint="newest")
+
+
+def test_the_network_may_be_in_the_directory_by_name(tmp_path):
+    folder = early(tmp_path, modes("cls_token"))
+    for file in (folder / "0_Transformer").iterdir():
+        file.rename(folder / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "."
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert Embedder(str(folder)).pooling == "cls"
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
 @pytest.mark.parametrize("within", ["0_Transformer", ""])
 def test_a_step_with_weights_is_not_another_model_of_an_archive(tmp_path, name, within):

@@ -62,7 +62,7 @@ def folder_of_network(folder: str) -> str | None:
     for module in json_files.items(json_files.read(modules, list), dict, modules):
         place = json_files.field(module, "path", str, modules, default="")
         name = json_files.field(module, "type", str, modules).rpartition(".")[2]
-        if place and name in _NETWORKS:
+        if place not in ("", ".") and name in _NETWORKS:
             return paths.inside(folder, place)
     return None
 
