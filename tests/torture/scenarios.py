@@ -42,14 +42,15 @@ def _variables(path, step):
     }
 
 
-def _of_training(path, step):
+def _of_training(path):
     names = os.listdir(path)
+    newest = tf.train.get_checkpoint_state(str(path)).model_checkpoint_path.split("-")[-1]
     return {
-        "variables": _variables(path, step),
+        "variables": _variables(path, int(newest)),
         "metrics": list(map(without_timing, metrics_of(path))),
         "leftovers": [name for name in names if "temp" in name or "tmp" in name],
         "checkpoints": sorted(name for name in names if name.startswith("model.ckpt-")),
-        "named": tf.train.get_checkpoint_state(str(path)).model_checkpoint_path.split("-")[-1],
+        "named": newest,
     }
 
 
@@ -72,7 +73,7 @@ def _pretraining(**changes):
 
 
 def _left_by_pretraining(path):
-    return _of_training(path, STEPS)
+    return _of_training(path)
 
 
 # A recipe, which hands over from stage to stage
@@ -106,7 +107,7 @@ def _recipe(data, output_dir):
 
 
 def _left_by_recipe(path):
-    return {stage: _of_training(path / stage, 6) for stage in ("stage_1", "stage_2")}
+    return {stage: _of_training(path / stage) for stage in ("stage_1", "stage_2")}
 
 
 # Fine-tuning with all that comes after it
@@ -140,7 +141,7 @@ def _left_by_fine_tuning(path):
     newest = max((path / "export").iterdir(), key=lambda export: export.name)
     best = path / "best"
     return {
-        **_of_training(path, 8),
+        **_of_training(path),
         "best": json.loads((best / "best.json").read_text()),
         # The graph in a .meta file depends on the process that wrote it.
         "kept": {
