@@ -113,8 +113,10 @@ def check_names_a_file(flag: str, path: str) -> None:
 def vocabulary_of(path: str) -> tuple[str, Casing | None, str | None]:
     """Returns what --vocab_file names: a vocabulary; or, if it names a network, the vocabulary of
     the network, how its text is cased, as far as it is known, and the file that says so."""
+    here, there = (os.path.exists, os.path.isdir), (remote.check, remote.is_directory)
+    exists, is_directory = there if paths.is_remote(path) else here
     with flags.named("vocab_file"):
-        if not path.endswith(".zip") and not _is_directory_or_prefix(path):
+        if not (path.endswith(".zip") or exists(f"{path}.index") or is_directory(path)):
             return path, None, None
     console.load_tensorflow()
     from bert_estimator.interchange import open_source
@@ -124,12 +126,6 @@ def vocabulary_of(path: str) -> tuple[str, Casing | None, str | None]:
     rule = "there is no vocabulary beside this network"
     flags.check(source.vocab_file, "vocab_file", path, rule)
     return source.vocab_file, source.casing, source.casing_file
-
-
-def _is_directory_or_prefix(path):
-    if paths.is_remote(path):
-        return remote.check(f"{path}.index") or remote.is_directory(path)
-    return os.path.isdir(path) or os.path.exists(f"{path}.index")
 
 
 def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:

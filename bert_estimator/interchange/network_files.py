@@ -1,10 +1,9 @@
 """What lies beside a TF1 checkpoint: the network, the vocabulary, and the task it was trained on.
 
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
-keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`,
-`max_seq_length`, `pooling`, `is_normalized` and `version_2_with_negative` of `Source`; a key whose
-value is not known is null, or missing. `long_texts`, `doc_stride` and those of `OF_READING` are
-there if they are known.
+keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`, `pooling`,
+`is_normalized`, `max_seq_length`, `version_2_with_negative`, `long_texts` and `doc_stride` of
+`Source`, null or missing if it is not known, `vocab_file`, a name, and the keys of `OF_READING`.
 """
 
 import json
@@ -52,7 +51,7 @@ def read(folder: str) -> dict[str, Any]:
     config = _first_of(folder, (CONFIG, *_OTHER_CONFIGS))
     return {
         "config": BertConfig.from_json_file(config) if config else None,
-        "vocab_file": vocabulary_in(folder),
+        "vocab_file": _first_of(folder, (VOCABULARY, SENTENCE_PIECE, *_OTHER_VOCABULARIES)),
         "casing_file": os.path.join(folder, TASK),
         **_read_task(folder),
     }
@@ -63,11 +62,6 @@ def casing(folder: str) -> Casing | None:
     task = _read_task(folder)
     lower = task["do_lower_case"]
     return None if lower is None else Casing(lower, task["strip_accents"])
-
-
-def vocabulary_in(folder: str) -> str | None:
-    """Returns the path of the vocabulary that lies in a directory, or None."""
-    return _first_of(folder, (VOCABULARY, SENTENCE_PIECE, *_OTHER_VOCABULARIES))
 
 
 def _first_of(folder, names):
@@ -98,6 +92,8 @@ def task_of_source(source: Source) -> dict[str, Any]:
     values = {key: getattr(source, key) for key in (*_KEYS, *_LISTS)}
     if f"{ANSWER}/output_weights" in source.shapes:
         values["kind"] = QUESTION_ANSWERING
+    if source.vocab_file is not None:
+        values["vocab_file"] = name_of_vocabulary(source.vocab_file)
     return values | of_texts(source)
 
 

@@ -149,9 +149,7 @@ def read_task(export_dir: str) -> TextTask:
     labels = () if is_answering else facts["labels"]
     if not is_answering and (kind == _REGRESSION) == bool(labels):
         raise ValueError(f"{path}: {list(labels)} cannot be the labels of a task of {kind}")
-    # bert-convert does not name the vocabulary that it writes beside a checkpoint.
-    usual = os.path.basename(network_files.vocabulary_in(extra) or network_files.VOCABULARY)
-    name = json_files.field(values, "vocab_file", str, path, default=None) or usual
+    name = json_files.field(values, "vocab_file", str, path)
     try:
         # An exported model may come from others: its task.json must not name files elsewhere.
         vocab_file = paths.inside(extra, name)

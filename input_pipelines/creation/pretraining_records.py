@@ -105,8 +105,6 @@ def write_pretraining_records(
         )
     if settings.dupe_factor is None:
         settings = dataclasses.replace(settings, dupe_factor=PASSES[masking])
-    name = settings.word_segmenter
-    sources = segmenters.source_files(name) if name else []
     work = stages.Work(
         directory=record_names.work_directory(output_files[0]),
         vocab_file=vocab_file,
@@ -115,7 +113,7 @@ def write_pretraining_records(
         settings=settings,
         is_dynamic=masking == "dynamic",
         output_files=tuple(output_files),
-        segmenter_sha256=" ".join(map(manifests.sha256_of_file, sources)) or None,
+        segmenter_sha256=_sha256_of_segmenter(settings.word_segmenter),
     )
     with _directory_of_work(work), pool or WorkerPool(0) as pool:
         run = functools.partial(_run, pool, progress)
@@ -142,6 +140,11 @@ def write_pretraining_records(
         manifest = _manifest(work, text, tokenizer, facts, corpus_description or {}, masking)
         manifests.write_manifest(manifest, path)
     return manifest
+
+
+def _sha256_of_segmenter(name):
+    files = segmenters.source_files(name) if name else []
+    return " ".join(map(manifests.sha256_of_file, files)) or None
 
 
 class _NothingToWriteError(ValueError):

@@ -21,7 +21,7 @@ from input_pipelines.records.encoding import id_type
 from input_pipelines.text import segmenters, sentences
 
 _NO_SENTENCE = 512  # tokens
-_LONGEST_WORD = 512  # tokens; longer words are counted as such
+_LONGEST_WORD = 512  # tokens; a longer word counts as one of so many
 
 
 def write_part(

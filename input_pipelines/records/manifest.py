@@ -29,8 +29,7 @@ DYNAMIC_FORMAT_VERSION = 2
 ONE_SEGMENT_FORMAT_VERSION = 3
 """The version of records without masks that have one segment, which earlier programs misread."""
 _VERSIONS = (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION, ONE_SEGMENT_FORMAT_VERSION)
-LONG_WORD = 9
-"""The tokens of a word that may be a phrase, or more than can be masked."""
+LONG_WORD = 9  # tokens; it may be a phrase, or longer than can be masked
 _MANY_LONG = 0.05  # share of the tokens
 SEGMENT = "If spaces do not cut the text into words, give --word_segmenter, or --masking_unit=token"
 _OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be null, with their types

@@ -319,7 +319,7 @@ def test_a_converted_network_reads_long_texts_as_its_training_did(
     target, said = tmp_path / to, []
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: said.append(text % values))
     assert interchange.main(["convert", str(folder), str(target), f"--to={to}"]) == 0
-    warning = f"{folder} was trained with --long_texts=windows; transformers reads only the begin"
+    warning = f"{folder} was trained with --long_texts=windows, but transformers cuts longer"
     assert any(warning in each for each in said) == (to == "hf")
     if to == "hf":  # and back
         assert interchange.main(["convert", str(target), str(tmp_path / "back")]) == 0

@@ -47,6 +47,7 @@ def data(tmp_path_factory):
         output_file=path / "train.tfrecord",
         vocab_file=path / "spm.model",
         do_whole_word_mask=True,
+        masked_lm_prob=0.3,  # of so short examples, so that words of letters fit
         max_seq_length=16,
         max_predictions_per_seq=4,
         dupe_factor=2,

@@ -166,12 +166,11 @@ def model_type(values: dict[str, Any], path: str) -> str:
 def task_of(
     values: dict[str, Any], path: str, num_outputs: int, kind: str | None
 ) -> dict[str, Any]:
-    """Returns what a config.json says of a task: the fields labels or output_names, is_pair,
-    version_2_with_negative, long_texts, doc_stride and reading of `Source`."""
+    """Returns what a config.json says of a task, as fields of `Source`."""
     own = json_files.field(values, OWN, dict, path, default={})
-    texts = network_files.OF_LONG_TEXTS
-    keys = ("labels", *_FACTS, *texts, *network_files.OF_READING)
-    facts = network_files.task_of({key: own.get(key) for key in keys}, f"{path}: {OWN}")
+    keys = (*_FACTS, *network_files.OF_LONG_TEXTS)
+    said = {key: own.get(key) for key in ("labels", *keys, *network_files.OF_READING)}
+    facts = network_files.task_of(said, f"{path}: {OWN}")
     names = _names_of(values, path, num_outputs) if num_outputs else ()
     # Names are empty if they are the defaults of transformers, LABEL_0, LABEL_1 and so on, and OWN
     # does not say that they are the task's.
@@ -184,7 +183,7 @@ def task_of(
         facts = {**dict.fromkeys(facts), "reading": {}}
         names = () if is_default else names
     key = "output_names" if kind == REGRESSION else "labels"
-    return {key: names, **{name: facts[name] for name in (*_FACTS, *texts, "reading")}}
+    return {key: names, **{name: facts[name] for name in (*keys, "reading")}}
 
 
 def _names_of(values, path, num_outputs):

@@ -41,8 +41,8 @@ def open_directory(folder: str) -> tuple[dict[str, list[int]], Callable[[str], n
 
 
 def parts(folder: str, name: str) -> list[str]:
-    """Returns the files of a directory's weights: that of this name, or else those that its index
-    lists; raises ValueError if there is neither, or a listed file is missing."""
+    """Returns the files of a directory's weights: the one of a name, or else the parts that its
+    index lists; raises ValueError if a part is missing."""
     single, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
     if os.path.exists(single):
         return [single]

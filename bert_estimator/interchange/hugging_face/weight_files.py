@@ -186,12 +186,8 @@ def write(
         tensors = {name.removeprefix(f"{architecture}."): v for name, v in tensors.items()}
     safetensors_files.write(os.path.join(folder, safetensors_files.FILE), tensors)
     if source.long_texts not in (None, "cut"):
-        tf.logging.warning(
-            "%s was trained with --long_texts=%s; transformers reads only the beginning of longer "
-            "texts, so that their answers differ.",
-            source.path,
-            source.long_texts,
-        )
+        text = "%s was trained with --long_texts=%s, but transformers cuts longer texts."
+        tf.logging.warning(text, source.path, source.long_texts)
 
 
 def class_of(source: Source, shapes: Mapping[str, list[int]]) -> str:

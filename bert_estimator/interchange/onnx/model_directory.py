@@ -94,7 +94,6 @@ def _task(source, weights, tokenizer):
         "kind": kind,
         "labels": list(labels),
         "is_pair": bool(source.is_pair),
-        "vocab_file": network_files.name_of_vocabulary(source.vocab_file),
         **(source.casing or tokenizer.casing)._asdict(),
         "max_seq_length": source.max_seq_length or source.config.max_position_embeddings,
     }
