@@ -120,7 +120,7 @@ def create(row, data, output, pool):
             create_pretraining_data.RecordsConfig,
             ["name", f"--input_file={text_file}", f"--vocab_file={vocab_file}",
              f"--output_file={output}/train.tfrecord", "--max_seq_length=16",
-             "--max_predictions_per_seq=4", *chosen],
+             "--max_predictions_per_seq=4", "--masked_lm_prob=0.3", *chosen],
         )  # fmt: skip
         # Many groups, buckets and parts of a short text.
         patch.setattr(stages, "_GROUP_TOKENS", 100)
