@@ -30,7 +30,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import csv_rows, main_job, torch_bert, torch_classifier
+from benchmarks import csv_rows, machine_memory, main_job, torch_bert, torch_classifier
 from benchmarks.training_speed import Process
 from bert_estimator.bert_config import PRESETS, BertConfig
 from bert_estimator.command_line.choices import PRECISIONS
@@ -49,6 +49,7 @@ class Work:
         self, directory: str, network: str, length: int, batch: int, steps: int, texts: int
     ):
         self._directory, self._batch, self._steps, self._texts = directory, batch, steps, texts
+        self._network = network
         sizes = BertConfig.preset(network, _VOCAB_SIZE).to_dict()
         with open(self._path("bert_config.json"), "w", encoding="utf-8") as writer:
             json.dump(sizes, writer)
@@ -71,6 +72,11 @@ class Work:
         """Returns what the script takes: `train_secs` of a step, `predict_rate`, `peak_gib`; and
         `token_share`, which share of the positions of the training are tokens, if it packs."""
         is_alone = any(flag.startswith("--trainable") for flag in flags)
+        if is_alone:  # what is not trained must come from somewhere
+            model = self._path("model")
+            if not os.path.exists(model):
+                machine_memory.write_model(model, self._network, self._path("vocab.txt"))
+            flags = [*flags, f"--init_checkpoint={model}"]
         with tempfile.TemporaryDirectory(dir=self._directory) as run:
             command = [
                 sys.executable, os.path.join(main_job.ROOT, "run_classifier.py"), *self._flags,

@@ -66,8 +66,7 @@ def command_of(verb, network, length, batch, precision, options, directory):
     """Returns the command of a measurement, whose files it writes into a directory."""
     if verb in ("embed", "convert"):
         model = os.path.join(directory, "model")
-        code = "import sys; from benchmarks import machine_memory as memory; memory.write_model"
-        training_speed.Process([sys.executable, "-c", f"{code}(*sys.argv[1:])", model, network])
+        write_model(model, network)
         if verb == "convert":
             module = "bert_estimator.interchange"
             return [sys.executable, "-m", module, model, os.path.join(directory, "converted")]
@@ -91,11 +90,22 @@ def command_of(verb, network, length, batch, precision, options, directory):
         command.append("--optimizer=lamb")
     if "--tpu_name" in options:
         command.append("--use_tpu")
+    if "--trainable" in options:  # what it does not train must come from somewhere
+        write_model(os.path.join(directory, "model"), network)
+        command += [f"--init_checkpoint={directory}/model", "--allow_partial_init"]
     return command
 
 
-def write_model(folder: str, network: str) -> None:
-    """Writes a checkpoint of random weights with its network and a vocabulary."""
+def write_model(folder: str, network: str, *vocab_file: str) -> None:
+    """Has another process write a checkpoint of random weights with its network and a vocabulary,
+    by default of a few words."""
+    code = "import sys; from benchmarks import machine_memory as memory; memory.write_weights"
+    command = [sys.executable, "-c", f"{code}(*sys.argv[1:])", folder, network, *vocab_file]
+    training_speed.Process(command)
+
+
+def write_weights(folder: str, network: str, vocab_file: str | None = None) -> None:
+    """Writes what `write_model` says."""
     import numpy as np
 
     from bert_estimator.interchange import network_variables
@@ -104,9 +114,10 @@ def write_model(folder: str, network: str) -> None:
     from bert_estimator.tokenization import SPECIAL_TOKENS
 
     os.makedirs(folder)
-    vocab_file = os.path.join(folder, "tokens.txt")
-    with open(vocab_file, "w", encoding="utf-8") as writer:
-        writer.write("\n".join([*SPECIAL_TOKENS, "a"]) + "\n")
+    if vocab_file is None:
+        vocab_file = os.path.join(folder, "tokens.txt")
+        with open(vocab_file, "w", encoding="utf-8") as writer:
+            writer.write("\n".join([*SPECIAL_TOKENS, "a"]) + "\n")
     config = BertConfig.preset(network, 30522)
     random = np.random.default_rng(1)
     shapes = network_variables.encoder_shapes(config)

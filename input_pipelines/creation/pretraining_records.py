@@ -297,7 +297,7 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
             "sentences": text.num_sentences,
             "tokens": text.num_tokens,
             "unknown": int(text.token_counts[tokenizer.unk_id]),
-            "whole_words": int(text.word_sizes[1]),
+            "whole_words": text.num_tokens - text.tokens_of_words(2),
             "long_words": text.tokens_of_words(manifests.LONG_WORD),
             "in_no_example": text.num_tokens - stages.num_used(work),
             "record_lengths": {

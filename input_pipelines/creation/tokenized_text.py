@@ -21,7 +21,7 @@ from input_pipelines.records.encoding import id_type
 from input_pipelines.text import segmenters, sentences
 
 _NO_SENTENCE = 512  # tokens
-_LONGEST_WORD = 512  # tokens; a longer word counts as one of so many
+_LONGEST_WORD = 512  # tokens; the tokens of longer words are counted with its tokens
 
 
 def write_part(
@@ -41,7 +41,7 @@ def write_part(
     dtype = segmenters.ID_TYPE if segmenter else id_type(tokenizer.vocab_size)
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
-    num_read, word_sizes = 0, np.zeros(_LONGEST_WORD + 1, np.int64)
+    num_read, of_words = 0, np.zeros(_LONGEST_WORD + 1, np.int64)
     sentence_lengths, document_lengths = array.array("I"), array.array("I")
     with disk_files.writer(path + ".ids", "wb") as file:
         for document in documents:
@@ -59,7 +59,7 @@ def write_part(
             counts += np.bincount(segmenters.unmarked(ids)[0], minlength=len(counts))
             firsts = np.flatnonzero(words.begin(ids)[1:]) + 1
             sizes = np.diff([0, *firsts, len(ids)])
-            word_sizes += np.bincount(np.minimum(sizes, _LONGEST_WORD), minlength=len(word_sizes))
+            np.add.at(of_words, np.minimum(sizes, _LONGEST_WORD), sizes)
             file.write(ids.astype(dtype).tobytes())
     # It is written last: the ids without it are not a part.
     with disk_files.writer(path + ".npz", "wb") as file:
@@ -69,7 +69,7 @@ def write_part(
             document_lengths=np.array(document_lengths, np.uint32),
             counts=counts,
             num_read=num_read,
-            word_sizes=word_sizes,
+            of_words=of_words,
             digest=np.frombuffer(digest.digest(), np.uint8),
             reasons=np.array(list(left_out or ()), np.str_),
             left_out=np.array(list((left_out or {}).values()), np.int64),
@@ -120,8 +120,8 @@ class TokenizedText:
         self.first_documents = [0]
         # Documents with and without tokens; sentences with tokens.
         self.num_read = self.num_sentences = 0
-        # int64: how many words have 0, 1, 2 and so on tokens; the last has longer words, too.
-        self.word_sizes = np.zeros(_LONGEST_WORD + 1, np.int64)
+        # int64: how many tokens are of words with 0, 1, 2 and so on tokens; the last, with more.
+        self._of_words = np.zeros(_LONGEST_WORD + 1, np.int64)
         # int64 [vocab_size]
         self.token_counts = np.zeros(0, np.int64)
         # reason -> number of documents
@@ -131,7 +131,7 @@ class TokenizedText:
                 counts = part["counts"]
                 self.token_counts = counts + (self.token_counts if digests else 0)
                 self.num_read += int(part["num_read"])
-                self.word_sizes += part["word_sizes"]
+                self._of_words += part["of_words"]
                 self.num_sentences += len(part["sentence_lengths"])
                 self.first_documents.append(
                     self.first_documents[-1] + len(part["document_lengths"])
@@ -151,7 +151,7 @@ class TokenizedText:
 
     def tokens_of_words(self, least: int) -> int:
         """Returns how many tokens are of words with at least so many tokens."""
-        return int((self.word_sizes * np.arange(len(self.word_sizes)))[least:].sum())
+        return int(self._of_words[min(least, _LONGEST_WORD) :].sum())
 
     def load(
         self, is_chosen: Callable[[np.ndarray], np.ndarray], dtype: np.dtype | None = None

@@ -24,10 +24,7 @@ def test_a_part(tmp_path, tokenizer):
     assert text.sha256 == hashlib.sha256(written.encode()).hexdigest()
     assert (text.num_documents, text.num_sentences, text.num_tokens) == (2, 2, 5)
     assert text.num_read == 3
-    assert (
-        text.word_sizes[:4].tolist() == [0, 3, 1, 0] and text.word_sizes.sum() == 4
-    )  # w1a is long
-    assert [text.tokens_of_words(least) for least in (1, 2, 3)] == [5, 2, 0]
+    assert [text.tokens_of_words(least) for least in (1, 2, 3)] == [5, 2, 0]  # w1a is long
 
 
 SENTENCE = "W1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12."  # 13 tokens
