@@ -57,7 +57,7 @@ _NUMPY_NAMES = {
 
 # A function of NumPy -> an argument's name, and its name today; False is None today.
 _ARGUMENTS = {
-    "array": ("copy", "copy"),
+    **({"array": ("copy", "copy")} if np.__version__ >= "2" else {}),  # 1.26 takes False as then
     **dict.fromkeys(
         ("percentile", "quantile", "nanpercentile", "nanquantile"), ("interpolation", "method")
     ),
