@@ -65,6 +65,7 @@ assert a.dtype == np.float_ and np.array([1], np.int).dtype == np.int64
 assert np.array(["a"], np.object)[0] == "a" and isinstance("a", np.str)
 assert np.isnan(np.NaN) and np.PINF == np.Inf == -np.NINF
 assert np.product([2, 3]) == 6 and np.alltrue([True]) and np.asscalar(np.array([2])) == 2
+assert np.array(a, copy=False).size == np.random.randint(17, 80, 2).size == 2
 assert np.in1d([[1, 2]], [2]).tolist() == [False, True]
 assert np.fromstring(b"\\x01\\x02", dtype=np.uint8).tolist() == [1, 2]
 assert np.fromstring(np.array([1.5]).tobytes())[0] == 1.5
