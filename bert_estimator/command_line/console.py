@@ -126,9 +126,9 @@ def exit_code(
       expected: further errors that say that the command line, or what it names, cannot work.
       doing: what the body does before its first line, which is said if that takes long; or None.
     """
-    output = standard_streams.needed_output() if prints_results else contextlib.nullcontext()
-    silence = ticker.never_silent(doing) if doing else contextlib.nullcontext()
     try:
+        output = standard_streams.needed_output() if prints_results else contextlib.nullcontext()
+        silence = ticker.never_silent(doing) if doing else contextlib.nullcontext()
         with _quiet_event_files(), silence, output:
             _check_arguments(argv)
             return body() or 0
