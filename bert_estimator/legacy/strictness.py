@@ -24,6 +24,8 @@ from bert_estimator.legacy import old_python
 
 # NumPy removed these names; the value is what the name was, or the name of the same thing today.
 _NUMPY_NAMES = {
+    "bool": bool,  # before NumPy 2
+    "long": int,
     "float": float,
     "int": int,
     "complex": complex,

@@ -63,6 +63,7 @@ for wrong in (["a"], [1.5], 3, [None], [np.array(1.5)], [np.zeros([2], int)], [n
 a = np.zeros([2], np.float)
 assert a.dtype == np.float_ and np.array([1], np.int).dtype == np.int64
 assert np.array(["a"], np.object)[0] == "a" and isinstance("a", np.str)
+assert np.array([1], np.bool).dtype == bool and np.array([1], np.long).dtype == np.int64
 assert np.isnan(np.NaN) and np.PINF == np.Inf == -np.NINF
 assert np.product([2, 3]) == 6 and np.alltrue([True]) and np.asscalar(np.array([2])) == 2
 assert np.array(a, copy=False).size == np.random.randint(17, 80, 2).size == 2
