@@ -165,6 +165,7 @@ WAYS = {
 }
 
 
+@pytest.mark.usefixtures("ways_on_cores")
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=[pytest.mark.slow] * (way != "session")) for way in WAYS]
 )
