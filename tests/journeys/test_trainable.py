@@ -38,6 +38,7 @@ CASES = [
     (SQUAD, "last:1", "micro-batches", {"optimizer": "adafactor", **BFLOAT16}),
 ]
 QUICK = 1
+SCRIPTS = [PRETRAINING, CLASSIFIER, TAGGER, SQUAD]
 
 pytestmark = pytest.mark.usefixtures("ways_on_cores")
 
@@ -61,7 +62,7 @@ def flags_of(script, data, folder, steps=4, **changes):
 
 def start_of(script, data, **network):
     """Returns a checkpoint of a script's network that has learned for a step."""
-    folder = data[script.name] / f"start {' '.join(network)}"
+    folder = data[script.name] / f"start of {SCRIPTS.index(script)} {' '.join(network)}"
     if not folder.exists():
         assert script.main(flags_of(script, data, folder, 1, use_tpu=False, **network)) == 0
     return folder
@@ -115,6 +116,7 @@ def test_the_rest_stays_as_it_was(script, trainable, way, changes, data, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
 @pytest.mark.parametrize("trainable", TRAINED)
 @pytest.mark.parametrize("script", [CLASSIFIER, PRETRAINING, SQUAD], ids=lambda script: script.name)
 def test_every_way_computes_the_same(script, trainable, data, tmp_path):
@@ -140,6 +142,7 @@ SHARED = {"num_hidden_groups": 1, "embedding_size": 8}
 SPLIT = {"use_tpu": True, "tpu_name": "rehearse:2", "num_cores_per_replica": 2}
 
 
+@pytest.mark.usefixtures("xla_runtime")
 @pytest.mark.parametrize(
     ("script", "network", "trainable"),
     [
@@ -166,6 +169,7 @@ def test_shared_layers_and_cores_that_share_a_network(script, network, trainable
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
 def test_an_exported_program_trains_the_same(data, tmp_path, capsys):
     from bert_estimator.tpu import run_program
 
@@ -199,7 +203,6 @@ def test_head_first_and_then_all(data, tmp_path, capsys):
     assert any("embeddings" in name for name in changed) and any("layer_0" in n for n in changed)
 
 
-SCRIPTS = [PRETRAINING, CLASSIFIER, TAGGER, SQUAD]
 OTHERS_STAY = "would leave the other weights as random as they begin; give --init_checkpoint"
 
 
