@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 
 import numpy as np
 import pytest
@@ -62,7 +63,8 @@ def flags_of(script, data, folder, steps=4, **changes):
 
 def start_of(script, data, **network):
     """Returns a checkpoint of a script's network that has learned for a step."""
-    folder = data[script.name] / f"start of {SCRIPTS.index(script)} {' '.join(network)}"
+    config = network.get("bert_config_file", data[script.name] / "bert_config.json").read_bytes()
+    folder = data[script.name] / f"start of {SCRIPTS.index(script)} {zlib.crc32(config)}"
     if not folder.exists():
         assert script.main(flags_of(script, data, folder, 1, use_tpu=False, **network)) == 0
     return folder
