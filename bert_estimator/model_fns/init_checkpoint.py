@@ -54,15 +54,15 @@ def scaffold_fn(
         variables = {v.op.name: v for v in tf.trainable_variables()}
         shapes = {name: v.shape.as_list() for name, v in variables.items()}
         rows = match(source, shapes, allow_partial_init)
-        new = [name for name, _, what in rows if what == NEW]
-        if is_trained and (stay := [name for name in new if not is_trained(name)]):
+        random = [name for name, _, what in rows if what == NEW]
+        if is_trained and (stay := [name for name in random if not is_trained(name)]):
             raise ArgumentError(
                 "init_checkpoint",
-                f"does not have these weights, which would stay random, since trainable leaves "
-                f"them out: {listed(stay)}. Train all",
+                "does not have these weights, which would stay random, since trainable leaves "
+                f"them out: {listed(stay)}. Give trainable=all",
                 source.path,
             )
-        sections = set(map(_section_of, new))
+        sections = set(map(_section_of, random))
         new = tuple(p for p in SECTIONS if p in sections and (uses_pooler or p != _POOLER))
         others = len(tf.global_variables()) - len(variables)
         rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))

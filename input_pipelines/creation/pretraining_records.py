@@ -248,7 +248,7 @@ def _check_words(text, settings):
         raise _NothingToWriteError(
             f"--masking_unit={settings.unit}: {share:.0%} of the tokens are in words of "
             f"more than {longest} tokens, the most that are masked in an example, so they would "
-            f"never be. {manifests.SEGMENT}"
+            f"never be. {manifests.UNCUT}"
         )
 
 

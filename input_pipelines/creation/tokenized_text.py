@@ -21,7 +21,7 @@ from input_pipelines.records.encoding import id_type
 from input_pipelines.text import segmenters, sentences
 
 _NO_SENTENCE = 512  # tokens
-_LONGEST_WORD = 512  # tokens; the tokens of longer words are counted with its tokens
+_LONGEST_WORD = 512  # tokens; longer words are counted together with words of this length
 
 
 def write_part(

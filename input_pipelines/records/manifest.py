@@ -31,7 +31,7 @@ ONE_SEGMENT_FORMAT_VERSION = 3
 _VERSIONS = (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION, ONE_SEGMENT_FORMAT_VERSION)
 LONG_WORD = 9  # tokens; it may be a phrase, or longer than can be masked
 _MANY_LONG = 0.05  # share of the tokens
-SEGMENT = "If spaces do not cut the text into words, give --word_segmenter, or --masking_unit=token"
+UNCUT = "If spaces do not cut the text into words, give --word_segmenter, or --masking_unit=token"
 _OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be null, with their types
 
 
@@ -281,7 +281,7 @@ def whole_words(manifest: Manifest, manifest_file: str = "the manifest") -> str 
     if long > _MANY_LONG:
         others = (
             f" {100 * long:.3g} % are in words of {LONG_WORD} and more tokens, which are masked as "
-            f"a whole or, if they are too long, not at all. {SEGMENT}."
+            f"a whole or, if they are too long, not at all. {UNCUT}."
         )
     asked = f"--masking_unit={unit}{with_segmenter}"
     return f"{asked}: {100 * share:.3g} % of the tokens are words by themselves.{others}"
