@@ -3,7 +3,7 @@
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
 keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`, `pooling`,
 `is_normalized`, `max_seq_length`, `version_2_with_negative`, `long_texts` and `doc_stride` of
-`Source`, null or missing if it is not known, `vocab_file`, a name, and the keys of `OF_READING`.
+`Source` (null or missing: not known), the name `vocab_file`, and the keys of `OF_READING`.
 """
 
 import json
@@ -33,7 +33,7 @@ _KEYS = {
     "version_2_with_negative": bool,
 }
 OF_LONG_TEXTS = {"long_texts": str, "doc_stride": int}
-# Of taggers, and of networks that answer questions, with the `doc_stride` of contexts.
+# Of taggers, and of networks that answer questions, which have a `doc_stride` of contexts, too.
 OF_READING = {
     "words": str,
     "max_query_length": int,

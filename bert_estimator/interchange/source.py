@@ -57,8 +57,8 @@ class Source:
       long_texts: what the model was trained to read of longer texts, one of `choices.LONG_TEXTS`.
       doc_stride: how many tokens after one another windows of longer texts begin; None also for
         half of a window.
-      reading: what else says how the model's texts are read and its answers chosen, by the keys
-        `network_files.OF_READING` of task.json.
+      reading: how else texts are read and answers chosen: keys of `network_files.OF_READING`, and
+        `doc_stride`, of contexts.
       pooling: how the vectors of a text's tokens become one vector, one of `choices.POOLINGS`, or
         what else the files beside the weights ask for.
       is_normalized: whether the vectors of texts have the length 1.

@@ -253,9 +253,9 @@ def first_difference(theirs: str, ours: str) -> tuple[int, str, str] | None:
     nothing = f"{_UNUSED}]"
     both = itertools.zip_longest(_tokens_of(theirs), _tokens_of(ours), fillvalue=nothing)
     for number, (token, other) in enumerate(both):
-        # Words that this token lists have rows in the network that was extended, and only there.
+        # Words that such a token lists have rows in the network that was extended, and only there.
         is_extended = token.startswith(WHOLE_WORDS) or other.startswith(WHOLE_WORDS)
-        # The network may know more words than occur.
+        # Our vocabulary may end before theirs.
         is_learned = not token.startswith(_UNUSED) and other != nothing
         if token != other and (is_extended or is_learned):
             return number, token, other

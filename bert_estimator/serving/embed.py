@@ -213,7 +213,7 @@ def add_vector_flags(parser: argparse.ArgumentParser) -> None:
         choices=LONG_TEXTS,
         help="read of a text that is longer its beginning, its beginning and end, or all of it in "
         "windows, whose vectors are averaged (default: as in the network's training, or else cut; "
-        "the tokens of --format=jsonl have no windows)",
+        "--format=jsonl cuts instead of windows)",
     )
     add(
         "--doc_stride",
@@ -274,7 +274,7 @@ def main(argv: list[str]) -> int:
                 embedder = Embedder(
                     args.model, max_seq_length=args.max_seq_length, **options, **of_network
                 )
-                # A token may be in several windows, which only vectors of texts have.
+                # A token in several windows has no single vector.
                 if args.format == "jsonl" and embedder.long_texts.choice == "windows":
                     embedder.long_texts = embedder.long_texts._replace(
                         choice="cut", doc_stride=None

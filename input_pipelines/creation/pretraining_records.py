@@ -240,15 +240,15 @@ def _no_documents(parts, left_out) -> ValueError:
 
 
 def _check_words(text, settings):
-    """Raises ValueError if most words are too long to be masked."""
+    """Raises ValueError if most tokens are in words that are too long to be masked."""
     lengths = np.array([settings.max_seq_length])
     longest = int(budgets(lengths, settings.masked_lm_prob, settings.max_predictions_per_seq)[0])
     share = text.tokens_of_words(longest + 1) / max(1, text.num_tokens)
     if settings.unit != TOKEN and share > _MOST_UNMASKED:
         raise _NothingToWriteError(
-            f"--masking_unit={settings.unit}: {share:.0%} of the tokens are in words of "
-            f"more than {longest} tokens, the most that are masked in an example, so they would "
-            f"never be. {manifests.UNCUT}"
+            f"--masking_unit={settings.unit}: {share:.0%} of the tokens would never be masked: "
+            f"their words have more than {longest} tokens, the most that an example masks. "
+            f"{manifests.UNCUT}"
         )
 
 
